@@ -1,48 +1,125 @@
-//! Checks that code asks the declaration of a block type and names no type that holds blocks.
+//! Checks that a type name has one meaning in the workspace, and that it is a noun of the field.
 
-use formats::codec::BlockType;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use syn::visit::{self, Visit};
 
 use crate::names::rust_files;
 use crate::tool::{SOURCES, root};
 
-/// Files that choose a type on purpose. Kernels are written for one type each.
-const CHOOSES: [&str; 4] = [
-    "converters/formats/src/codec",
-    "engine/src/kernels",
-    // The types that a tensor is raised to, and the type that llama.cpp rounds inputs to.
-    "converters/conversion/src/mix",
-    "cli/parity_check/file.rs",
+/// Names that tell nothing without the file around them: participles, pronouns and empty nouns.
+const VAGUE: [&str; 46] = [
+    "About", "Asked", "Best", "Chosen", "Computed", "Data", "Declared", "Decoded", "Eight",
+    "Ended", "Fed", "Found", "Given", "Handler", "Held", "Helper", "Info", "Item", "Kept", "Kind",
+    "Known", "Made", "Manager", "Measured", "Named", "Needed", "Options", "Part", "Piece", "Place",
+    "Planned", "Recorded", "Said", "Seen", "Side", "Stays", "Stored", "Such", "Thing", "Told",
+    "Tried", "Trouble", "Util", "Wanted", "Which", "Whole",
 ];
 
-/// Returns the types of blocks that a program names, tests at its end aside.
-fn named(text: &str) -> Vec<BlockType> {
-    let program = text.split("#[cfg(test)]").next().unwrap_or_default();
-    let word = |after: &str| -> String {
-        after.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+/// Types that the items of one file declare, without those of test modules.
+#[derive(Default)]
+struct Declarations(Vec<String>);
+
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    let test = |attribute: &syn::Attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
     };
-    let words: Vec<String> = program.split("BlockType::").skip(1).map(word).collect();
-    BlockType::declared()
-        .filter(|ty| ty.is_quantized() && words.contains(&format!("{ty:?}")))
-        .collect()
+    attributes.iter().any(test)
 }
 
-#[test]
-fn only_codecs_kernels_and_choices_name_types_of_blocks() {
+impl Visit<'_> for Declarations {
+    fn visit_item_mod(&mut self, item: &syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_struct(&mut self, item: &syn::ItemStruct) {
+        self.0.push(item.ident.to_string());
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_enum(&mut self, item: &syn::ItemEnum) {
+        self.0.push(item.ident.to_string());
+        visit::visit_item_enum(self, item);
+    }
+
+    fn visit_item_union(&mut self, item: &syn::ItemUnion) {
+        self.0.push(item.ident.to_string());
+        visit::visit_item_union(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &syn::ItemTrait) {
+        self.0.push(item.ident.to_string());
+        visit::visit_item_trait(self, item);
+    }
+
+    fn visit_item_type(&mut self, item: &syn::ItemType) {
+        self.0.push(item.ident.to_string());
+        visit::visit_item_type(self, item);
+    }
+}
+
+fn declarations(text: &str) -> Vec<String> {
+    let mut found = Declarations::default();
+    found.visit_file(&syn::parse_file(text).unwrap());
+    found.0
+}
+
+/// Returns the files that declare each type of the libraries and commands.
+fn types() -> BTreeMap<String, Vec<String>> {
     let mut files = Vec::new();
     for folder in SOURCES {
         rust_files(&root().join(folder), &mut files);
     }
-    let mut found = Vec::new();
+    let is_test =
+        |path: &Path| path.ends_with("tests.rs") || path.iter().any(|part| part == "tests");
+    let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in files {
-        let short = path.strip_prefix(root()).unwrap().display().to_string();
-        if CHOOSES.iter().any(|place| short.starts_with(place)) || short.contains("tests") {
-            continue;
+        let short = path.strip_prefix(root()).unwrap();
+        if !is_test(short) {
+            for name in declarations(&fs_err::read_to_string(&path).unwrap()) {
+                types.entry(name).or_default().push(short.display().to_string());
+            }
         }
-        let types = named(&fs_err::read_to_string(&path).unwrap());
-        found.extend(types.into_iter().map(|ty| format!("{short}: {ty}")));
     }
-    assert!(found.is_empty(), "ask the declaration of the type:\n{}", found.join("\n"));
-    // The search finds names.
-    assert_eq!(named("x == BlockType::Nvfp4 && BlockType::all()"), [BlockType::Nvfp4]);
-    assert_eq!(named("BlockType::F32\n#[cfg(test)]\nmod tests { BlockType::Q4K }"), []);
+    assert!(types.len() > 500, "the sources were found");
+    types
+}
+
+#[test]
+fn a_type_name_has_one_meaning() {
+    let types = types();
+    // Errors are told apart by their modules, as everywhere in Rust.
+    let double = types.iter().filter(|(name, files)| *name != "Error" && files.len() > 1);
+    let found: Vec<String> =
+        double.map(|(name, files)| format!("`{name}`: {}", files.join(", "))).collect();
+    assert!(
+        found.is_empty(),
+        "give each type a name that says what it is of; these exist more than once:\n{}",
+        found.join("\n")
+    );
+}
+
+#[test]
+fn type_names_are_nouns_of_the_field() {
+    let types = types();
+    let vague = types.iter().filter(|(name, _)| VAGUE.contains(&name.as_str()));
+    let found: Vec<String> =
+        vague.map(|(name, files)| format!("`{name}`: {}", files.join(", "))).collect();
+    assert!(
+        found.is_empty(),
+        "name the subject, as in `TensorPart` or `HubOptions`, in place of:\n{}",
+        found.join("\n")
+    );
+}
+
+#[test]
+fn declarations_are_found_wherever_they_stand() {
+    let text = "struct A; enum B {} trait C { type X; } type D = u8; union E { a: u8 }
+        fn f<G>() { struct F; } impl C for A { type X = u8; } mod m { struct H; }
+        #[cfg(test)] mod tests { struct I; } #[cfg(unix)] mod n { struct J; }";
+    assert_eq!(declarations(text), ["A", "B", "C", "D", "E", "F", "H", "J"]);
 }

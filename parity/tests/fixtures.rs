@@ -47,7 +47,7 @@ fn model(dir: &Path, sets: &[&str]) -> Result<Model, String> {
 }
 
 fn report(dir: &Path, model: Model, options: &CheckOptions) -> Result<Report, String> {
-    let source = engine::Source { model: Arc::new(model), dir };
+    let source = engine::ModelSource { model: Arc::new(model), dir };
     let dump = Dump::open(&dir.join("reference")).map_err(|e| e.to_string())?;
     check(&engine::NativeEngine::new(), &source, &dump, options).map_err(|e| e.to_string())
 }

@@ -10,7 +10,7 @@ use onboard_spec::graph::{Graph, ValueId, WeightId};
 use onboard_spec::library::Library;
 use onboard_spec::model::Model;
 use onboard_spec::ops::OpSet;
-use onboard_spec::quant::staying;
+use onboard_spec::quant::unquantized_matrices;
 use onboard_spec::resolve::resolve;
 
 fn models() -> Vec<(PathBuf, Model)> {
@@ -70,7 +70,7 @@ fn routers_and_output_matrices_are_kept() {
         let last = behind(graph, graph.output.unwrap());
         for n in deciding.union(&last).filter(|n| !looked_up.contains(n)) {
             let name = &graph.weights[*n].name;
-            let stays = staying(graph).contains_key(&WeightId(*n));
+            let stays = unquantized_matrices(graph).contains_key(&WeightId(*n));
             // The graph says so of itself; a spec's list may forget.
             if !stays {
                 wrong.insert(format!("{}: `{name}` would be quantized", path.display()));

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onboard_checkpoints::checkpoint::Checkpoint;
-use onboard_checkpoints::flow::{Flow, Numbers};
+use onboard_checkpoints::flow::{Flow, ValueReader};
 use onboard_checkpoints::weights::flows;
 use registry::config::Config;
 use registry::gguf_head::with_head;
@@ -18,7 +18,7 @@ use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
 use registry::resolve::resolve;
-use registry::weight_map::{Rule, Step, inverse};
+use registry::weight_map::{WeightRule, WeightStep, inverse};
 use serde_json::Value;
 
 /// Weight whose values count up.
@@ -37,7 +37,7 @@ impl Counter {
     }
 }
 
-impl Numbers for Counter {
+impl ValueReader for Counter {
     fn read(&self, at: usize, out: &mut [f32]) {
         for (n, x) in out.iter_mut().enumerate() {
             *x = ((self.0 + at + n) % 8191) as f32;
@@ -132,7 +132,7 @@ fn numbers_are_where_the_original_converter_puts_them() {
         // The settings of some cases fit no existing checkpoint. Their weights count by their own names,
         // which are those of the disk unless a rule joins or cuts them. None of them was saved without an
         // output matrix; the other cases cover that.
-        let changes = |rule: &Rule| {
+        let changes = |rule: &WeightRule| {
             !rule.steps.is_empty() || rule.weight.text != format!("model.{}", rule.disk.text)
         };
         if found.is_none() && model.rules.iter().any(changes) {
@@ -141,7 +141,7 @@ fn numbers_are_where_the_original_converter_puts_them() {
         }
         for group in gguf.groups(weights).unwrap() {
             // With counters, e^n is too large to sum on either side.
-            if group.steps.contains(&Step::NegExp) {
+            if group.steps.contains(&WeightStep::NegExp) {
                 continue;
             }
             let flow = |&n: &usize| match &found {

@@ -23,7 +23,7 @@ fn of_gguf(path: &Path) -> Option<String> {
     let files = fs_err::read_dir(path).expect("a folder");
     let mut files: Vec<PathBuf> = files.map(|entry| entry.expect("readable").path()).collect();
     files.retain(|file| file.extension().is_some_and(|end| end == "gguf"));
-    gguf::File::open(files.iter().min().expect("a file")).err().map(|error| error.to_string())
+    gguf::GgufFile::open(files.iter().min().expect("a file")).err().map(|error| error.to_string())
 }
 
 fn check(folder: &str, least: usize, complaint: fn(&Path) -> Option<String>) {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use formats::safetensors::{Declared, File, Writer};
+use formats::safetensors::{SafetensorsFile, TensorSpec, Writer};
 use onboard_checkpoints::checkpoint::Checkpoint;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -19,7 +19,7 @@ fn hashed(numbers: &[f32]) -> String {
 }
 
 /// Writes a checkpoint with the tensors of a case as those of module `model.one`, except one of them.
-fn lay_out(cases: &File, name: &str, said: &Value, without: &str, folder: &Path) {
+fn lay_out(cases: &SafetensorsFile, name: &str, said: &Value, without: &str, folder: &Path) {
     // The files of older programs, before the config had the section.
     let (file, config) = if name.starts_with("auto_gptq-old") {
         let mut said = said.clone();
@@ -41,9 +41,9 @@ fn lay_out(cases: &File, name: &str, said: &Value, without: &str, folder: &Path)
         .filter_map(|(tensor, entry)| Some((tensor.strip_prefix(&prefix)?, entry)))
         .filter(|(part, _)| *part != without)
         .collect();
-    let declared: Vec<Declared> = parts
+    let declared: Vec<TensorSpec> = parts
         .iter()
-        .map(|(part, entry)| Declared {
+        .map(|(part, entry)| TensorSpec {
             name: format!("model.one.{part}"),
             dtype: entry.dtype,
             shape: entry.shape.clone(),
@@ -63,7 +63,7 @@ fn every_case_is_what_its_packer_makes_of_it() {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/packed");
     let told: Value =
         serde_json::from_slice(&fs_err::read(home.join("cases.json")).unwrap()).unwrap();
-    let file = File::open(&home.join("cases.safetensors")).unwrap();
+    let file = SafetensorsFile::open(&home.join("cases.safetensors")).unwrap();
     let cases = told["cases"].as_object().unwrap();
     assert!(cases.len() > 50);
     let mut wrong = Vec::new();
@@ -108,7 +108,7 @@ fn auto_round(edit: impl FnOnce(&mut Value)) -> Result<String, String> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/packed");
     let told: Value =
         serde_json::from_slice(&fs_err::read(home.join("cases.json")).unwrap()).unwrap();
-    let file = File::open(&home.join("cases.safetensors")).unwrap();
+    let file = SafetensorsFile::open(&home.join("cases.safetensors")).unwrap();
     let name = "auto_round-auto_round-6-64-asym";
     let mut said = told["cases"][name]["quantization_config"].clone();
     edit(&mut said);

@@ -7,31 +7,31 @@ use std::sync::Arc;
 
 use registry::graph::WeightId;
 
-use super::work::{Blocks, Encode, EncodeError};
-use checkpoints::flow::{Flow, Numbers};
+use super::work::{BlockEncoder, Encode, EncodeError};
+use checkpoints::flow::{Flow, ValueReader};
 use formats::codec::BlockType;
-use formats::safetensors::{Declared, FileDtype};
+use formats::safetensors::{FileDtype, TensorSpec};
 
 pub mod calibrated;
 pub mod config;
-mod declared;
+mod declarations;
 mod files;
 pub mod format;
 pub mod peaks;
 pub mod scaled;
 mod tensors;
 
-pub use calibrated::Scales;
-pub use files::{Planned, even_limit, index, lay_out, work};
-pub use format::Format;
-pub use tensors::{Unquantized, Wanted, tensors};
+pub use calibrated::CalibratedScales;
+pub use files::{FolderFile, even_limit, index, lay_out, work};
+pub use format::FolderFormat;
+pub use tensors::{ListingOptions, Unquantized, tensors};
 
-use declared::Shared;
-use scaled::{Part, Scaled};
+use declarations::SharedScale;
+use scaled::{QuantizedEncoder, QuantizedPart};
 
 /// Tensor of the source, before a format is chosen for it.
 #[derive(Clone)]
-pub struct Tensor<'a> {
+pub struct FolderTensor<'a> {
     /// Name of the tensor.
     pub name: String,
     /// Values, or raw bytes if the dtype is not floating point.
@@ -56,7 +56,7 @@ pub struct Tensor<'a> {
 
 /// Decision about one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct DtypeChoice {
     /// Dtype of an unquantized tensor; none if the tensor is quantized.
     pub kept: Option<FileDtype>,
     /// Reason for leaving the tensor unquantized.
@@ -65,37 +65,37 @@ pub struct Choice {
 
 /// Tensor of the new checkpoint.
 #[derive(Clone)]
-pub struct Out {
+pub struct OutTensor {
     /// Name, dtype and shape.
-    pub declared: Declared,
+    pub declared: TensorSpec,
     encode: Arc<dyn Encode>,
 }
 
 /// Tensors that are made of one source and stored in one file.
 #[derive(Clone)]
-pub struct Item<'a> {
+pub struct FolderItem<'a> {
     /// Values of the source.
     pub flow: Flow<'a>,
     /// Place of the source: file and offset.
     pub place: (usize, u64),
     /// Tensors made of the source.
-    pub outs: Vec<Out>,
+    pub outs: Vec<OutTensor>,
 }
 
 /// Returns the items that the tensors become, followed by the calibrated `scales`. `peaks` holds the
 /// largest absolute value of each tensor that shares a scale, if known.
 pub fn items<'a>(
-    format: Format,
-    tensors: &[Tensor<'a>],
-    choices: &[Choice],
+    format: FolderFormat,
+    tensors: &[FolderTensor<'a>],
+    choices: &[DtypeChoice],
     peaks: Option<&[f32]>,
-    scales: &Scales,
-) -> Vec<Item<'a>> {
+    scales: &CalibratedScales,
+) -> Vec<FolderItem<'a>> {
     let mut items = Vec::with_capacity(tensors.len());
     for (n, (tensor, choice)) in tensors.iter().zip(choices).enumerate() {
-        let item = |outs| Item { flow: tensor.flow.clone(), place: tensor.place, outs };
+        let item = |outs| FolderItem { flow: tensor.flow.clone(), place: tensor.place, outs };
         if let Some(dtype) = choice.kept {
-            items.push(item(vec![kept(tensor, dtype)]));
+            items.push(item(vec![unquantized(tensor, dtype)]));
             continue;
         }
         let peak = peaks.and_then(|peaks| peaks.get(n)).copied().unwrap_or(1.0);
@@ -105,17 +105,17 @@ pub fn items<'a>(
             continue;
         };
         let module = tensor.name.strip_suffix("weight").unwrap_or(&tensor.name);
-        let out = |end: &str, dtype, shape, part| Out {
-            declared: Declared { name: format!("{module}{end}"), dtype, shape },
-            encode: Arc::new(Scaled { scheme, part }),
+        let out = |end: &str, dtype, shape, part| OutTensor {
+            declared: TensorSpec { name: format!("{module}{end}"), dtype, shape },
+            encode: Arc::new(QuantizedEncoder { scheme, part }),
         };
         let (dtype, shape) = scheme.codes(rows, row);
-        let mut outs = vec![out(declared.codes, dtype, shape, Part::Codes)];
+        let mut outs = vec![out(declared.codes, dtype, shape, QuantizedPart::Codes)];
         if let Some((dtype, shape)) = scheme.scales(rows, row) {
-            outs.push(out(declared.scales, dtype, shape, Part::Scales));
+            outs.push(out(declared.scales, dtype, shape, QuantizedPart::Scales));
         }
         items.push(item(outs));
-        if let Some(Shared { name, dtype, .. }) = declared.shared {
+        if let Some(SharedScale { name, dtype, .. }) = declared.shared {
             items.push(known(format!("{module}{name}"), dtype, format.single().1, shared));
         }
     }
@@ -124,36 +124,36 @@ pub fn items<'a>(
 }
 
 /// Returns the output tensor of a copy or a cast.
-fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
-    let declared = Declared { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() };
+fn unquantized(tensor: &FolderTensor<'_>, dtype: FileDtype) -> OutTensor {
+    let declared = TensorSpec { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() };
     let encode: Arc<dyn Encode> = match dtype.run() {
-        Some(dtype) => Arc::new(Blocks::plain(BlockType::of_dtype(dtype))),
-        None => Arc::new(Verbatim(tensor.flow.dtype().unwrap_or(FileDtype::U8))),
+        Some(dtype) => Arc::new(BlockEncoder::plain(BlockType::of_dtype(dtype))),
+        None => Arc::new(CopyEncoder(tensor.flow.dtype().unwrap_or(FileDtype::U8))),
     };
-    Out { declared, encode }
+    OutTensor { declared, encode }
 }
 
 /// Returns the item of a tensor filled with one known value.
-fn known<'a>(name: String, dtype: FileDtype, shape: Vec<usize>, number: f32) -> Item<'a> {
+fn known<'a>(name: String, dtype: FileDtype, shape: Vec<usize>, number: f32) -> FolderItem<'a> {
     let ty = if dtype == FileDtype::F32 { BlockType::F32 } else { BlockType::Bf16 };
-    let encode = Arc::new(Blocks::plain(ty));
-    let declared = Declared { name, dtype, shape };
-    let flow = Flow::new(&[1], Arc::new(One(number)));
-    Item { flow, place: (0, 0), outs: vec![Out { declared, encode }] }
+    let encode = Arc::new(BlockEncoder::plain(ty));
+    let declared = TensorSpec { name, dtype, shape };
+    let flow = Flow::new(&[1], Arc::new(ScalarEncoder(number)));
+    FolderItem { flow, place: (0, 0), outs: vec![OutTensor { declared, encode }] }
 }
 
-struct One(f32);
+struct ScalarEncoder(f32);
 
-impl Numbers for One {
+impl ValueReader for ScalarEncoder {
     fn read(&self, _at: usize, out: &mut [f32]) {
         out.fill(self.0);
     }
 }
 
 /// Encodes bytes by copying them.
-struct Verbatim(FileDtype);
+struct CopyEncoder(FileDtype);
 
-impl Encode for Verbatim {
+impl Encode for CopyEncoder {
     fn elementwise(&self) -> bool {
         true
     }

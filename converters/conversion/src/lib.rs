@@ -20,5 +20,5 @@ pub mod work;
 
 pub use journal::Journal;
 pub use measure::Measure;
-pub use run::{Done, Error, Progress, Settings, run, size};
-pub use work::{Encode, EncodeError, Folder, OutFile, SideFile, Target, Task, Work};
+pub use run::{ConversionResult, Error, Progress, RunOptions, run, size};
+pub use work::{Encode, EncodeError, OutFile, OutFolder, SideFile, Task, TaskTarget, Work};

@@ -89,7 +89,7 @@ pub trait Encode: Send + Sync {
 
 /// Destination of the bytes of a task.
 #[derive(Clone)]
-pub struct Target {
+pub struct TaskTarget {
     /// Index into [`Work::files`].
     pub file: usize,
     /// Name of the tensor in that file.
@@ -106,7 +106,7 @@ pub struct Task<'a> {
     /// Source of the values.
     pub flow: Flow<'a>,
     /// Destinations of the values.
-    pub targets: Vec<Target>,
+    pub targets: Vec<TaskTarget>,
     /// Place of the first source (file and offset), so that sources are read in order.
     pub place: (usize, u64),
 }
@@ -161,12 +161,12 @@ pub struct Work<'a> {
     /// Files of an older output that readers would take for parts of the new one.
     pub stale: Vec<PathBuf>,
     /// Folder that belongs to this work, if it writes more than single files.
-    pub folder: Option<Folder>,
+    pub folder: Option<OutFolder>,
 }
 
 /// Folder that belongs to a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Folder {
+pub struct OutFolder {
     /// Path of the folder.
     pub path: PathBuf,
     /// True if other processes write other files of the same set into it.
@@ -174,7 +174,7 @@ pub struct Folder {
 }
 
 /// Block format of GGUF, or a plain dtype.
-pub struct Blocks {
+pub struct BlockEncoder {
     /// Type of the blocks.
     pub ty: BlockType,
     /// Error weights: lists of `row` values, one list per matrix.
@@ -188,7 +188,7 @@ pub struct Blocks {
     pub factors: Option<Factors>,
 }
 
-impl Blocks {
+impl BlockEncoder {
     /// Returns the encoding of a type without error weights, intermediate rounding or factors.
     pub fn plain(ty: BlockType) -> Self {
         Self { ty, importance: None, matrix: 1, via: None, factors: None }
@@ -215,7 +215,7 @@ impl Blocks {
     }
 }
 
-impl Encode for Blocks {
+impl Encode for BlockEncoder {
     fn elementwise(&self) -> bool {
         !self.ty.is_quantized()
     }

@@ -11,7 +11,7 @@ use checkpoints::GgufWeights;
 use checkpoints::checkpoint::Checkpoint;
 use checkpoints::weights::flows;
 use formats::codec::{BlockType, decode};
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use registry::config::Config;
 use registry::graph::WeightId;
 use registry::library::Library;
@@ -36,7 +36,7 @@ fn fixtures_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.gguf");
         write(&model, &checkpoint, BlockType::F32, &path);
-        let file = File::open(&path).unwrap();
+        let file = GgufFile::open(&path).unwrap();
         let back = GgufWeights::new(file, &gguf_of(&model), wanted).unwrap();
         let (sourced, _) = flows(&checkpoint, wanted, &model.rules).unwrap();
         for (n, weight) in wanted.iter().enumerate() {

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use formats::codec::BlockType;
-use formats::gguf::{Metadata, Value};
-use onboard_conversion::mix::{self, Assigned, Facts, Overrides, Target, Tensor, TensorType};
+use formats::gguf::{Metadata, MetadataValue};
+use onboard_conversion::mix::{
+    self, MixFacts, MixTarget, MixTensor, Overrides, TensorType, TypeAssignment,
+};
 use serde_json::Value as Json;
 
 /// Expands `ffn_up.weight 0-2,5` to `blk.0.ffn_up.weight` and so on. A name alone is one tensor.
@@ -23,13 +25,13 @@ fn keys(arch: &str, json: &Json) -> Metadata {
     let mut keys = Metadata::new();
     keys.set("general.architecture", arch);
     for (key, value) in json.as_object().expect("keys") {
-        let value: Option<Value> = match value {
+        let value: Option<MetadataValue> = match value {
             Json::Number(x) => x.as_u64().map(|x| (x as u32).into()),
             Json::Array(list) => list
                 .iter()
                 .map(|x| Some(x.as_u64()? as u32))
                 .collect::<Option<Vec<_>>>()
-                .map(Value::from),
+                .map(MetadataValue::from),
             _ => None,
         };
         if let Some(value) = value {
@@ -40,10 +42,14 @@ fn keys(arch: &str, json: &Json) -> Metadata {
 }
 
 /// Runs a case such as `Q4_K_M --imatrix --pure`.
-fn ask(case: &str, keys: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<Assigned>, mix::Error> {
+fn ask(
+    case: &str,
+    keys: &Metadata,
+    tensors: &[MixTensor<'_>],
+) -> Result<Vec<TypeAssignment>, mix::Error> {
     let mut words = case.split(' ');
-    let target = Target::parse(words.next().expect("a target"))?;
-    let mut facts = Facts::read(keys, false).expect("good keys");
+    let target = MixTarget::parse(words.next().expect("a target"))?;
+    let mut facts = MixFacts::read(keys, false).expect("good keys");
     let mut overrides = Overrides::default();
     while let Some(flag) = words.next() {
         let mut value = || words.next().expect("the flag's value");
@@ -83,10 +89,10 @@ fn types_are_those_of_the_reference() {
             }
         }
         // In an order other than the reference's.
-        let tensors: Vec<Tensor<'_>> = shapes
+        let tensors: Vec<MixTensor<'_>> = shapes
             .iter()
             .rev()
-            .map(|(name, shape)| Tensor { name, shape, base: BlockType::F32 })
+            .map(|(name, shape)| MixTensor { name, shape, base: BlockType::F32 })
             .collect();
         for row in json["cases"].as_array().unwrap() {
             let want = row["types"].as_object().map(|outcome| {
@@ -129,9 +135,10 @@ fn types_are_those_of_the_reference() {
 
 #[test]
 fn reasons_are_those_of_the_table() {
-    let facts = Facts { layers: 8, heads: 8, kv_heads: 2, arch: "x".into(), ..Facts::default() };
+    let facts =
+        MixFacts { layers: 8, heads: 8, kv_heads: 2, arch: "x".into(), ..MixFacts::default() };
     let shape = [4, 256];
-    let tensor = |name| Tensor { name, shape: &shape, base: BlockType::Bf16 };
+    let tensor = |name| MixTensor { name, shape: &shape, base: BlockType::Bf16 };
     let tensors = [
         tensor("blk.0.attn_v.weight"),
         tensor("blk.1.attn_v.weight"),
@@ -139,12 +146,12 @@ fn reasons_are_those_of_the_table() {
         tensor("blk.0.attn_q_norm.weight"),
         tensor("blk.0.ffn_down.weight"),
         tensor("token_embd.weight"),
-        Tensor { name: "blk.0.attn_k.weight", shape: &[4, 96], base: BlockType::Bf16 },
+        MixTensor { name: "blk.0.attn_k.weight", shape: &[4, 96], base: BlockType::Bf16 },
     ];
     let wanted = TensorType::parse("ffn_down=q2_k").unwrap();
     let overrides = Overrides { tensors: vec![wanted], ..Overrides::default() };
     let found =
-        mix::assign(Target::parse("q4_k_m").unwrap(), &tensors, &facts, &overrides).unwrap();
+        mix::assign(MixTarget::parse("q4_k_m").unwrap(), &tensors, &facts, &overrides).unwrap();
     let found: Vec<_> = found.iter().map(|one| (one.ty.name(), one.why.as_str())).collect();
     let want = [
         ("Q4_K", "default"),
@@ -160,11 +167,11 @@ fn reasons_are_those_of_the_table() {
 
 #[test]
 fn low_types_need_an_importance_matrix() {
-    let facts = Facts { layers: 1, ..Facts::default() };
+    let facts = MixFacts { layers: 1, ..MixFacts::default() };
     let names = ["blk.0.attn_q.weight", "blk.0.attn_norm.weight", "token_embd.weight"];
-    let tensors = names.map(|name| Tensor { name, shape: &[4, 256], base: BlockType::F32 });
+    let tensors = names.map(|name| MixTensor { name, shape: &[4, 256], base: BlockType::F32 });
     let need = |name: &str| {
-        let target = Target::parse(name).expect("a target");
+        let target = MixTarget::parse(name).expect("a target");
         let found = mix::assign(target, &tensors, &facts, &Overrides::default());
         let found = found.expect("types");
         found.iter().map(|one| one.needs_importance).collect::<Vec<_>>()
@@ -181,12 +188,12 @@ fn low_types_need_an_importance_matrix() {
 
 #[test]
 fn what_has_no_layer_is_named() {
-    let facts = Facts { layers: 4, experts: 4, ..Facts::default() };
+    let facts = MixFacts { layers: 4, experts: 4, ..MixFacts::default() };
     let shape = [4, 256];
     for name in ["enc.ffn_down.weight", "blk.4.ffn_down.weight", "blk.x.ffn_down.weight"] {
-        let tensors = [Tensor { name, shape: &shape, base: BlockType::F32 }];
+        let tensors = [MixTensor { name, shape: &shape, base: BlockType::F32 }];
         let assign = |target: &str, overrides: &Overrides| {
-            mix::assign(Target::parse(target)?, &tensors, &facts, overrides)
+            mix::assign(MixTarget::parse(target)?, &tensors, &facts, overrides)
         };
         let message = assign("q4_k_m", &Overrides::default()).unwrap_err().to_string();
         assert!(message.contains(name) && message.contains("N below 4"), "{message}");
@@ -195,11 +202,11 @@ fn what_has_no_layer_is_named() {
         let wanted = Overrides { tensors, ..Overrides::default() };
         assert_eq!(assign("q4_k_m", &wanted).unwrap()[0].ty, BlockType::Q6K);
     }
-    let message = Target::parse("iq3").unwrap_err().to_string();
+    let message = MixTarget::parse("iq3").unwrap_err().to_string();
     assert!(message.contains("there is no target `iq3`"), "{message}");
-    let facts = Facts { experts: 0, ..facts };
-    let tensors = [Tensor { name: "a.weight", shape: &[4, 96], base: BlockType::F32 }];
-    let q1 = Target::parse("q1_0").unwrap();
+    let facts = MixFacts { experts: 0, ..facts };
+    let tensors = [MixTensor { name: "a.weight", shape: &[4, 96], base: BlockType::F32 }];
+    let q1 = MixTarget::parse("q1_0").unwrap();
     let message = mix::assign(q1, &tensors, &facts, &Overrides::default()).unwrap_err();
     assert!(message.to_string().contains("nothing stands in for Q1_0"), "{message}");
 }

@@ -31,10 +31,10 @@ mod validate;
 
 use crate::numbers::first_not_finite;
 
-use declaration::Encode;
-pub use declaration::{FileType, Importance};
-pub use simd::Lanes;
-pub use simd::{Sums, sums};
+use declaration::EncodeFn;
+pub use declaration::{FileType, ImportanceNeed};
+pub use simd::LaneCount;
+pub use simd::{ErrorSums, sums};
 pub use validate::{BadBlock, validate};
 
 // From the most bits to the fewest, which is the order in which targets are listed; then those that
@@ -120,12 +120,12 @@ pub fn encode(
     importance: Option<&[f32]>,
     out: &mut [u8],
 ) -> Result<(), Error> {
-    encode_in(Lanes::widest(), ty, numbers, row, importance, out)
+    encode_in(LaneCount::widest(), ty, numbers, row, importance, out)
 }
 
 /// Encodes like [`encode`] with a given number of lanes; with one lane if the CPU lacks them.
 pub fn encode_in(
-    lanes: Lanes,
+    lanes: LaneCount,
     ty: BlockType,
     numbers: &[f32],
     row: usize,

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
-use onboard_tokenizers::Reference;
+use onboard_tokenizers::ReferenceTokenizer;
 use serde_json::{Value, json};
 
 #[path = "support/tokenizers.rs"]
@@ -25,7 +25,7 @@ const TEXTS: [&str; 6] = [
 fn outcome(bytes: &[u8]) -> Result<Vec<String>, String> {
     let dir = tempfile::tempdir().unwrap();
     fs_err::write(dir.path().join("tokenizer.json"), bytes).unwrap();
-    let read = Reference::read(dir.path()).map_err(|why| why.to_string())?;
+    let read = ReferenceTokenizer::read(dir.path()).map_err(|why| why.to_string())?;
     let tokenizer = read.expect("the file is there");
     for text in TEXTS {
         let ids = tokenizer.encode(text, true).map_err(|why| why.to_string())?;
@@ -319,7 +319,7 @@ fn truncation_and_padding_are_ignored() {
     let mut json = words();
     json["padding"]["strategy"]["Fixed"] = json!(1_u64 << 40);
     fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-    let tokenizer = Reference::read(dir.path()).unwrap().unwrap();
+    let tokenizer = ReferenceTokenizer::read(dir.path()).unwrap().unwrap();
     let ids = tokenizer.encode(&"the ".repeat(50), true).unwrap();
     assert_eq!(ids.len(), 52);
     assert_eq!(tokenizer.notes().len(), 1);
@@ -354,7 +354,7 @@ fn checked_tokenizers_make_the_same_tokens() {
     ];
     for (json, expected) in expected {
         fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-        let tokenizer = Reference::read(dir.path()).unwrap().unwrap();
+        let tokenizer = ReferenceTokenizer::read(dir.path()).unwrap().unwrap();
         for (text, (ids, back)) in texts.into_iter().zip(expected) {
             assert_eq!(tokenizer.encode(text, true).unwrap(), ids, "{text}");
             assert_eq!(tokenizer.decode(ids, true).unwrap(), back, "{text}");
@@ -369,7 +369,7 @@ fn growth_is_measured() {
     let grows = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(4000)});
     let json = with(pieces(), "/normalizer", grows);
     fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-    let tokenizer = Reference::read(dir.path()).unwrap().unwrap();
+    let tokenizer = ReferenceTokenizer::read(dir.path()).unwrap().unwrap();
     assert_eq!(tokenizer.encode(&"b".repeat(100_000), false).unwrap().len(), 100_001);
     let message = tokenizer.encode(&"a".repeat(100_000), false).unwrap_err().to_string();
     assert!(

@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onboard_engine::draft::{Tally, generate, plain};
-use onboard_engine::{Engine, NativeEngine, Options, Session, SlotId, Source, StateValue};
+use onboard_engine::draft::{DraftCounts, generate, plain};
+use onboard_engine::{
+    Engine, ModelSource, NativeEngine, Session, SessionOptions, SlotId, StateValue,
+};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
@@ -14,8 +16,10 @@ use crate::build::{feed, tokens};
 use crate::fixtures::{folders, model, prompts};
 
 fn open(dir: &Path, model: &Arc<Model>, dtype: Dtype) -> Box<dyn Session> {
-    let source = Source { model: Arc::clone(model), dir };
-    NativeEngine::new().open(&source, &Options { dtype, ..Options::default() }).unwrap()
+    let source = ModelSource { model: Arc::clone(model), dir };
+    NativeEngine::new()
+        .open(&source, &SessionOptions { dtype, ..SessionOptions::default() })
+        .unwrap()
 }
 
 /// Prompts of a model's vocabulary.
@@ -111,7 +115,7 @@ fn drafted(
     prompt: &[u32],
     count: usize,
     k: usize,
-) -> (Vec<u32>, Tally) {
+) -> (Vec<u32>, DraftCounts) {
     let mut session = open(dir, model, Dtype::F32);
     let mut head = open(dir, &model.nextn.as_ref().unwrap().layers[0], Dtype::F32);
     generate(&mut *session, &mut *head, prompt, count, k).unwrap()
@@ -173,15 +177,16 @@ fn heads_are_fed_or_refuse() {
     let mut head = open(&dir, &model.nextn.as_ref().unwrap().layers[0], Dtype::F32);
     let slot = head.open_slot();
     let chunk =
-        onboard_engine::Chunk { slot, tokens: &tokens(2), want: onboard_engine::Want::Last };
+        onboard_engine::Chunk { slot, tokens: &tokens(2), rows: onboard_engine::OutputRows::Last };
     let said = head.step(&[chunk], &mut onboard_engine::NoProbe).unwrap_err().to_string();
     assert!(said.contains("0 numbers are fed besides 2 tokens"), "{said}");
     let mut session = open(&dir, &model, Dtype::F32);
     let slot = session.open_slot();
-    let chunk = onboard_engine::Chunk { slot, tokens: &[1], want: onboard_engine::Want::Last };
-    assert!(session.step_fed(&[chunk], &[0.0; 32], &mut onboard_engine::NoProbe).is_err());
-    let options = Options { drafts: true, ranks: 2, ..Options::default() };
-    let source = Source { model, dir: &dir };
+    let chunk =
+        onboard_engine::Chunk { slot, tokens: &[1], rows: onboard_engine::OutputRows::Last };
+    assert!(session.step_with_hidden(&[chunk], &[0.0; 32], &mut onboard_engine::NoProbe).is_err());
+    let options = SessionOptions { drafts: true, ranks: 2, ..SessionOptions::default() };
+    let source = ModelSource { model, dir: &dir };
     let Err(error) = NativeEngine::new().open(&source, &options) else { panic!("it opens") };
     assert!(
         error.to_string().contains("has no `tensor_parallel`, alone or with `nextn`"),
@@ -190,7 +195,7 @@ fn heads_are_fed_or_refuse() {
 }
 
 /// Numbers of a dump, widened.
-fn numbers(file: &formats::safetensors::File, name: &str) -> Vec<f32> {
+fn numbers(file: &formats::safetensors::SafetensorsFile, name: &str) -> Vec<f32> {
     let (entry, bytes) = file.tensor(name).unwrap().unwrap();
     assert_eq!(entry.dtype, formats::safetensors::FileDtype::F32, "{name}");
     let mut data = vec![0.0; bytes.len() / 4];
@@ -203,7 +208,8 @@ fn off(dir: &Path, head: &Arc<Model>) -> f32 {
     let dump = dir.join("reference/nextn");
     let text = fs_err::read_to_string(dump.join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let file = formats::safetensors::File::open(&dump.join("reference.safetensors")).unwrap();
+    let file =
+        formats::safetensors::SafetensorsFile::open(&dump.join("reference.safetensors")).unwrap();
     let mut session = open(dir, head, Dtype::F32);
     let mut worst = 0.0_f32;
     for (name, tokens, split) in prompts(&manifest) {
@@ -217,10 +223,11 @@ fn off(dir: &Path, head: &Arc<Model>) -> f32 {
                 let chunk = onboard_engine::Chunk {
                     slot,
                     tokens: &tokens[at..at + size],
-                    want: onboard_engine::Want::All,
+                    rows: onboard_engine::OutputRows::All,
                 };
                 let fed = &hidden[at * width..(at + size) * width];
-                let found = session.step_fed(&[chunk], fed, &mut onboard_engine::NoProbe).unwrap();
+                let found =
+                    session.step_with_hidden(&[chunk], fed, &mut onboard_engine::NoProbe).unwrap();
                 if phase == "prefill" || at > 0 {
                     (0..size).for_each(|row| rows.extend(logprobs(found[0].row(row))));
                 }

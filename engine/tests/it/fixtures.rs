@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use formats::safetensors::File;
+use formats::safetensors::SafetensorsFile;
 use onboard_engine::{
-    Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want,
+    Chunk, Engine, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions, SlotId,
 };
 use registry::config::Config;
 use registry::diag::Finding;
@@ -44,7 +44,7 @@ pub(crate) fn model(dir: &Path) -> Result<Model, String> {
 }
 
 fn feed(session: &mut dyn Session, slot: SlotId, tokens: &[u32]) -> Vec<f32> {
-    let chunk = Chunk { slot, tokens, want: Want::All };
+    let chunk = Chunk { slot, tokens, rows: OutputRows::All };
     let logits = session.step(&[chunk], &mut NoProbe).unwrap().remove(0);
     let mut data = logits.data;
     normalize(&mut data, logits.vocab);
@@ -70,8 +70,8 @@ fn run(
     dtype: Dtype,
     prompts: &[Prompt],
 ) -> Result<BTreeMap<String, Vec<f32>>, String> {
-    let options = Options { dtype, poison: true, ..Options::default() };
-    let source = Source { model: Arc::clone(model), dir };
+    let options = SessionOptions { dtype, poison: true, ..SessionOptions::default() };
+    let source = ModelSource { model: Arc::clone(model), dir };
     let mut session = NativeEngine::new().open(&source, &options).map_err(|e| e.to_string())?;
     let mut found = BTreeMap::new();
     for (name, tokens, split) in prompts {
@@ -122,8 +122,8 @@ fn check(dir: &Path) -> Result<(), String> {
     let text = fs_err::read_to_string(dir.join("reference/manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
     let prompts = prompts(&manifest);
-    let dump =
-        File::open(&dir.join("reference/reference.safetensors")).map_err(|e| e.to_string())?;
+    let dump = SafetensorsFile::open(&dir.join("reference/reference.safetensors"))
+        .map_err(|e| e.to_string())?;
     let model = Arc::new(model(dir)?);
     let read = |run: Dtype, name: &str| -> Option<Vec<f32>> {
         let (entry, bytes) = dump.tensor(&format!("{run}/{name}/logits")).unwrap()?;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use onboard_engine::{
-    Chunk, Engine, NativeEngine, NoProbe, Options, Session, SlotId, Source, Want,
+    Chunk, Engine, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions, SlotId,
 };
 use registry::dtype::Dtype;
 
 use crate::fixtures::{folders, model};
 
 fn feed(session: &mut dyn Session, slot: SlotId, tokens: &[u32]) -> Vec<u32> {
-    let chunk = Chunk { slot, tokens, want: Want::All };
+    let chunk = Chunk { slot, tokens, rows: OutputRows::All };
     let logits = session.step(&[chunk], &mut NoProbe).unwrap().remove(0);
     logits.data.iter().map(|x| x.to_bits()).collect()
 }
@@ -21,9 +21,9 @@ fn a_seeded_slot_goes_on_as_the_one_it_was_read_from() {
     for dir in folders() {
         let model = Arc::new(model(&dir).unwrap());
         kinds.extend(model.graph.states.iter().map(|state| state.kind.name()));
-        let source = Source { model: Arc::clone(&model), dir: &dir };
+        let source = ModelSource { model: Arc::clone(&model), dir: &dir };
         for dtype in [Dtype::F32, Dtype::F16] {
-            let options = Options { dtype, poison: true, ..Options::default() };
+            let options = SessionOptions { dtype, poison: true, ..SessionOptions::default() };
             let mut session = NativeEngine::new().open(&source, &options).unwrap();
             let tokens: Vec<u32> = (0..12).map(|n| (n * 37 + 5) % model.vocab as u32).collect();
             for at in [1, 2, 9] {
@@ -52,8 +52,8 @@ type Edit = fn(&mut Vec<onboard_engine::StateValue>);
 #[test]
 fn states_that_do_not_fit_are_refused_and_leave_nothing() {
     let dir = folders().into_iter().find(|dir| dir.ends_with("lfm2")).unwrap();
-    let source = Source { model: Arc::new(model(&dir).unwrap()), dir: &dir };
-    let mut session = NativeEngine::new().open(&source, &Options::default()).unwrap();
+    let source = ModelSource { model: Arc::new(model(&dir).unwrap()), dir: &dir };
+    let mut session = NativeEngine::new().open(&source, &SessionOptions::default()).unwrap();
     let slot = session.open_slot();
     feed(&mut *session, slot, &[1, 2, 3]);
     let states = session.states(slot).unwrap();
@@ -72,7 +72,7 @@ fn states_that_do_not_fit_are_refused_and_leave_nothing() {
     // The memory of the slot that was refused is empty again.
     let fresh = session.open_slot();
     let ours = feed(&mut *session, fresh, &[1, 2, 3, 4]);
-    let mut whole = NativeEngine::new().open(&source, &Options::default()).unwrap();
+    let mut whole = NativeEngine::new().open(&source, &SessionOptions::default()).unwrap();
     let slot = whole.open_slot();
     assert_eq!(ours, feed(&mut *whole, slot, &[1, 2, 3, 4]));
 }

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onboard_spec::gguf::{Evidence, Tree};
-use onboard_spec::gguf_choice::Families;
+use onboard_spec::gguf::{FileMetadata, KeyTree};
+use onboard_spec::gguf_match::FileSpecs;
 use onboard_spec::library::Library;
 use onboard_spec::model::Model;
 use onboard_spec::ops::OpSet;
@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::{number, open, truth};
 
 /// Builds the evidence of a file that llama.cpp's converter wrote.
-fn evidence(name: &str, case: &Value, model: &Model) -> Evidence {
-    let mut keys = Tree::default();
+fn evidence(name: &str, case: &Value, model: &Model) -> FileMetadata {
+    let mut keys = KeyTree::default();
     let vocab = |value: &Value| number(value, model.vocab).as_u64().unwrap() as usize;
     let ours = case["ours"].as_object().into_iter().flatten();
     let theirs = case["keys"].as_object().unwrap().iter();
@@ -47,7 +47,7 @@ fn evidence(name: &str, case: &Value, model: &Model) -> Evidence {
         keys.add(&format!("numbers.{name}"), scalar(numbers));
         tensors.insert(name.clone(), vec![numbers.as_array().unwrap().len()]);
     }
-    Evidence {
+    FileMetadata {
         keys: keys.into_config(name),
         tensors,
         companions: std::collections::BTreeSet::new(),
@@ -68,7 +68,7 @@ fn scalar(value: &Value) -> Scalar {
 
 #[test]
 fn files_of_the_original_converter_tell_their_models() {
-    let families = Families::new(&Library::builtin());
+    let families = FileSpecs::new(&Library::builtin());
     let mut lost = Vec::new();
     for (name, case) in &truth() {
         if case.get("refused").is_some() {

@@ -4,44 +4,44 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use self::inputs::Inputs;
-use self::integers::Plan;
-use self::look::Looked;
-use self::said::Said;
+use self::checks::SchemeResult;
+use self::inputs::InputScheme;
+use self::integers::IntegerLayout;
+use self::quant_config::QuantConfig;
 use super::Checkpoint;
 use formats::FileDtype;
 use formats::codec::BlockType;
 
 mod auto_round;
 mod awq;
+mod checks;
 mod floats;
 mod gptq;
 mod inputs;
 mod integers;
-mod look;
 mod packed;
+mod quant_config;
 mod read;
-mod said;
 mod scheme;
 mod words;
 
-pub use inputs::{Codes, Rounding, Shared};
+pub use inputs::{CodeType, Rounding, ScaleSharing};
 pub(super) use read::flow;
 
 /// Encoding of a quantized weight.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum Encoding {
     /// 8-bit codes times the scale of their block: `(rows, columns)` of a block.
-    Eight(usize, usize),
+    Fp8(usize, usize),
     /// 4-bit e2m1 codes times a scale per group of values of a row.
-    Four(usize, Global),
+    Fp4(usize, GlobalScale),
     /// Integers with scales and zero points.
-    Whole(Plan),
+    Integers(IntegerLayout),
 }
 
 /// Global scale, applied to the block scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Global {
+pub(super) enum GlobalScale {
     None,
     /// Scales are divided by the global scale.
     Divides,
@@ -51,25 +51,25 @@ pub(super) enum Global {
 
 /// Weight that is stored as codes and scales.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Quantized {
-    pub(super) kind: Kind,
+pub(super) struct QuantizedWeight {
+    pub(super) kind: Encoding,
     pub(super) shape: Vec<usize>,
     /// Names of the stored tensors, in the order in which the kind reads them.
     pub(super) parts: Vec<String>,
     /// Quantization of the rows that the weight multiplies.
-    pub(super) inputs: Inputs,
+    pub(super) inputs: InputScheme,
 }
 
-impl Quantized {
+impl QuantizedWeight {
     /// Returns a weight whose input rows are not quantized.
-    fn new(kind: Kind, shape: Vec<usize>, parts: Vec<String>) -> Self {
-        Self { kind, shape, parts, inputs: Inputs::Wide }
+    fn new(kind: Encoding, shape: Vec<usize>, parts: Vec<String>) -> Self {
+        Self { kind, shape, parts, inputs: InputScheme::None }
     }
 }
 
 /// GGUF block format that can hold codes from disk unchanged.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Packed {
+pub struct BlockEncoding {
     /// Type of the blocks.
     pub ty: BlockType,
     /// Factor of the whole tensor.
@@ -77,17 +77,17 @@ pub struct Packed {
 }
 
 /// Returns the GGUF block format that can hold a weight unchanged, if there is one.
-pub(super) fn packed_in(checkpoint: &Checkpoint, made: &Quantized) -> Option<Packed> {
-    let Kind::Four(group, how) = made.kind else { return None };
+pub(super) fn packed_in(checkpoint: &Checkpoint, made: &QuantizedWeight) -> Option<BlockEncoding> {
+    let Encoding::Fp4(group, how) = made.kind else { return None };
     let global = || read::global(checkpoint, made).filter(|x| x.is_finite() && *x > 0.0);
     let ty = BlockType::of_e2m1(group)?;
     let factor = match how {
-        Global::None => 1.0,
+        GlobalScale::None => 1.0,
         _ if !ty.has_factor() => return None,
-        Global::Divides => 1.0 / global()?,
-        Global::Multiplies => global()?,
+        GlobalScale::Divides => 1.0 / global()?,
+        GlobalScale::Multiplies => global()?,
     };
-    Some(Packed { ty, factor })
+    Some(BlockEncoding { ty, factor })
 }
 
 /// Suffixes of tensors of a module that do not affect its weight.
@@ -107,31 +107,31 @@ const BESIDE: [&str; 12] = [
 ];
 
 /// Reader of a tensor: returns the weight whose codes the tensor has, if any.
-type Find = fn(&Checkpoint, &str, &Said) -> Looked<Made>;
+type SchemeReader = fn(&Checkpoint, &str, &QuantConfig) -> SchemeResult<NamedWeight>;
 
 /// Supported method of quantization.
-struct Method {
+struct QuantMethod {
     /// Values of `quant_method`; messages list the first.
     names: &'static [&'static str],
     /// Readers of tensors, tried in order.
-    find: &'static [Find],
+    find: &'static [SchemeReader],
 }
 
 /// Supported methods, by name.
-const METHODS: [Method; 8] = [
+const METHODS: [QuantMethod; 8] = [
     // The codes are those of GPTQ or AWQ.
-    Method { names: &auto_round::METHODS, find: &[] },
-    Method { names: &["awq"], find: &[awq::find] },
-    Method { names: &["compressed-tensors"], find: &[packed::find, floats::find] },
-    Method { names: &["fbgemm_fp8"], find: &[floats::find] },
-    Method { names: &["fp8"], find: &[floats::find] },
-    Method { names: &["gptq"], find: &[gptq::find] },
-    Method { names: &["modelopt"], find: &[floats::find] },
+    QuantMethod { names: &auto_round::METHODS, find: &[] },
+    QuantMethod { names: &["awq"], find: &[awq::find] },
+    QuantMethod { names: &["compressed-tensors"], find: &[packed::find, floats::find] },
+    QuantMethod { names: &["fbgemm_fp8"], find: &[floats::find] },
+    QuantMethod { names: &["fp8"], find: &[floats::find] },
+    QuantMethod { names: &["gptq"], find: &[gptq::find] },
+    QuantMethod { names: &["modelopt"], find: &[floats::find] },
     // Read by the rules of specs.
-    Method { names: &["mxfp4"], find: &[] },
+    QuantMethod { names: &["mxfp4"], find: &[] },
 ];
 
-fn method(name: &str) -> Option<&'static Method> {
+fn method(name: &str) -> Option<&'static QuantMethod> {
     METHODS.iter().find(|method| method.names.contains(&name))
 }
 
@@ -141,31 +141,31 @@ pub(super) fn methods() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the `quant_method` of a folder if it is unsupported.
-pub(super) fn foreign(folder: &Path) -> Option<String> {
-    if said::is_mlx(folder) {
+pub(super) fn unsupported_method(folder: &Path) -> Option<String> {
+    if quant_config::is_mlx(folder) {
         return Some("mlx".to_owned());
     }
-    let (said, _) = said::section(folder)?;
-    let name = said.get("quant_method")?.as_str()?;
+    let (section, _) = quant_config::section(folder)?;
+    let name = section.get("quant_method")?.as_str()?;
     method(name).is_none().then(|| name.to_owned())
 }
 
 /// Name and description of a quantized weight, if a tensor holds its codes.
-type Made = Option<(String, Quantized)>;
+type NamedWeight = Option<(String, QuantizedWeight)>;
 
 /// Returns the quantized weights by name, and the names of the tensors that are only parts of them.
 pub(super) fn find(
     checkpoint: &Checkpoint,
-) -> Looked<(BTreeMap<String, Quantized>, BTreeSet<String>)> {
+) -> SchemeResult<(BTreeMap<String, QuantizedWeight>, BTreeSet<String>)> {
     let (mut found, mut parts) = (BTreeMap::new(), BTreeSet::new());
     let stored = &checkpoint.stored;
-    let Some(said) = Said::of(checkpoint)? else {
+    let Some(config) = QuantConfig::of(checkpoint)? else {
         let eight =
             |info: &super::TensorInfo| matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
         let mut coded = stored.iter().filter(|(_, info)| eight(info)).map(|(name, _)| name);
         return match coded.find(|name| floats::scale_of(name, stored).is_some()) {
             // An unsupported method is reported later, with the unmatched tensors.
-            Some(name) if foreign(checkpoint.root()).is_none() => {
+            Some(name) if unsupported_method(checkpoint.root()).is_none() => {
                 let found = "codes of 8 bits, with scales beside them".to_owned();
                 let expected = "a `quantization_config` in config.json that says what they are";
                 Err(checkpoint.coded(name, found, expected.to_owned()))
@@ -173,9 +173,9 @@ pub(super) fn find(
             _ => Ok((found, parts)),
         };
     };
-    let readers = method(&said.method).map_or(&[][..], |method| method.find);
+    let readers = method(&config.method).map_or(&[][..], |method| method.find);
     for name in stored.keys() {
-        let made = readers.iter().find_map(|find| find(checkpoint, name, &said).transpose());
+        let made = readers.iter().find_map(|find| find(checkpoint, name, &config).transpose());
         let Some((weight, made)) = made.transpose()? else { continue };
         let module = weight.strip_suffix("weight").unwrap_or(&weight).to_owned();
         if found.contains_key(&weight) || (stored.contains_key(&weight) && *name != weight) {

@@ -11,7 +11,7 @@ mod targets;
 
 use std::collections::BTreeMap;
 
-use formats::safetensors::{Declared, FileDtype, Writer};
+use formats::safetensors::{FileDtype, TensorSpec, Writer};
 use onboard_checkpoints::checkpoint::Checkpoint;
 use serde_json::{Value, json};
 
@@ -34,9 +34,9 @@ fn opened(said: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
     let dir = tempfile::tempdir().unwrap();
     let config = json!({ "quantization_config": said }).to_string();
     fs_err::write(dir.path().join("config.json"), config).unwrap();
-    let declared: Vec<Declared> = tensors
+    let declared: Vec<TensorSpec> = tensors
         .iter()
-        .map(|(name, (dtype, shape, _))| Declared {
+        .map(|(name, (dtype, shape, _))| TensorSpec {
             name: (*name).to_owned(),
             dtype: *dtype,
             shape: shape.clone(),

@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use registry::caches::caches;
+use registry::attention_modules::attention_modules;
 use registry::graph::{Graph, StateId, WeightId};
 use registry::model::Model;
 use registry::ops::Trait;
 
-use super::{Choice, Format, Item, Tensor, known, scaled};
+use super::{DtypeChoice, FolderFormat, FolderItem, FolderTensor, known, scaled};
 
 /// Kinds of calibrated scales that a checkpoint has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct ScaleKinds {
     /// True if each quantized matrix has a scale for its inputs.
     pub inputs: bool,
     /// True if keys and values have scales.
@@ -58,27 +58,27 @@ impl fmt::Display for Scalable {
 
 /// Place in the model where a calibration run records the largest absolute value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum PeakSite {
     /// Rows that a weight multiplies.
     Input(WeightId),
     /// Part of a state.
-    Kept(StateId, usize),
+    Cache(StateId, usize),
 }
 
 /// Calibrated scales of a checkpoint, by tensor name.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Scales {
+pub struct CalibratedScales {
     /// Kinds of scales present.
-    pub asked: Asked,
+    pub asked: ScaleKinds,
     /// Names and scales.
     pub all: Vec<(String, f32)>,
     /// Descriptions of the states that have no scale.
     pub skipped: Vec<String>,
 }
 
-impl Scales {
+impl CalibratedScales {
     /// Returns the scales as items of the plan.
-    pub(super) fn items<'a>(&self, format: Format) -> Vec<Item<'a>> {
+    pub(super) fn items<'a>(&self, format: FolderFormat) -> Vec<FolderItem<'a>> {
         let item = |(name, scale): &(String, f32)| {
             let (dtype, shape) = format.single();
             known(name.clone(), dtype, shape, *scale)
@@ -90,14 +90,15 @@ impl Scales {
 /// Returns the calibrated scales of a checkpoint, or all errors at once. `peak` returns the largest
 /// absolute value that the calibration run saw; none if it saw no value.
 pub fn scales(
-    format: Format,
-    asked: Asked,
+    format: FolderFormat,
+    asked: ScaleKinds,
     model: &Model,
-    (tensors, choices): (&[Tensor<'_>], &[Choice]),
-    peak: &dyn Fn(Seen) -> Option<f32>,
-) -> Result<Scales, Vec<Error>> {
-    let (mut scales, mut faults) = (Scales { asked, ..Scales::default() }, Vec::new());
-    let scale = |scaled: Scalable, seen: Vec<Seen>| -> Result<f32, Error> {
+    (tensors, choices): (&[FolderTensor<'_>], &[DtypeChoice]),
+    peak: &dyn Fn(PeakSite) -> Option<f32>,
+) -> Result<CalibratedScales, Vec<Error>> {
+    let (mut scales, mut faults) =
+        (CalibratedScales { asked, ..CalibratedScales::default() }, Vec::new());
+    let scale = |scaled: Scalable, seen: Vec<PeakSite>| -> Result<f32, Error> {
         let peaks: Vec<f32> = seen.into_iter().filter_map(peak).collect();
         match peaks.iter().copied().reduce(f32::max) {
             None => Err(Error::Unseen { scaled }),
@@ -116,7 +117,7 @@ pub fn scales(
         }
     }
     if asked.caches {
-        for (name, seen) in kept(format, model, tensors, &mut scales.skipped) {
+        for (name, seen) in cache_scales(format, model, tensors, &mut scales.skipped) {
             match scale(Scalable::Cache(name.clone()), seen) {
                 Ok(scale) => scales.all.push((name, scale)),
                 Err(fault) => faults.push(fault),
@@ -132,13 +133,13 @@ pub fn scales(
 /// Returns the input scales by name, with the weights that share each scale.
 fn inputs(
     model: &Model,
-    tensors: &[Tensor<'_>],
-    choices: &[Choice],
-) -> Vec<(Vec<String>, Vec<Seen>)> {
+    tensors: &[FolderTensor<'_>],
+    choices: &[DtypeChoice],
+) -> Vec<(Vec<String>, Vec<PeakSite>)> {
     let latent = expanding(&model.graph);
     let last = last_of_experts(&model.graph);
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
-    let mut groups: Vec<(Vec<String>, Vec<Seen>)> = Vec::new();
+    let mut groups: Vec<(Vec<String>, Vec<PeakSite>)> = Vec::new();
     for (tensor, choice) in tensors.iter().zip(choices) {
         let (None, Some(module)) = (choice.kept, tensor.name.strip_suffix("weight")) else {
             continue;
@@ -148,7 +149,7 @@ fn inputs(
                 let last = tensor.weights.iter().any(|id| last.contains(id));
                 format!("mixture {mixture} {last}")
             }
-            None => model.quant.together(&tensor.weight).swap_remove(0),
+            None => model.quant.scale_group(&tensor.weight).swap_remove(0),
         };
         let place = *places.entry(key).or_insert(groups.len());
         if place == groups.len() {
@@ -156,8 +157,8 @@ fn inputs(
         }
         groups[place].0.push(format!("{module}input_scale"));
         groups[place].1.extend(tensor.weights.iter().map(|&id| match latent.get(&id) {
-            Some(&state) => Seen::Kept(state, 0),
-            None => Seen::Input(id),
+            Some(&state) => PeakSite::Cache(state, 0),
+            None => PeakSite::Input(id),
         }));
     }
     groups
@@ -177,21 +178,21 @@ fn last_of_experts(graph: &Graph) -> Vec<WeightId> {
 }
 
 /// Returns the names of the key and value scales, each once, with the cached states that they scale.
-fn kept(
-    format: Format,
+fn cache_scales(
+    format: FolderFormat,
     model: &Model,
-    tensors: &[Tensor<'_>],
+    tensors: &[FolderTensor<'_>],
     skipped: &mut Vec<String>,
-) -> BTreeMap<String, Vec<Seen>> {
-    let mut names: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
+) -> BTreeMap<String, Vec<PeakSite>> {
+    let mut names: BTreeMap<String, Vec<PeakSite>> = BTreeMap::new();
     let alone = |module: &str| tensors.iter().any(|t| t.name == format!("{module}.weight"));
-    for (n, cache) in caches(&model.graph).into_iter().enumerate() {
+    for (n, cache) in attention_modules(&model.graph).into_iter().enumerate() {
         let state = &model.graph.states[n];
         let Some(cache) = cache else {
             skipped.push(format!("`{}` of layer {}", state.name, state.layer));
             continue;
         };
-        let [keys, values] = [0, 1].map(|part| Seen::Kept(StateId(n), part));
+        let [keys, values] = [0, 1].map(|part| PeakSite::Cache(StateId(n), part));
         // Engines store the latent and the rotated part of a key as one row, which has one scale.
         let one = cache.keys == cache.values;
         for (part, seen) in [keys, values].into_iter().enumerate() {
@@ -211,10 +212,10 @@ mod tests {
 
     #[test]
     fn a_scale_is_on_the_grid_that_it_is_kept_on() {
-        let scale = |format: Format| scaled::whole_scale(448.0 * 1.003, format.single().0);
-        assert_eq!(scale(Format::Fp8), 1.0);
-        let whole = Format::Fp8Modelopt { whole: true };
+        let scale = |format: FolderFormat| scaled::whole_scale(448.0 * 1.003, format.single().0);
+        assert_eq!(scale(FolderFormat::Fp8), 1.0);
+        let whole = FolderFormat::Fp8Modelopt { whole: true };
         assert!(scale(whole) > 1.002);
-        assert_eq!((whole.single().1, Format::Fp8.single().1), (vec![], vec![1]));
+        assert_eq!((whole.single().1, FolderFormat::Fp8.single().1), (vec![], vec![1]));
     }
 }

@@ -2,24 +2,24 @@
 
 use serde_json::{Value, json};
 
-use super::Format;
-use super::calibrated::Asked;
+use super::FolderFormat;
+use super::calibrated::ScaleKinds;
 
 /// Facts that a config states besides the format.
-pub(super) struct Said<'a> {
+pub(super) struct ConfigFacts<'a> {
     /// Modules that are not quantized.
     pub(super) ignored: &'a [String],
-    pub(super) asked: Asked,
+    pub(super) asked: ScaleKinds,
 }
 
 /// Returns `quantization_config`; none for plain bf16. `ignored` lists the modules that are not quantized.
-pub fn quantization(format: Format, ignored: &[String], asked: Asked) -> Option<Value> {
-    format.declaration().config.map(|config| config(&Said { ignored, asked }))
+pub fn quantization(format: FolderFormat, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
+    format.declaration().config.map(|config| config(&ConfigFacts { ignored, asked }))
 }
 
 /// Returns `hf_quant_config.json`, for the formats that have one.
-pub fn beside(format: Format, ignored: &[String], asked: Asked) -> Option<Value> {
-    format.declaration().beside.map(|beside| beside(&Said { ignored, asked }))
+pub fn beside(format: FolderFormat, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
+    format.declaration().beside.map(|beside| beside(&ConfigFacts { ignored, asked }))
 }
 
 /// Describes codes of 8 bits.
@@ -30,7 +30,7 @@ pub(super) fn float8(strategy: &str) -> Value {
 }
 
 /// Describes inputs of 8 bits: with stored scales, or scaled by token.
-pub(super) fn tokens(asked: Asked) -> Value {
+pub(super) fn tokens(asked: ScaleKinds) -> Value {
     if asked.inputs {
         return float8("tensor");
     }
@@ -48,7 +48,12 @@ pub(super) fn float4(strategy: &str, size: usize, scale: &str) -> Value {
 }
 
 /// Returns the config of a format of compressed-tensors.
-pub(super) fn compressed(said: &Said<'_>, name: &str, weights: &Value, inputs: &Value) -> Value {
+pub(super) fn compressed(
+    said: &ConfigFacts<'_>,
+    name: &str,
+    weights: &Value,
+    inputs: &Value,
+) -> Value {
     let kept = if said.asked.caches { float8("tensor") } else { Value::Null };
     json!({
         "quant_method": "compressed-tensors", "format": name, "quantization_status": "compressed",
@@ -61,7 +66,7 @@ pub(super) fn compressed(said: &Said<'_>, name: &str, weights: &Value, inputs: &
 }
 
 /// Returns the config of a format of ModelOpt.
-pub(super) fn modelopt(said: &Said<'_>, algorithm: &str) -> Value {
+pub(super) fn modelopt(said: &ConfigFacts<'_>, algorithm: &str) -> Value {
     let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
     json!({
         "quant_method": "modelopt", "quant_algo": algorithm, "ignore": said.ignored,
@@ -70,7 +75,7 @@ pub(super) fn modelopt(said: &Said<'_>, algorithm: &str) -> Value {
 }
 
 /// Returns the file that ModelOpt writes beside the config.
-pub(super) fn modelopt_file(said: &Said<'_>, algorithm: &str) -> Value {
+pub(super) fn modelopt_file(said: &ConfigFacts<'_>, algorithm: &str) -> Value {
     json!({
         "producer": { "name": "onboard", "version": env!("CARGO_PKG_VERSION") },
         "quantization": {
@@ -149,14 +154,14 @@ mod tests {
             ("mxfp4", compressed("mxfp4-pack-quantized", &thirty_two, &none, &none)),
         ];
         let ignored = ["lm_head".to_owned()];
-        let said = |format: Format, asked: Asked| quantization(format, &ignored, asked);
+        let said = |format: FolderFormat, asked: ScaleKinds| quantization(format, &ignored, asked);
         assert_eq!(
-            Format::all().map(|row| row.0).collect::<Vec<_>>(),
+            FolderFormat::all().map(|row| row.0).collect::<Vec<_>>(),
             plain.each_ref().map(|row| row.0)
         );
         for (name, expected) in plain {
-            let format = Format::parse(name).unwrap();
-            assert_eq!(said(format, Asked::default()).unwrap_or_default(), expected, "{name}");
+            let format = FolderFormat::parse(name).unwrap();
+            assert_eq!(said(format, ScaleKinds::default()).unwrap_or_default(), expected, "{name}");
         }
         // Input and cache scales that are stored.
         let one = e4m3("tensor");
@@ -167,8 +172,8 @@ mod tests {
             ("fp8:modelopt", modelopt("FP8", &kept)),
         ];
         for (name, expected) in stored {
-            let format = Format::parse(name).unwrap().with_inputs().unwrap();
-            let asked = Asked { inputs: true, caches: true };
+            let format = FolderFormat::parse(name).unwrap().with_inputs().unwrap();
+            let asked = ScaleKinds { inputs: true, caches: true };
             assert_eq!(said(format, asked).unwrap(), expected, "{name}");
         }
     }

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use registry::quant::Quant;
+use registry::quant::QuantRules;
 
-use super::declared::{DECLARED, Declaration, Unread};
-use super::scaled::{BLOCK, Scheme};
-use super::{Choice, Tensor};
+use super::declarations::{DECLARATIONS, FormatDeclaration, LoaderLimit};
+use super::scaled::{BLOCK, ScaleScheme};
+use super::{DtypeChoice, FolderTensor};
 use formats::safetensors::FileDtype;
 
 /// Format of a safetensors checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum FolderFormat {
     /// Plain bf16.
     Bf16,
     /// compressed-tensors, e4m3, a scale per row.
@@ -51,13 +51,13 @@ pub enum NoInputs {
     Wide,
 }
 
-impl Format {
-    pub(super) fn declaration(self) -> &'static Declaration {
-        DECLARED.iter().find(|declared| declared.format == self).expect("a test looks for each")
+impl FolderFormat {
+    pub(super) fn declaration(self) -> &'static FormatDeclaration {
+        DECLARATIONS.iter().find(|declared| declared.format == self).expect("a test looks for each")
     }
 
-    fn listed() -> impl Iterator<Item = &'static Declaration> {
-        DECLARED.iter().filter(|declared| declared.listed)
+    fn listed() -> impl Iterator<Item = &'static FormatDeclaration> {
+        DECLARATIONS.iter().filter(|declared| declared.listed)
     }
 
     /// Parses the name of a format.
@@ -90,9 +90,9 @@ impl Format {
     /// Describes the loaders that cannot read the format; `mixture` is true if experts are quantized.
     pub fn unread_by(self, mixture: bool) -> Option<&'static str> {
         match self.declaration().unread {
-            Unread::Mixtures(why) if mixture => Some(why),
-            Unread::Always(why) => Some(why),
-            Unread::Mixtures(_) | Unread::Never => None,
+            LoaderLimit::Mixtures(why) if mixture => Some(why),
+            LoaderLimit::Always(why) => Some(why),
+            LoaderLimit::Mixtures(_) | LoaderLimit::Never => None,
         }
     }
 
@@ -112,20 +112,20 @@ impl Format {
     }
 
     /// Returns the quantization scheme for matrices whose shared scale is `scale`; none for plain bf16.
-    pub fn scheme(self, scale: f32) -> Option<Scheme> {
+    pub fn scheme(self, scale: f32) -> Option<ScaleScheme> {
         self.declaration().scheme.map(|scheme| scheme(scale))
     }
 
     /// Chooses to quantize or keep each tensor.
-    pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant) -> Vec<Choice> {
+    pub fn choose(self, tensors: &[FolderTensor<'_>], quant: &QuantRules) -> Vec<DtypeChoice> {
         let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
-        let refuses = |tensor: &Tensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
+        let refuses = |tensor: &FolderTensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
             (Err(why), _) => Some(why.to_string()),
             (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
             (Ok(()), _) => Some("it is no module's weight".to_owned()),
         };
         let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
-        if matches!(scheme, Scheme::Squares(..)) {
+        if matches!(scheme, ScaleScheme::Fp8Blocks(..)) {
             // Engines stack fused matrices: all of them are quantized, or none.
             let named = tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n));
             let places: BTreeMap<&str, usize> = named.collect();
@@ -134,7 +134,7 @@ impl Format {
                     continue;
                 };
                 let name = &tensors[n].name;
-                let fused = quant.together(&tensors[n].weight);
+                let fused = quant.scale_group(&tensors[n].weight);
                 let others = fused.iter().filter_map(|name| places.get(name.as_str()));
                 for &other in others.filter(|&&other| other != n) {
                     refused[other].get_or_insert(format!("fused with `{name}`: {why}"));
@@ -155,9 +155,9 @@ impl Format {
                 refused.get_or_insert_with(|| why.clone());
             }
         }
-        let choice = |(tensor, refused): (&Tensor<'_>, Option<String>)| match refused {
-            Some(why) => Choice { kept: Some(tensor.dtype), why },
-            None => Choice { kept: None, why: String::new() },
+        let choice = |(tensor, refused): (&FolderTensor<'_>, Option<String>)| match refused {
+            Some(why) => DtypeChoice { kept: Some(tensor.dtype), why },
+            None => DtypeChoice { kept: None, why: String::new() },
         };
         tensors.iter().zip(refused).map(choice).collect()
     }
@@ -165,17 +165,17 @@ impl Format {
 
 /// Chooses the dtypes of a plain bf16 checkpoint. In a 16-bit checkpoint, f32 tensors are deliberate and
 /// stay. In an f32 checkpoint, only tensors stay f32 that the reference always keeps in f32.
-fn plain(tensors: &[Tensor<'_>]) -> Vec<Choice> {
-    let count = |wanted: &dyn Fn(&Tensor<'_>) -> bool| -> u128 {
+fn plain(tensors: &[FolderTensor<'_>]) -> Vec<DtypeChoice> {
+    let count = |wanted: &dyn Fn(&FolderTensor<'_>) -> bool| -> u128 {
         tensors.iter().filter(|tensor| wanted(tensor)).map(|tensor| tensor.flow.len() as u128).sum()
     };
-    let wide = |tensor: &Tensor<'_>| tensor.dtype == FileDtype::F32;
+    let wide = |tensor: &FolderTensor<'_>| tensor.dtype == FileDtype::F32;
     let mostly_wide = 2 * count(&wide) > count(&|tensor| tensor.dtype.is_float());
-    let choice = |tensor: &Tensor<'_>| {
+    let choice = |tensor: &FolderTensor<'_>| {
         let stays = wide(tensor) && (tensor.always_wide || !mostly_wide);
         let kept = if stays || !tensor.dtype.is_float() { tensor.dtype } else { FileDtype::Bf16 };
         let why = if stays { WIDER.to_owned() } else { String::new() };
-        Choice { kept: Some(kept), why }
+        DtypeChoice { kept: Some(kept), why }
     };
     tensors.iter().map(choice).collect()
 }
@@ -184,8 +184,8 @@ fn plain(tensors: &[Tensor<'_>]) -> Vec<Choice> {
 const WIDER: &str = "it is wider than the rest on purpose";
 
 /// Returns the limits on splitting a matrix over several devices, by rows or by columns.
-pub fn split_limits(format: Format, rows: usize, row: usize) -> Vec<String> {
-    let Some(run) = format.scheme(1.0).and_then(Scheme::run) else { return Vec::new() };
+pub fn split_limits(format: FolderFormat, rows: usize, row: usize) -> Vec<String> {
+    let Some(run) = format.scheme(1.0).and_then(ScaleScheme::run) else { return Vec::new() };
     let mut limits = Vec::new();
     let most = |size: usize| {
         [2, 4, 8, 16, 32].into_iter().take_while(|n| size.is_multiple_of(run * n)).last()
@@ -205,10 +205,10 @@ mod tests {
 
     #[test]
     fn every_format_is_declared_once() {
-        for declared in &DECLARED {
-            let same = DECLARED.iter().filter(|other| other.format == declared.format).count();
+        for declared in &DECLARATIONS {
+            let same = DECLARATIONS.iter().filter(|other| other.format == declared.format).count();
             assert_eq!(same, 1, "{}", declared.name);
-            assert_eq!(Format::parse(declared.name).unwrap().name(), declared.name);
+            assert_eq!(FolderFormat::parse(declared.name).unwrap().name(), declared.name);
             assert_eq!(declared.config.is_some(), declared.format.quantizes(), "{}", declared.name);
         }
     }

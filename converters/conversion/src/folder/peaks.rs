@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
-use registry::quant::Quant;
+use registry::quant::QuantRules;
 
-use super::{Choice, Tensor};
+use super::{DtypeChoice, FolderTensor};
 use crate::peaks::{Error, in_threads, peak};
 
 /// Returns the peak of each quantized tensor, taken over all tensors that share its scale; 0 for the
 /// others. Every quantized tensor is read once.
 pub fn peaks(
-    tensors: &[Tensor<'_>],
-    choices: &[Choice],
-    quant: &Quant,
+    tensors: &[FolderTensor<'_>],
+    choices: &[DtypeChoice],
+    quant: &QuantRules,
     threads: usize,
 ) -> Result<Vec<f32>, Error> {
-    let of = |(tensor, choice): (&Tensor<'_>, &Choice)| match choice.kept {
+    let of = |(tensor, choice): (&FolderTensor<'_>, &DtypeChoice)| match choice.kept {
         Some(_) => Ok(0.0),
         None => peak(&tensor.name, &tensor.flow, 0..tensor.flow.len()),
     };
@@ -25,7 +25,7 @@ pub fn peaks(
     let places: BTreeMap<&str, usize> =
         tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n)).collect();
     let shared = tensors.iter().map(|tensor| {
-        let group = quant.together(&tensor.weight);
+        let group = quant.scale_group(&tensor.weight);
         let of = |name: &String| places.get(name.as_str()).map_or(0.0, |&n| own[n]);
         group.iter().map(of).fold(0.0, f32::max)
     });

@@ -7,11 +7,11 @@ use formats::codec::{BlockType, FileType};
 
 /// Conversion target, such as `q4_k_m`: a file type, and the type of most tensors.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Target(&'static FileType, BlockType);
+pub struct MixTarget(&'static FileType, BlockType);
 
 const ALIASES: &[(&str, &str)] = &[("Q5_K", "Q5_K_M"), ("Q4_K", "Q4_K_M"), ("Q3_K", "Q3_K_M")];
 
-impl Target {
+impl MixTarget {
     /// Returns every target, from the largest type to the smallest.
     pub fn all() -> impl Iterator<Item = Self> {
         BlockType::declared().flat_map(|ty| {
@@ -44,13 +44,13 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for MixTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for MixTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -62,12 +62,12 @@ mod tests {
 
     #[test]
     fn names_are_found_in_any_case() {
-        for target in Target::all() {
-            assert_eq!(Target::parse(&target.name().to_lowercase()).unwrap(), target);
+        for target in MixTarget::all() {
+            assert_eq!(MixTarget::parse(&target.name().to_lowercase()).unwrap(), target);
         }
-        assert_eq!(Target::parse("q4_k").unwrap().name(), "Q4_K_M");
-        assert_eq!(Target::parse("bf16").unwrap().file_type(), 32);
-        let message = Target::parse("q4_k_xl").unwrap_err().to_string();
+        assert_eq!(MixTarget::parse("q4_k").unwrap().name(), "Q4_K_M");
+        assert_eq!(MixTarget::parse("bf16").unwrap().file_type(), 32);
+        let message = MixTarget::parse("q4_k_xl").unwrap_err().to_string();
         assert!(message.contains("`q4_k_xl`") && message.contains("q4_k_m, "), "{message}");
     }
 }

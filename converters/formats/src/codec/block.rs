@@ -5,8 +5,8 @@ use std::fmt;
 
 use registry::dtype::Dtype;
 
-use super::declaration::Declaration;
-use super::{BlockType, FileType, Importance};
+use super::declaration::BlockDeclaration;
+use super::{BlockType, FileType, ImportanceNeed};
 
 /// Makes the type and its table of declarations from one list.
 macro_rules! block_types {
@@ -20,7 +20,7 @@ macro_rules! block_types {
         }
 
         /// Types and their declarations, in the order of the variants.
-        static DECLARED: &[(BlockType, declaration::Declaration)] =
+        static DECLARED: &[(BlockType, declaration::BlockDeclaration)] =
             &[$($(#[$meta])* (BlockType::$ty, $declared),)*];
 
         impl BlockType {
@@ -29,7 +29,7 @@ macro_rules! block_types {
                 DECLARED.iter().map(|row| row.0)
             }
 
-            pub(crate) fn declaration(self) -> &'static declaration::Declaration {
+            pub(crate) fn declaration(self) -> &'static declaration::BlockDeclaration {
                 &DECLARED[self as usize].1
             }
         }
@@ -44,7 +44,7 @@ impl BlockType {
         all.into_iter()
     }
 
-    fn find(fits: impl Fn(&Declaration) -> bool) -> Option<Self> {
+    fn find(fits: impl Fn(&BlockDeclaration) -> bool) -> Option<Self> {
         Self::declared().find(|ty| fits(ty.declaration()))
     }
 
@@ -109,13 +109,13 @@ impl BlockType {
     }
 
     /// Returns the dependence on an importance matrix.
-    pub fn importance(self) -> Importance {
+    pub fn importance(self) -> ImportanceNeed {
         self.declaration().importance
     }
 
     /// True if encoding requires an importance matrix.
     pub fn needs_importance(self) -> bool {
-        self.importance() == Importance::Required
+        self.importance() == ImportanceNeed::Required
     }
 
     /// True if programs store a factor of the matrix beside the blocks.

@@ -2,16 +2,16 @@
 
 use registry::dtype::Dtype;
 
-use super::{BlockType, Lanes};
+use super::{BlockType, LaneCount};
 
 /// `(numbers, row, importance of one row, out)`. Lengths are checked before.
-pub(crate) type Encode = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
+pub(crate) type EncodeFn = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
 
 /// `(bytes, out)`. Lengths are checked before.
-type Decode = fn(&[u8], &mut [f32]);
+type DecodeFn = fn(&[u8], &mut [f32]);
 
 /// Facts about a block type. [`Declaration::new`] has the defaults of those that a type may lack.
-pub(crate) struct Declaration {
+pub(crate) struct BlockDeclaration {
     /// Name, as in `Q4_K`.
     pub(crate) name: &'static str,
     /// Id in files.
@@ -23,15 +23,15 @@ pub(crate) struct Declaration {
     /// Dtype of the values, if the type is one that models run in.
     pub(crate) plain: Option<Dtype>,
     /// Encoder of whole rows; none for types that are not written.
-    pub(crate) encode: Option<Encode>,
+    pub(crate) encode: Option<EncodeFn>,
     /// Vectorized encoder of the same bytes, for a number of lanes.
-    pub(crate) wide: Option<fn(Lanes) -> Option<Encode>>,
+    pub(crate) wide: Option<fn(LaneCount) -> Option<EncodeFn>>,
     /// Decoder of whole blocks; none for types that exist only while a model runs.
-    pub(crate) decode: Option<Decode>,
+    pub(crate) decode: Option<DecodeFn>,
     /// Rule of valid blocks.
-    pub(crate) scales: Scales,
+    pub(crate) scales: ScaleRule,
     /// Dependence on an importance matrix.
-    pub(crate) importance: Importance,
+    pub(crate) importance: ImportanceNeed,
     /// Root mean squared error over the root mean square, for normally distributed values. An importance
     /// matrix is used only if the type requires one (`tests/bands.rs`). None for types that are exact or
     /// nearly so.
@@ -39,14 +39,14 @@ pub(crate) struct Declaration {
     /// Number of values that share a scale, if the blocks hold e2m1 codes of checkpoints unchanged.
     pub(crate) e2m1: Option<usize>,
     /// Functions of the factor beside the blocks, for types whose scales do not reach far enough.
-    pub(crate) factored: Option<Factored>,
+    pub(crate) factored: Option<FactorCodec>,
     /// Type that takes the place of this one if rows do not divide into its blocks.
     pub(crate) fallback: Option<BlockType>,
     /// File types of files whose matrices are mostly of this type.
     pub(crate) file_types: &'static [FileType],
 }
 
-impl Declaration {
+impl BlockDeclaration {
     /// Returns the declaration of a type that is neither read nor written.
     pub(super) const fn new(name: &'static str, id: u32, elements: usize, bytes: usize) -> Self {
         Self {
@@ -58,8 +58,8 @@ impl Declaration {
             encode: None,
             wide: None,
             decode: None,
-            scales: Scales::Free,
-            importance: Importance::Optional,
+            scales: ScaleRule::Free,
+            importance: ImportanceNeed::Optional,
             error: None,
             e2m1: None,
             factored: None,
@@ -70,7 +70,7 @@ impl Declaration {
 }
 
 /// Rule of valid blocks.
-pub(crate) enum Scales {
+pub(crate) enum ScaleRule {
     /// Any bytes are valid.
     Free,
     /// Scales of f16 at these bytes, each finite.
@@ -83,7 +83,7 @@ pub(crate) enum Scales {
 
 /// Dependence of a block type on an importance matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Importance {
+pub enum ImportanceNeed {
     /// The type is useful without.
     Optional,
     /// The type is useless without, for matrices of layers.
@@ -94,7 +94,7 @@ pub enum Importance {
 
 /// Functions of a type whose tensors have a factor beside their blocks.
 #[derive(Clone, Copy)]
-pub(crate) struct Factored {
+pub(crate) struct FactorCodec {
     /// Encodes values as blocks that are multiplied by the factor on reading: `(numbers, factor, out)`.
     pub(crate) encode: fn(&[f32], f32, &mut [u8]),
     /// Returns the factor for values up to a peak.

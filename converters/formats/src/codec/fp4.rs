@@ -4,14 +4,14 @@
 //! each, then for each 8 bytes with value `j` low and `j + 8` high. Both count E2M1 in halves, so decoding
 //! halves the scale.
 
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, peak};
 use super::nibbles::{join4, split4};
 use super::nvfp4;
 use super::rounding::cut;
 
-pub(super) const MXFP4: Declaration = Declaration {
-    scales: Scales::Exponent(0),
+pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::Exponent(0),
     error: Some(0.114),
     e2m1: Some(32),
     file_types: &[FileType::new("MXFP4_MOE", 38)],
@@ -29,10 +29,10 @@ pub(super) const MXFP4: Declaration = Declaration {
             *out = split4(&block[1..]).map(|q| HALVES[q as usize & 15] * scale);
         });
     }),
-    ..Declaration::new("MXFP4", 39, 32, 17)
+    ..BlockDeclaration::new("MXFP4", 39, 32, 17)
 };
 
-pub(super) const NVFP4: Declaration = Declaration {
+pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
     error: Some(0.0949),
     e2m1: Some(16),
     factored: Some(nvfp4::FACTORED),
@@ -64,7 +64,7 @@ pub(super) const NVFP4: Declaration = Declaration {
             }
         });
     }),
-    ..Declaration::new("NVFP4", 40, 64, 36)
+    ..BlockDeclaration::new("NVFP4", 40, 64, 36)
 };
 
 /// E2M1 in halves; the sign is the fourth bit, and both zeros are 0.

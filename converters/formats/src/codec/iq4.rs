@@ -4,7 +4,7 @@
 //! 256 values in 8 groups with scales of 6 bits. `qs` as in Q4_0.
 
 use super::BlockType;
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
@@ -12,8 +12,8 @@ use super::nibbles::{join4, split4};
 use super::rounding::nearest;
 use super::search::TINY;
 
-pub(super) const IQ4_NL: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
+pub(super) const IQ4_NL: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
     error: Some(0.0755),
     file_types: &[FileType::new("IQ4_NL", 25)],
     encode: Some(|numbers, row, importance, out| match importance {
@@ -35,11 +35,11 @@ pub(super) const IQ4_NL: Declaration = Declaration {
             *out = split4(&block[2..]).map(|q| d * value(q));
         });
     }),
-    ..Declaration::new("IQ4_NL", 20, 32, 18)
+    ..BlockDeclaration::new("IQ4_NL", 20, 32, 18)
 };
 
-pub(super) const IQ4_XS: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
+pub(super) const IQ4_XS: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
     error: Some(0.0768),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ4_XS", 30)],
@@ -69,7 +69,7 @@ pub(super) const IQ4_XS: Declaration = Declaration {
             }
         });
     }),
-    ..Declaration::new("IQ4_XS", 23, 256, 136)
+    ..BlockDeclaration::new("IQ4_XS", 23, 256, 136)
 };
 
 /// Values of the levels (`kvalues_iq4nl`).

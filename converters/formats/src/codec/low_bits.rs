@@ -4,12 +4,12 @@
 //! Q2_0: 64 numbers that are `-d`, 0, `d` or `2 d`.
 
 use super::BlockType;
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16};
 use super::rounding::away;
 
-pub(super) const Q1_0: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
+pub(super) const Q1_0: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
     error: Some(0.601),
     file_types: &[FileType::new("Q1_0", 40)],
     encode: Some(|numbers, _, _, out| {
@@ -30,11 +30,11 @@ pub(super) const Q1_0: Declaration = Declaration {
             }
         });
     }),
-    ..Declaration::new("Q1_0", 41, 128, 18)
+    ..BlockDeclaration::new("Q1_0", 41, 128, 18)
 };
 
-pub(super) const Q2_0: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
+pub(super) const Q2_0: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
     error: Some(0.719),
     fallback: Some(BlockType::Q40),
     file_types: &[FileType::new("Q2_0", 41)],
@@ -58,5 +58,5 @@ pub(super) const Q2_0: Declaration = Declaration {
             }
         });
     }),
-    ..Declaration::new("Q2_0", 42, 64, 18)
+    ..BlockDeclaration::new("Q2_0", 42, 64, 18)
 };

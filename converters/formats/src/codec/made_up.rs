@@ -1,12 +1,12 @@
 //! Block type that no program has: a scale and four signs, for the test of what a new type takes.
 
 use super::BlockType;
-use super::declaration::{Declaration, FileType, Importance, Scales};
+use super::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16};
 
-pub(super) const MADE_UP: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
-    importance: Importance::Advised,
+pub(super) const MADE_UP: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Advised,
     error: Some(0.7),
     fallback: Some(BlockType::F16),
     file_types: &[FileType::new("MU1_0_M", 900)],
@@ -22,5 +22,5 @@ pub(super) const MADE_UP: Declaration = Declaration {
             *out = std::array::from_fn(|n| if block[2] >> n & 1 == 1 { -d } else { d });
         });
     }),
-    ..Declaration::new("MU1_0", 900, 4, 3)
+    ..BlockDeclaration::new("MU1_0", 900, 4, 3)
 };

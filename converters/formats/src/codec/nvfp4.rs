@@ -1,12 +1,12 @@
 //! NVFP4 with a scale for the whole tensor, which ggml's own quantizer omits. Without it, tensors of small
 //! values have block scales that E4M3 can hardly distinguish.
 
-use super::declaration::Factored;
+use super::declaration::FactorCodec;
 use super::fp4::{half_e4m3, nearest_half};
 use super::layout::{blocks, peak};
 use crate::numbers;
 
-pub(super) const FACTORED: Factored = Factored { encode, factor };
+pub(super) const FACTORED: FactorCodec = FactorCodec { encode, factor };
 
 /// Magnitudes of E2M1 that the largest value of a group can have, the likeliest first.
 const MAGNITUDES: [f32; 7] = [6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5];

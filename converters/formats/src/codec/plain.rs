@@ -1,21 +1,21 @@
 //! Formats without blocks: F32, F16, BF16; and, read only, F64 and integers.
 
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use crate::numbers;
 use registry::dtype::Dtype;
 
-pub(super) const F32: Declaration = Declaration {
+pub(super) const F32: BlockDeclaration = BlockDeclaration {
     plain: Some(Dtype::F32),
-    scales: Scales::Number(|bytes| f32::from_le_bytes(first(bytes)).into()),
+    scales: ScaleRule::Number(|bytes| f32::from_le_bytes(first(bytes)).into()),
     file_types: &[FileType::new("F32", 0)],
     encode: Some(|numbers, _, _, out| write(numbers, out, f32::to_le_bytes)),
     decode: Some(|bytes, out| read(bytes, out, f32::from_le_bytes)),
-    ..Declaration::new("F32", 0, 1, 4)
+    ..BlockDeclaration::new("F32", 0, 1, 4)
 };
 
-pub(super) const F16: Declaration = Declaration {
+pub(super) const F16: BlockDeclaration = BlockDeclaration {
     plain: Some(Dtype::F16),
-    scales: Scales::F16(&[0]),
+    scales: ScaleRule::F16(&[0]),
     file_types: &[FileType::new("F16", 1)],
     encode: Some(|numbers, _, _, out| {
         write(numbers, out, |x| numbers::f32_to_f16(x).to_le_bytes());
@@ -23,12 +23,14 @@ pub(super) const F16: Declaration = Declaration {
     decode: Some(|bytes, out| {
         read(bytes, out, |bits| numbers::f16_to_f32(u16::from_le_bytes(bits)));
     }),
-    ..Declaration::new("F16", 1, 1, 2)
+    ..BlockDeclaration::new("F16", 1, 1, 2)
 };
 
-pub(super) const BF16: Declaration = Declaration {
+pub(super) const BF16: BlockDeclaration = BlockDeclaration {
     plain: Some(Dtype::Bf16),
-    scales: Scales::Number(|bytes| numbers::bf16_to_f32(u16::from_le_bytes(first(bytes))).into()),
+    scales: ScaleRule::Number(|bytes| {
+        numbers::bf16_to_f32(u16::from_le_bytes(first(bytes))).into()
+    }),
     file_types: &[FileType::new("BF16", 32)],
     encode: Some(|numbers, _, _, out| {
         write(numbers, out, |x| numbers::f32_to_bf16(x).to_le_bytes());
@@ -36,35 +38,35 @@ pub(super) const BF16: Declaration = Declaration {
     decode: Some(|bytes, out| {
         read(bytes, out, |bits| numbers::bf16_to_f32(u16::from_le_bytes(bits)));
     }),
-    ..Declaration::new("BF16", 30, 1, 2)
+    ..BlockDeclaration::new("BF16", 30, 1, 2)
 };
 
 // Types that are read alone; values are rounded to the nearest f32.
 
-pub(super) const I8: Declaration = Declaration {
+pub(super) const I8: BlockDeclaration = BlockDeclaration {
     decode: Some(|bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32)),
-    ..Declaration::new("I8", 24, 1, 1)
+    ..BlockDeclaration::new("I8", 24, 1, 1)
 };
 
-pub(super) const I16: Declaration = Declaration {
+pub(super) const I16: BlockDeclaration = BlockDeclaration {
     decode: Some(|bytes, out| read(bytes, out, |bits| i16::from_le_bytes(bits) as f32)),
-    ..Declaration::new("I16", 25, 1, 2)
+    ..BlockDeclaration::new("I16", 25, 1, 2)
 };
 
-pub(super) const I32: Declaration = Declaration {
+pub(super) const I32: BlockDeclaration = BlockDeclaration {
     decode: Some(|bytes, out| read(bytes, out, |bits| i32::from_le_bytes(bits) as f32)),
-    ..Declaration::new("I32", 26, 1, 4)
+    ..BlockDeclaration::new("I32", 26, 1, 4)
 };
 
-pub(super) const I64: Declaration = Declaration {
+pub(super) const I64: BlockDeclaration = BlockDeclaration {
     decode: Some(|bytes, out| read(bytes, out, |bits| i64::from_le_bytes(bits) as f32)),
-    ..Declaration::new("I64", 27, 1, 8)
+    ..BlockDeclaration::new("I64", 27, 1, 8)
 };
 
-pub(super) const F64: Declaration = Declaration {
-    scales: Scales::Number(|bytes| f64::from_le_bytes(first(bytes))),
+pub(super) const F64: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::Number(|bytes| f64::from_le_bytes(first(bytes))),
     decode: Some(|bytes, out| read(bytes, out, |bits| f64::from_le_bytes(bits) as f32)),
-    ..Declaration::new("F64", 28, 1, 8)
+    ..BlockDeclaration::new("F64", 28, 1, 8)
 };
 
 /// Returns the bytes of the only value of a block.

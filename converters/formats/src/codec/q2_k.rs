@@ -4,14 +4,14 @@
 
 use super::BlockType;
 use super::crumbs::{join2, split2};
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
 use super::q4_1::ladder;
 use super::rounding::nearest;
 use super::search::{Ladder, positive};
 
-pub(super) const Q2_K: Declaration = Declaration {
-    scales: Scales::F16(&[80, 82]),
+pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[80, 82]),
     error: Some(0.297),
     fallback: Some(BlockType::Q40),
     file_types: &[FileType::new("Q2_K", 10), FileType::new("Q2_K_S", 21)],
@@ -39,7 +39,7 @@ pub(super) const Q2_K: Declaration = Declaration {
             }
         });
     }),
-    ..Declaration::new("Q2_K", 10, 256, 84)
+    ..BlockDeclaration::new("Q2_K", 10, 256, 84)
 };
 
 fn groups(out: &mut [f32; 256]) -> &mut [[f32; 16]] {

@@ -5,7 +5,7 @@
 
 use super::BlockType;
 use super::crumbs::{join2, split2};
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
@@ -13,8 +13,8 @@ use super::q2_k::pairs;
 use super::rounding::nearest;
 use super::search::{descend, signed};
 
-pub(super) const Q3_K: Declaration = Declaration {
-    scales: Scales::F16(&[108]),
+pub(super) const Q3_K: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[108]),
     error: Some(0.151),
     fallback: Some(BlockType::Q40),
     file_types: &[
@@ -51,7 +51,7 @@ pub(super) const Q3_K: Declaration = Declaration {
             }
         });
     }),
-    ..Declaration::new("Q3_K", 11, 256, 110)
+    ..BlockDeclaration::new("Q3_K", 11, 256, 110)
 };
 
 fn plain(x: &[f32; 256], block: &mut [u8; 110]) {

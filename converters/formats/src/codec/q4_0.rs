@@ -3,7 +3,7 @@
 //! `d` (f16), for Q5_0 `qh[4]` (bit `j`: fifth bit of number `j`), then `qs[16]` with number `j`
 //! in the low half of byte `j` and number `j + 16` in the high half.
 
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
@@ -11,8 +11,8 @@ use super::nibbles::{join4, join5, split4, split5};
 use super::rounding::cut;
 use super::search::signed;
 
-pub(super) const Q4_0: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
+pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
     error: Some(0.0859),
     file_types: &[FileType::new("Q4_0", 2)],
     encode: Some(encode::<18>),
@@ -22,11 +22,11 @@ pub(super) const Q4_0: Declaration = Declaration {
             *out = split4(&block[2..]).map(|q| (q as i32 - 8) as f32 * d);
         });
     }),
-    ..Declaration::new("Q4_0", 2, 32, 18)
+    ..BlockDeclaration::new("Q4_0", 2, 32, 18)
 };
 
-pub(super) const Q5_0: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
+pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
     error: Some(0.0427),
     file_types: &[FileType::new("Q5_0", 8)],
     encode: Some(encode::<22>),
@@ -36,7 +36,7 @@ pub(super) const Q5_0: Declaration = Declaration {
             *out = split5(&block[2..]).map(|q| (q as i32 - 16) as f32 * d);
         });
     }),
-    ..Declaration::new("Q5_0", 6, 32, 22)
+    ..BlockDeclaration::new("Q5_0", 6, 32, 22)
 };
 
 /// Blocks of 18 bytes are Q4_0, of 22 Q5_0.

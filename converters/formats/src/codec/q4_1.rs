@@ -2,14 +2,14 @@
 //!
 //! `d`, `m` (f16), for Q5_1 `qh[4]`, then `qs[16]`, both as in Q4_0 and Q5_0.
 
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
 use super::nibbles::{join4, join5, split4, split5};
 use super::rounding::cut;
 use super::search::Ladder;
 
-pub(super) const Q4_1: Declaration = Declaration {
-    scales: Scales::F16(&[0, 2]),
+pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0, 2]),
     error: Some(0.0783),
     file_types: &[FileType::new("Q4_1", 3)],
     encode: Some(encode::<20>),
@@ -19,11 +19,11 @@ pub(super) const Q4_1: Declaration = Declaration {
             *out = split4(&block[4..]).map(|q| q as f32 * d + m);
         });
     }),
-    ..Declaration::new("Q4_1", 3, 32, 20)
+    ..BlockDeclaration::new("Q4_1", 3, 32, 20)
 };
 
-pub(super) const Q5_1: Declaration = Declaration {
-    scales: Scales::F16(&[0, 2]),
+pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0, 2]),
     error: Some(0.0378),
     file_types: &[FileType::new("Q5_1", 9)],
     encode: Some(encode::<24>),
@@ -33,7 +33,7 @@ pub(super) const Q5_1: Declaration = Declaration {
             *out = split5(&block[4..]).map(|q| q as f32 * d + m);
         });
     }),
-    ..Declaration::new("Q5_1", 7, 32, 24)
+    ..BlockDeclaration::new("Q5_1", 7, 32, 24)
 };
 
 /// Returns the search parameters of both formats for weighted errors.

@@ -8,16 +8,16 @@
 
 use super::BlockType;
 use super::crumbs::{join2, split2};
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16, weights_of};
 use super::q2_k::pairs;
 use super::rounding::nearest;
 use super::search::{TINY, signed};
 use super::simd;
 
-pub(super) const Q6_K: Declaration = Declaration {
+pub(super) const Q6_K: BlockDeclaration = BlockDeclaration {
     wide: Some(simd::encoder::<simd::Q6K>),
-    scales: Scales::F16(&[208]),
+    scales: ScaleRule::F16(&[208]),
     error: Some(0.0177),
     fallback: Some(BlockType::Q80),
     file_types: &[FileType::new("Q6_K", 18)],
@@ -35,7 +35,7 @@ pub(super) const Q6_K: Declaration = Declaration {
         }
     }),
     decode: Some(decode),
-    ..Declaration::new("Q6_K", 14, 256, 210)
+    ..BlockDeclaration::new("Q6_K", 14, 256, 210)
 };
 
 fn decode(bytes: &[u8], out: &mut [f32]) {

@@ -2,12 +2,12 @@
 //!
 //! `d` (f16), `qs[32]` (i8).
 
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16};
 use super::rounding::away;
 
-pub(super) const Q8_0: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
+pub(super) const Q8_0: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
     error: Some(0.0054),
     file_types: &[FileType::new("Q8_0", 7)],
     encode: Some(|numbers, _, _, out| {
@@ -28,8 +28,8 @@ pub(super) const Q8_0: Declaration = Declaration {
             }
         });
     }),
-    ..Declaration::new("Q8_0", 8, 32, 34)
+    ..BlockDeclaration::new("Q8_0", 8, 32, 34)
 };
 
 /// Q8_1: form of activations while a model runs; no file has it.
-pub(super) const Q8_1: Declaration = Declaration::new("Q8_1", 9, 32, 36);
+pub(super) const Q8_1: BlockDeclaration = BlockDeclaration::new("Q8_1", 9, 32, 36);

@@ -15,24 +15,24 @@ mod q6_k;
 mod signed;
 mod sums;
 
-use super::Encode;
-pub use lanes::Lanes;
-pub(super) use lanes::Wide;
+use super::EncodeFn;
+pub use lanes::LaneCount;
+pub(super) use lanes::SimdEncoder;
 use lanes::{Simd, Width};
 pub(super) use q4_k::{Q4K, Q5K};
 pub(super) use q6_k::Q6K;
-pub use sums::{Sums, sums};
+pub use sums::{ErrorSums, sums};
 
 /// Returns the encoder compiled for a number of lanes; none for one lane, or if the CPU lacks them.
 ///
 /// Decoders have none: the compiler vectorizes them, and memory bandwidth limits them.
-pub(super) fn encoder<W: Wide>(lanes: Lanes) -> Option<Encode> {
+pub(super) fn encoder<W: SimdEncoder>(lanes: LaneCount) -> Option<EncodeFn> {
     match lanes {
-        Lanes::One => None,
+        LaneCount::One => None,
         #[cfg(target_arch = "x86_64")]
-        Lanes::Eight => avx2::Avx2::encoder::<W>(),
+        LaneCount::Eight => avx2::HasAvx2::encoder::<W>(),
         #[cfg(target_arch = "x86_64")]
-        Lanes::Sixteen => avx512::Avx512::encoder::<W>(),
+        LaneCount::Sixteen => avx512::HasAvx512::encoder::<W>(),
         #[cfg(not(target_arch = "x86_64"))]
         _ => None,
     }

@@ -6,12 +6,12 @@
 
 use super::BlockType;
 use super::crumbs::{join2, split2};
-use super::declaration::{Declaration, FileType, Scales};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16};
 use super::rounding::away;
 
-pub(super) const TQ1_0: Declaration = Declaration {
-    scales: Scales::F16(&[52]),
+pub(super) const TQ1_0: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[52]),
     error: Some(0.809),
     fallback: Some(BlockType::Q40),
     file_types: &[FileType::new("TQ1_0", 36)],
@@ -47,11 +47,11 @@ pub(super) const TQ1_0: Declaration = Declaration {
             }
         });
     }),
-    ..Declaration::new("TQ1_0", 34, 256, 54)
+    ..BlockDeclaration::new("TQ1_0", 34, 256, 54)
 };
 
-pub(super) const TQ2_0: Declaration = Declaration {
-    scales: Scales::F16(&[64]),
+pub(super) const TQ2_0: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[64]),
     error: Some(0.809),
     fallback: Some(BlockType::Q40),
     file_types: &[FileType::new("TQ2_0", 37)],
@@ -67,21 +67,21 @@ pub(super) const TQ2_0: Declaration = Declaration {
             *out = split2(&block[..64]).map(|trit| (trit as i32 - 1) as f32 * d);
         });
     }),
-    ..Declaration::new("TQ2_0", 35, 256, 66)
+    ..BlockDeclaration::new("TQ2_0", 35, 256, 66)
 };
 
 /// Bytes whose digits are values `first + m + n * stride`.
-struct Run {
+struct DigitRun {
     byte: usize,
     first: usize,
     stride: usize,
     digits: usize,
 }
 
-const RUNS: [Run; 3] = [
-    Run { byte: 0, first: 0, stride: 32, digits: 5 },
-    Run { byte: 32, first: 160, stride: 16, digits: 5 },
-    Run { byte: 48, first: 240, stride: 4, digits: 4 },
+const RUNS: [DigitRun; 3] = [
+    DigitRun { byte: 0, first: 0, stride: 32, digits: 5 },
+    DigitRun { byte: 32, first: 160, stride: 16, digits: 5 },
+    DigitRun { byte: 48, first: 240, stride: 4, digits: 4 },
 ];
 
 /// Returns 0, 1 or 2 for values that round to `-d`, 0 or `d`, with `d` the peak's magnitude.

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{BadBlock, BlockType, Error, Importance, encode_factored, expected_error, validate};
+use super::{
+    BadBlock, BlockType, Error, ImportanceNeed, encode_factored, expected_error, validate,
+};
 use super::{decode, encode, made_up};
-use crate::gguf::{Declared, Dims, File, Layout, Metadata};
+use crate::gguf::{DimsStyle, GgufFile, GgufLayout, GgufTensorSpec, Metadata};
 
 /// Returns the type by its name, as callers find it.
 fn new_type() -> BlockType {
@@ -18,7 +20,7 @@ fn the_declaration_answers_every_question() {
     assert_eq!((ty.row_bytes(8), ty.row_bytes(6)), (Some(6), None));
     assert!(BlockType::all().any(|one| one == ty) && ty.is_quantized() && ty.is_written());
     assert_eq!(expected_error(ty), Some(0.7));
-    assert_eq!((ty.importance(), ty.needs_importance()), (Importance::Advised, false));
+    assert_eq!((ty.importance(), ty.needs_importance()), (ImportanceNeed::Advised, false));
     assert_eq!((ty.fallback(), ty.plain(), ty.has_factor()), (Some(BlockType::F16), None, false));
     assert_eq!((ty.file_types()[0].name, ty.file_types()[0].target), ("MU1_0_M", true));
 }
@@ -48,12 +50,12 @@ fn the_codec_is_called_and_checked_like_any_other() {
 fn a_file_can_hold_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.gguf");
-    let declared = Declared { name: "a.weight".into(), shape: vec![2, 4], ty: new_type() };
-    let layout = Layout::new(&path, &Metadata::new(), &[declared], Dims::Trimmed).unwrap();
+    let declared = GgufTensorSpec { name: "a.weight".into(), shape: vec![2, 4], ty: new_type() };
+    let layout = GgufLayout::new(&path, &Metadata::new(), &[declared], DimsStyle::Trimmed).unwrap();
     let mut bytes = layout.header.clone();
     bytes.resize(layout.file_len as usize, 0);
     fs_err::write(&path, bytes).unwrap();
-    let file = File::open(&path).unwrap();
+    let file = GgufFile::open(&path).unwrap();
     let info = file.info("a.weight").unwrap();
     assert_eq!((info.ty, info.bytes), (new_type(), 6));
 }

@@ -1,7 +1,7 @@
 //! Validation of block data (the rules of `ggml_validate_row_data`).
 
 use super::BlockType;
-use super::declaration::Scales;
+use super::declaration::ScaleRule;
 use super::layout::get_f16;
 
 /// Reason why blocks cannot be used.
@@ -36,13 +36,13 @@ pub fn validate(ty: BlockType, bytes: &[u8]) -> Result<(), BadBlock> {
         }
     };
     match declared.scales {
-        Scales::Free => Ok(()),
+        ScaleRule::Free => Ok(()),
         // The sum is finite only if all are: finite f16 values do not add up to infinity in f32.
-        Scales::F16(places) => {
+        ScaleRule::F16(places) => {
             finite(&|block| places.iter().map(|&at| get_f16(block, at)).sum::<f32>().into())
         }
-        Scales::Number(value) => finite(&value),
-        Scales::Exponent(at) => {
+        ScaleRule::Number(value) => finite(&value),
+        ScaleRule::Exponent(at) => {
             match bytes.chunks_exact(ty.bytes()).position(|block| block[at] == 255) {
                 Some(block) => Err(BadBlock::Exponent { ty, block }),
                 None => Ok(()),

@@ -2,7 +2,7 @@
 //! one per matrix, multiplies the whole tensor `NAME.weight`. `NAME.input_scale` is for programs that also
 //! round the inputs.
 
-use super::{File, TensorInfo};
+use super::{GgufFile, GgufTensor};
 use crate::codec::BlockType;
 use crate::shown;
 
@@ -45,7 +45,7 @@ pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) 
     }
 }
 
-impl File {
+impl GgufFile {
     /// True if a tensor is a companion of a tensor whose type has factors.
     pub fn is_companion(&self, name: &str) -> bool {
         let stem = ENDS.iter().find_map(|end| name.strip_suffix(end));
@@ -55,7 +55,7 @@ impl File {
 
     /// Returns the factors of a tensor's matrices, besides the block scales: one for all, or one per
     /// matrix.
-    pub fn factors(&self, info: &TensorInfo) -> Result<Option<Vec<f32>>, Error> {
+    pub fn factors(&self, info: &GgufTensor) -> Result<Option<Vec<f32>>, Error> {
         let stem = info.name.strip_suffix(".weight").filter(|_| info.ty.has_factor());
         let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };
         let Some(scale) = self.info(&name) else { return Ok(None) };

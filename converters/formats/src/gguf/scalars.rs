@@ -2,7 +2,7 @@
 
 use registry::graph::Weight;
 
-use super::{Array, Metadata, Value};
+use super::{Metadata, MetadataArray, MetadataValue};
 use crate::shown;
 
 /// Maximum number of values of one key.
@@ -41,8 +41,8 @@ pub fn read(
 ) -> Result<Vec<Vec<f32>>, Error> {
     let expected = count(places, weights).ok_or_else(|| Error::TooMany { key: shown(key) })?;
     let numbers = match metadata.get(key) {
-        Some(Value::F32(x)) => vec![*x; expected],
-        Some(Value::Array(Array::F32(numbers))) => numbers.clone(),
+        Some(MetadataValue::F32(x)) => vec![*x; expected],
+        Some(MetadataValue::Array(MetadataArray::F32(numbers))) => numbers.clone(),
         Some(other) => {
             return Err(Error::Kind { key: shown(key), found: other.kind_name() });
         }
@@ -64,10 +64,10 @@ pub fn read(
 mod tests {
     use super::*;
     use registry::dtype::DtypeRule;
-    use registry::text::Text;
+    use registry::text::MappedText;
 
     fn weight(shape: &[usize]) -> Weight {
-        let at = Text::whole("t", "").span();
+        let at = MappedText::whole("t", "").span();
         Weight { name: "w".into(), shape: shape.to_vec(), dtype: DtypeRule::Activation, at }
     }
 
@@ -75,9 +75,9 @@ mod tests {
     fn numbers_come_back_weight_by_weight() {
         let weights = [weight(&[2]), weight(&[]), weight(&[1])];
         let mut keys = Metadata::new();
-        keys.set("list", Value::Array(Array::F32(vec![1.0, 2.0, 3.0, 4.0])));
-        keys.set("one", Value::F32(7.0));
-        keys.set("text", Value::String("x".into()));
+        keys.set("list", MetadataValue::Array(MetadataArray::F32(vec![1.0, 2.0, 3.0, 4.0])));
+        keys.set("one", MetadataValue::F32(7.0));
+        keys.set("text", MetadataValue::String("x".into()));
         let read = |key, places: &[usize]| read(&keys, key, places, &weights);
         assert_eq!(read("list", &[2, 0, 1]).unwrap(), [vec![1.0], vec![2.0, 3.0], vec![4.0]]);
         assert_eq!(read("one", &[0, 1]).unwrap(), [vec![7.0, 7.0], vec![7.0]]);

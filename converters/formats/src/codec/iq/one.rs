@@ -1,43 +1,43 @@
 //! IQ1_S, IQ1_M: 8 values of -1, 0 or 1, all shifted by an eighth, as a point of 2048.
 
-use super::lattice::{IQ1, Pick, Place, level};
+use super::lattice::{IQ1, LatticePlace, Pick, level};
 use super::search::{errors, nearest_point};
 use super::split::{self, SHIFT, Split, VALUES};
 use super::{BLOCK, encode_blocks, grids, larger, mean_square};
 use crate::codec::BlockType;
-use crate::codec::declaration::{Declaration, FileType, Importance, Scales};
+use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, error_weights, get_f16, put_f16};
 use crate::codec::rounding::nearest;
 use crate::numbers::{f16_to_f32, f32_to_f16};
 
 /// Bytes: scale, 32 low bytes of indices, then per 32 values a word of 4 x 3 high bits, 3 bits of scale and
 /// the direction of the shift.
-pub(in crate::codec) const IQ1_S: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
-    importance: Importance::Required,
+pub(in crate::codec) const IQ1_S: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Required,
     error: Some(0.486),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ1_S", 24)],
     encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
     decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
-    ..Declaration::new("IQ1_S", 19, 256, 50)
+    ..BlockDeclaration::new("IQ1_S", 19, 256, 50)
 };
 
 /// Bytes: 32 low bytes of indices, 32 times 3 high bits and the direction of the shift, then 4
 /// words of 4 x 3 bits of scale and a quarter of the block's scale.
-pub(in crate::codec) const IQ1_M: Declaration = Declaration {
-    scales: Scales::Number(|block| block_scale(words(&block[48..])).into()),
-    importance: Importance::Advised,
+pub(in crate::codec) const IQ1_M: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::Number(|block| block_scale(words(&block[48..])).into()),
+    importance: ImportanceNeed::Advised,
     error: Some(0.584),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ1_M", 31)],
     encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_m)),
     decode: Some(|bytes, x| each_block(bytes, x, decode_m)),
-    ..Declaration::new("IQ1_M", 29, 256, 56)
+    ..BlockDeclaration::new("IQ1_M", 29, 256, 56)
 };
 
 /// Search result for a part of `M` values.
-struct Part {
+struct Iq1Part {
     picks: [Pick; 4],
     /// True if the shift goes down, for each half.
     down: [bool; 2],
@@ -49,7 +49,7 @@ fn part<const M: usize>(
     x: &[f32; M],
     weight: &[f32; M],
     Split { mut scale, mut levels, mut down }: Split<M>,
-) -> Part {
+) -> Iq1Part {
     if scale < 0.0 {
         scale = -scale;
         levels = levels.map(|level| 2 - level);
@@ -63,8 +63,8 @@ fn part<const M: usize>(
         let levels = &levels[8 * k..][..8];
         let code = levels.iter().rev().fold(0, |code, &level| code << 2 | u32::from(level));
         picks[k] = match IQ1.at(code) {
-            Place::Point(pick) => pick,
-            Place::Near(list) => {
+            LatticePlace::Point(pick) => pick,
+            LatticePlace::Near(list) => {
                 off = true;
                 nearest_point(list, &errors(x, weight, scale, values(k)))
             }
@@ -83,7 +83,7 @@ fn part<const M: usize>(
             scale = qx / q2;
         }
     }
-    Part { picks, down, scale }
+    Iq1Part { picks, down, scale }
 }
 
 fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 50]) {
@@ -140,8 +140,8 @@ fn encode_m(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 
     let parts = x.as_chunks::<16>().0;
     let weight =
         |at: usize| weights(&parts[at], importance.map(|all| &all.as_chunks::<16>().0[at]), mean);
-    let mut found: [Part; 16] =
-        std::array::from_fn(|_| Part { picks: [0; 4], down: [false; 2], scale: 0.0 });
+    let mut found: [Iq1Part; 16] =
+        std::array::from_fn(|_| Iq1Part { picks: [0; 4], down: [false; 2], scale: 0.0 });
     let mut max = 0.0;
     for (at, x) in parts.iter().enumerate() {
         let weight = weight(at);

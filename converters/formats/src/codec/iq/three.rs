@@ -1,27 +1,27 @@
 //! IQ3_XXS, IQ3_S: 4 values of 8 magnitudes as a point of 256 or 512.
 
 use super::lattice::{self, level};
-use super::search::{self, Again, Rule};
+use super::search::{self, SearchParams, SecondSearch};
 use super::{BLOCK, encode_blocks, grids, signs};
 use crate::codec::BlockType;
-use crate::codec::declaration::{Declaration, FileType, Importance, Scales};
+use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, get_f16};
 
 /// Bytes: scale, 64 indices, then per 32 values a word of 4 x 7 signs and 4 bits of scale.
-pub(in crate::codec) const IQ3_XXS: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
-    importance: Importance::Advised,
+pub(in crate::codec) const IQ3_XXS: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Advised,
     error: Some(0.213),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ3_XXS", 23)],
     encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs)),
     decode: Some(|bytes, x| each_block(bytes, x, decode_xxs)),
-    ..Declaration::new("IQ3_XXS", 18, 256, 98)
+    ..BlockDeclaration::new("IQ3_XXS", 18, 256, 98)
 };
 
 /// Bytes: scale, 64 low bytes of indices, 64 high bits, 256 signs, 8 scales of 4 bits.
-pub(in crate::codec) const IQ3_S: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
+pub(in crate::codec) const IQ3_S: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
     error: Some(0.166),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[
@@ -31,10 +31,10 @@ pub(in crate::codec) const IQ3_S: Declaration = Declaration {
     ],
     encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
     decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
-    ..Declaration::new("IQ3_S", 21, 256, 110)
+    ..BlockDeclaration::new("IQ3_S", 21, 256, 110)
 };
 
-const RULE_XXS: Rule<4> = Rule {
+const RULE_XXS: SearchParams<4> = SearchParams {
     lattice: || &lattice::IQ3_XXS,
     sigma: 2.0,
     unweighted: |x, _| x * x,
@@ -42,17 +42,17 @@ const RULE_XXS: Rule<4> = Rule {
     tiny: 1e-8,
     tries: 15,
     step: 0.2,
-    again: Again::Off,
+    again: SecondSearch::Off,
     gain: 1.0125,
 };
 
-const RULE_S: Rule<4> = Rule {
+const RULE_S: SearchParams<4> = SearchParams {
     lattice: || &lattice::IQ3_S,
     even: false,
     // The smallest positive number: only zeros are less.
     tiny: f32::from_bits(1),
     tries: 9,
-    again: Again::AllIfOff,
+    again: SecondSearch::AllIfOff,
     gain: 1.033,
     ..RULE_XXS
 };

@@ -1,50 +1,50 @@
 //! IQ2_XXS, IQ2_XS, IQ2_S: 8 values of 3 magnitudes as a point of 256, 512 or 1024.
 
 use super::lattice::{self, level};
-use super::search::{self, Again, Rule};
+use super::search::{self, SearchParams, SecondSearch};
 use super::{BLOCK, encode_blocks, grids, signs};
 use crate::codec::BlockType;
-use crate::codec::declaration::{Declaration, FileType, Importance, Scales};
+use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, get_f16};
 use crate::codec::search::TINY;
 
 /// Bytes: scale, then per 32 values 4 indices and a word of 4 x 7 signs and 4 bits of scale.
-pub(in crate::codec) const IQ2_XXS: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
-    importance: Importance::Required,
+pub(in crate::codec) const IQ2_XXS: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Required,
     error: Some(0.343),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ2_XXS", 19)],
     encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs)),
     decode: Some(|bytes, x| each_block(bytes, x, decode_xxs)),
-    ..Declaration::new("IQ2_XXS", 16, 256, 66)
+    ..BlockDeclaration::new("IQ2_XXS", 16, 256, 66)
 };
 
 /// Bytes: scale, then 32 words of 9 bits of index and 7 signs, then 16 scales of 4 bits.
-pub(in crate::codec) const IQ2_XS: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
-    importance: Importance::Required,
+pub(in crate::codec) const IQ2_XS: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Required,
     error: Some(0.299),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ2_S", 28), FileType::new("IQ2_XS", 20)],
     encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xs)),
     decode: Some(|bytes, x| each_block(bytes, x, decode_xs)),
-    ..Declaration::new("IQ2_XS", 17, 256, 74)
+    ..BlockDeclaration::new("IQ2_XS", 17, 256, 74)
 };
 
 /// Bytes: scale, 32 low bytes of indices, 32 signs, 32 high pairs of bits, 16 scales of 4 bits.
-pub(in crate::codec) const IQ2_S: Declaration = Declaration {
-    scales: Scales::F16(&[0]),
-    importance: Importance::Advised,
+pub(in crate::codec) const IQ2_S: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Advised,
     error: Some(0.265),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ2_M", 29)],
     encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
     decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
-    ..Declaration::new("IQ2_S", 22, 256, 82)
+    ..BlockDeclaration::new("IQ2_S", 22, 256, 82)
 };
 
-const RULE_XXS: Rule<8> = Rule {
+const RULE_XXS: SearchParams<8> = SearchParams {
     lattice: || &lattice::IQ2_XXS,
     sigma: 1.0,
     unweighted: |x, _| x * x,
@@ -52,14 +52,14 @@ const RULE_XXS: Rule<8> = Rule {
     tiny: TINY,
     tries: 6,
     step: 0.1,
-    again: Again::Always,
+    again: SecondSearch::Always,
     gain: 1.0,
 };
 
-const RULE_XS: Rule<8> =
-    Rule { lattice: || &lattice::IQ2_XS, tries: 9, again: Again::Off, ..RULE_XXS };
+const RULE_XS: SearchParams<8> =
+    SearchParams { lattice: || &lattice::IQ2_XS, tries: 9, again: SecondSearch::Off, ..RULE_XXS };
 
-const RULE_S: Rule<8> = Rule {
+const RULE_S: SearchParams<8> = SearchParams {
     lattice: || &lattice::IQ2_S,
     sigma: 2.0,
     unweighted: |x, mean| 0.25 * mean + x * x,
