@@ -1,6 +1,6 @@
 //! `--to`, `--output` and the flags that choose types.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,11 +15,9 @@ use formats::FileDtype;
 use formats::codec::BlockType;
 use formats::gguf::{DimsStyle, Metadata};
 use formats::imatrix::Imatrix;
+use registry::dtype::Dtype;
 
 use super::GgufModel;
-
-/// `general.file_type` of NVFP4, which is no mix.
-const NVFP4_FILE: u32 = 39;
 
 /// Format that can be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,9 +141,8 @@ fn block_type(text: &str) -> Result<BlockType, String> {
 }
 
 fn plain_type(text: &str) -> Result<BlockType, String> {
-    let plain = |ty: &BlockType| matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::Bf16);
     BlockType::parse(text)
-        .filter(plain)
+        .filter(|ty| ty.plain().is_some())
         .ok_or_else(|| format!("`{text}` is none of f32, f16, bf16"))
 }
 
@@ -240,7 +237,7 @@ impl TypeArgs {
         let packed = tensor.packed.as_ref()?.ty;
         // Rows have to divide, and a factor needs a tensor of its own.
         let row = tensor.flow.shape().last().copied().unwrap_or(0);
-        let fits = packed != BlockType::Nvfp4 || plan::may_be_scaled(&tensor.name);
+        let fits = !packed.has_factor() || plan::may_be_scaled(&tensor.name);
         if !fits || !row.is_multiple_of(packed.elements()) {
             return None;
         }
@@ -265,7 +262,7 @@ impl TypeArgs {
             (Some(_), false) => {
                 bail!("--base is for quantized formats; `{}` says it itself", format.name)
             }
-            (None, true) => block_of(model.matrices),
+            (None, true) => BlockType::of_dtype(model.matrices.run().unwrap_or(Dtype::Bf16)),
             (None, false) => plain,
         };
         ensure!(
@@ -300,11 +297,11 @@ impl TypeArgs {
         };
         let mut choices = Vec::with_capacity(tensors.len());
         let mut levels = Vec::with_capacity(tensors.len());
-        let (mut lists, mut any_packed) = (BTreeMap::new(), false);
+        let (mut lists, mut in_blocks) = (BTreeMap::new(), BTreeSet::new());
         let assigned = mix::assign(format.target, &tensors, &facts, &overrides)?;
         for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
             let packed = self.source_block_type(tensor, plain);
-            any_packed |= packed.is_some();
+            in_blocks.extend(packed);
             // In an unquantized file, some operators still require f32.
             if !quantized && tensors[n].base == BlockType::F32 {
                 assigned.ty = BlockType::F32;
@@ -332,7 +329,7 @@ impl TypeArgs {
             choices.push(TypeChoice { ty, why });
         }
         let two_steps = self.identity == Some(PeerRoute::LlamaCpp);
-        let via = (quantized && two_steps).then(|| dtype_of(base));
+        let via = base.plain().filter(|_| quantized && two_steps).map(FileDtype::from);
         let mut more = Metadata::new();
         if let (Some(imatrix), Some(path)) = (imatrix, &self.imatrix) {
             more.set("quantize.imatrix.file", path.display().to_string());
@@ -342,12 +339,11 @@ impl TypeArgs {
             more.set("quantize.imatrix.entries_count", u32::try_from(imatrix.entries.len())?);
             more.set("quantize.imatrix.chunks_count", imatrix.chunks);
         }
-        // An unquantized file with such blocks gets the file type of the mix that they come from.
-        let of = |ty| choices.iter().any(|choice| choice.ty == ty);
-        let file_type = match any_packed && !quantized {
-            true if of(BlockType::Nvfp4) => NVFP4_FILE,
-            true => mix::MixTarget::parse("mxfp4_moe")?.file_type(),
-            false => format.target.file_type(),
+        // An unquantized file with packed blocks gets their file type, of several the last.
+        let of_blocks = in_blocks.last().and_then(|ty| ty.file_types().first());
+        let file_type = match of_blocks {
+            Some(file) if !quantized => file.id,
+            _ => format.target.file_type(),
         };
         Ok(TensorTypes { choices, levels, file_type, via, importance: lists, keys: more })
     }
@@ -359,22 +355,6 @@ fn weights(imatrix: &Imatrix, tensor: &PlannedTensor<'_>) -> Result<Option<Arc<V
     let row = shape.last().copied().unwrap_or(1);
     let matrices = shape.iter().rev().skip(2).product();
     Ok(imatrix.weights_for(&tensor.name, row, matrices)?.map(|list| Arc::new(list.to_vec())))
-}
-
-fn block_of(dtype: FileDtype) -> BlockType {
-    match dtype {
-        FileDtype::F32 => BlockType::F32,
-        FileDtype::F16 => BlockType::F16,
-        _ => BlockType::Bf16,
-    }
-}
-
-fn dtype_of(ty: BlockType) -> FileDtype {
-    match ty {
-        BlockType::F32 => FileDtype::F32,
-        BlockType::F16 => FileDtype::F16,
-        _ => FileDtype::Bf16,
-    }
 }
 
 /// Returns the output path of each format: one path each, or one folder for all.

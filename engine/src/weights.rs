@@ -52,14 +52,9 @@ pub trait WeightSource: Send + Sync {
 impl WeightSource for GgufWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         let BlockView { ty, shape, bytes, factor: _ } = self.view(id);
-        let dtype = match ty {
-            BlockType::F32 => FileDtype::F32,
-            BlockType::F16 => FileDtype::F16,
-            BlockType::Bf16 => FileDtype::Bf16,
-            other => {
-                let (name, found) = (format!("number {}", id.0), other.name().to_owned());
-                return Err(Error::WeightDtype { name, found });
-            }
+        let Some(dtype) = ty.plain().map(FileDtype::from) else {
+            let (name, found) = (format!("number {}", id.0), ty.name().to_owned());
+            return Err(Error::WeightDtype { name, found });
         };
         Ok(FileView { dtype, shape, bytes })
     }

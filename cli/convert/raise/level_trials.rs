@@ -11,7 +11,6 @@ use conversion::gguf::{self as plan, GgufOutput};
 use conversion::mix::LEVELS;
 use engine::weights::WeightSource;
 use formats::FileDtype;
-use formats::codec::BlockType;
 use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use registry::gguf::Gguf;
@@ -42,7 +41,8 @@ impl LevelTrials {
         folder: &Path,
     ) -> Result<Self> {
         let as_it_lies = source.tensors.iter().zip(&draft.levels).all(|(tensor, levels)| {
-            levels[0] == levels[TOP] || tensor.flow.dtype() == plain(levels[TOP])
+            levels[0] == levels[TOP]
+                || tensor.flow.dtype() == levels[TOP].plain().map(FileDtype::from)
         });
         let differs = |level: usize| draft.levels.iter().any(|of| of[level] != of[level - 1]);
         let (mut planned, mut place) = (Vec::new(), [0; LEVELS]);
@@ -77,16 +77,6 @@ impl LevelTrials {
             }
         }
         Ok(Self { sources, place, errors })
-    }
-}
-
-/// Returns the checkpoint dtype of a plain type.
-fn plain(ty: BlockType) -> Option<FileDtype> {
-    match ty {
-        BlockType::F32 => Some(FileDtype::F32),
-        BlockType::F16 => Some(FileDtype::F16),
-        BlockType::Bf16 => Some(FileDtype::Bf16),
-        _ => None,
     }
 }
 

@@ -145,7 +145,7 @@ impl Checkpoint {
 
     /// Lists the supported quantization methods.
     pub fn methods() -> String {
-        quantized::METHODS.join(", ")
+        quantized::methods().collect::<Vec<_>>().join(", ")
     }
 
     /// True if a tensor is an all-zero bias beside a quantized weight: some programs write one for every

@@ -83,6 +83,9 @@ impl ValueReader for RawBytes<'_> {
     }
 }
 
+/// Number of 4-bit values that share a scale in the step `mxfp4`.
+pub(crate) const MXFP4_GROUP: usize = 32;
+
 /// 4-bit values (E2M1) in blocks of 32, as stored in checkpoints. Byte `j` of a block holds value `2 j` in
 /// its low half and `2 j + 1` in its high half. A scale is a power of two with a bias of 127.
 struct Mxfp4<'a> {
@@ -99,7 +102,7 @@ impl ValueReader for Mxfp4<'_> {
         for (n, x) in out.iter_mut().enumerate() {
             let at = at + n;
             let four = numbers::f4_e2m1_to_f32(blocks[at / 2] >> (at % 2 * 4));
-            *x = four * numbers::f8_e8m0_to_f32(scales[at / 32]);
+            *x = four * numbers::f8_e8m0_to_f32(scales[at / MXFP4_GROUP]);
         }
     }
 }

@@ -14,6 +14,7 @@ use formats::safetensors::{FileDtype, TensorSpec};
 
 pub mod calibrated;
 pub mod config;
+mod declarations;
 mod files;
 pub mod format;
 pub mod peaks;
@@ -25,7 +26,8 @@ pub use files::{FolderFile, even_limit, index, lay_out, work};
 pub use format::FolderFormat;
 pub use tensors::{ListingOptions, Unquantized, tensors};
 
-use scaled::{QuantizedEncoder, QuantizedPart, ScaleScheme};
+use declarations::SharedScale;
+use scaled::{QuantizedEncoder, QuantizedPart};
 
 /// Tensor of the source, before a format is chosen for it.
 #[derive(Clone)]
@@ -97,34 +99,24 @@ pub fn items<'a>(
             continue;
         }
         let peak = peaks.and_then(|peaks| peaks.get(n)).copied().unwrap_or(1.0);
-        let shared = match format {
-            FolderFormat::Nvfp4 => scaled::global_scale(peak),
-            _ => scaled::whole_scale(peak, calibrated::dtype(format)),
-        };
+        let declared = format.declaration();
+        let shared = declared.shared.map_or(1.0, |shared| (shared.scale)(peak));
         let (Some(scheme), &[rows, row]) = (format.scheme(shared), &tensor.shape[..]) else {
             continue;
         };
-        let names = config::names(format);
         let module = tensor.name.strip_suffix("weight").unwrap_or(&tensor.name);
         let out = |end: &str, dtype, shape, part| OutTensor {
             declared: TensorSpec { name: format!("{module}{end}"), dtype, shape },
             encode: Arc::new(QuantizedEncoder { scheme, part }),
         };
-        let codes = match scheme {
-            ScaleScheme::Nvfp4(_) | ScaleScheme::Mxfp4 => FileDtype::U8,
-            _ => FileDtype::F8E4m3,
-        };
-        let mut outs = vec![out(names.codes, codes, scheme.codes(rows, row), QuantizedPart::Codes)];
+        let (dtype, shape) = scheme.codes(rows, row);
+        let mut outs = vec![out(declared.codes, dtype, shape, QuantizedPart::Codes)];
         if let Some((dtype, shape)) = scheme.scales(rows, row) {
-            outs.push(out(names.scales, dtype, shape, QuantizedPart::Scales));
+            outs.push(out(declared.scales, dtype, shape, QuantizedPart::Scales));
         }
         items.push(item(outs));
-        if format.shares() {
-            let (end, dtype) = match format {
-                FolderFormat::Nvfp4 => (names.global, FileDtype::F32),
-                _ => (names.scales, calibrated::dtype(format)),
-            };
-            items.push(known(format!("{module}{end}"), dtype, format.one(), shared));
+        if let Some(SharedScale { name, dtype, .. }) = declared.shared {
+            items.push(known(format!("{module}{name}"), dtype, format.single().1, shared));
         }
     }
     items.extend(scales.items(format));
@@ -134,14 +126,8 @@ pub fn items<'a>(
 /// Returns the output tensor of a copy or a cast.
 fn unquantized(tensor: &FolderTensor<'_>, dtype: FileDtype) -> OutTensor {
     let declared = TensorSpec { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() };
-    let ty = match dtype {
-        FileDtype::F32 => Some(BlockType::F32),
-        FileDtype::F16 => Some(BlockType::F16),
-        FileDtype::Bf16 => Some(BlockType::Bf16),
-        _ => None,
-    };
-    let encode: Arc<dyn Encode> = match ty {
-        Some(ty) => Arc::new(BlockEncoder::plain(ty)),
+    let encode: Arc<dyn Encode> = match dtype.run() {
+        Some(dtype) => Arc::new(BlockEncoder::plain(BlockType::of_dtype(dtype))),
         None => Arc::new(CopyEncoder(tensor.flow.dtype().unwrap_or(FileDtype::U8))),
     };
     OutTensor { declared, encode }

@@ -14,7 +14,7 @@ pub use overrides::{Overrides, TensorType, parse_type};
 pub use raise::{LEVELS, levels};
 pub use target::MixTarget;
 
-use formats::codec::BlockType;
+use formats::codec::{BlockType, ImportanceNeed};
 use formats::gguf::{self, Metadata, MetadataValue};
 use formats::shown;
 
@@ -258,7 +258,7 @@ impl Mix<'_> {
         } else {
             self.ruled(tensor, role)?
         };
-        fallback(self.table, tensor, ty, why)
+        fallback(tensor, ty, why)
     }
 
     /// True if the user chose the type of a tensor, rather than the table.
@@ -365,9 +365,9 @@ impl Mix<'_> {
     }
 
     fn needs_importance(&self, role: MixRole, ty: BlockType) -> bool {
-        use BlockType as T;
-        let low = matches!(ty, T::Iq3Xxs | T::Iq2Xxs | T::Iq2Xs | T::Iq2S | T::Iq1M | T::Iq1S);
-        let low = low || (ty == T::Q2K && self.target.name() == "Q2_K_S");
+        let low = ty.importance() != ImportanceNeed::Optional;
+        // A type may be too low for a mix alone.
+        let low = low || (ty == BlockType::Q2K && self.target.name() == "Q2_K_S");
         low && !matches!(role, MixRole::Output | MixRole::Embedding)
     }
 }
@@ -382,7 +382,6 @@ fn because(rule: &MixRule, role: MixRole, tied: bool) -> String {
 
 /// Returns the substitute for a type whose blocks do not divide the rows.
 fn fallback(
-    table: &MixTable,
     tensor: &MixTensor<'_>,
     ty: BlockType,
     why: String,
@@ -391,8 +390,7 @@ fn fallback(
     if row.is_multiple_of(ty.elements()) {
         return Ok((ty, why));
     }
-    let instead = table.fallbacks.iter().find(|(from, _)| from.contains(&ty)).map(|row| row.1);
-    let instead = match instead {
+    let instead = match ty.fallback() {
         Some(instead) if row.is_multiple_of(instead.elements()) => instead,
         None if ty.elements() > 32 => {
             return Err(Error::NoFallback { tensor: shown(tensor.name), row, ty });

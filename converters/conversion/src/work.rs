@@ -205,7 +205,7 @@ impl BlockEncoder {
         if let Some(factors) = &self.factors {
             let factor = factors.get().and_then(|all| one_of(all, matrix));
             let factor = factor.ok_or(EncodeError::NoFactor)?;
-            return Ok(codec::encode_nvfp4(numbers, factor, out)?);
+            return Ok(codec::encode_factored(self.ty, numbers, factor, out)?);
         }
         let weights = self.importance.as_deref().map(|importance| {
             let from = matrix * row;
@@ -270,12 +270,7 @@ impl Encode for BlockEncoder {
     }
 
     fn plain(&self) -> Option<FileDtype> {
-        match self.ty {
-            BlockType::F32 => Some(FileDtype::F32),
-            BlockType::F16 => Some(FileDtype::F16),
-            BlockType::Bf16 => Some(FileDtype::Bf16),
-            _ => None,
-        }
+        self.ty.plain().map(FileDtype::from)
     }
 }
 

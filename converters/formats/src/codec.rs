@@ -3,9 +3,10 @@
 //! Every quantizer produces the bytes of ggml's reference code on x86-64 (no fused multiply-add), so files
 //! can be compared by hash. A codec works on whole rows: some formats weight a block by its row.
 
-mod band;
+#[macro_use]
 mod block;
 mod crumbs;
+mod declaration;
 mod fp4;
 mod iq;
 mod iq4;
@@ -22,6 +23,7 @@ mod q4_1;
 mod q4_k;
 mod q6_k;
 mod q8_0;
+mod q8_k;
 mod rounding;
 mod search;
 mod simd;
@@ -30,13 +32,54 @@ mod validate;
 
 use crate::numbers::first_not_finite;
 
-pub use band::expected_error;
-pub use block::BlockType;
+use declaration::EncodeFn;
+pub use declaration::{FileType, ImportanceNeed};
 pub use levels::{Levels, levels};
-pub use nvfp4::{encode_nvfp4, nvfp4_factor};
 pub use simd::LaneCount;
 pub use simd::{ErrorSums, sums};
 pub use validate::{BadBlock, validate};
+
+// From the most bits to the fewest, which is the order in which targets are listed; then those that
+// no target is of. Each has its declaration beside its codec.
+block_types! {
+    F32: plain::F32,
+    F16: plain::F16,
+    Bf16: plain::BF16,
+    Q80: q8_0::Q8_0,
+    Q6K: q6_k::Q6_K,
+    Q5K: q4_k::Q5_K,
+    Q51: q4_1::Q5_1,
+    Q50: q4_0::Q5_0,
+    Q4K: q4_k::Q4_K,
+    Q41: q4_1::Q4_1,
+    Q40: q4_0::Q4_0,
+    Iq4Nl: iq4::IQ4_NL,
+    Iq4Xs: iq4::IQ4_XS,
+    Mxfp4: fp4::MXFP4,
+    Q3K: q3_k::Q3_K,
+    Iq3S: iq::IQ3_S,
+    Iq3Xxs: iq::IQ3_XXS,
+    Q2K: q2_k::Q2_K,
+    Iq2S: iq::IQ2_S,
+    Iq2Xs: iq::IQ2_XS,
+    Iq2Xxs: iq::IQ2_XXS,
+    Iq1M: iq::IQ1_M,
+    Iq1S: iq::IQ1_S,
+    Tq20: ternary::TQ2_0,
+    Tq10: ternary::TQ1_0,
+    Q20: low_bits::Q2_0,
+    Q10: low_bits::Q1_0,
+    Nvfp4: fp4::NVFP4,
+    Q81: q8_0::Q8_1,
+    Q8K: q8_k::Q8_K,
+    I8: plain::I8,
+    I16: plain::I16,
+    I32: plain::I32,
+    I64: plain::I64,
+    F64: plain::F64,
+    #[cfg(test)]
+    MadeUp: made_up::MADE_UP,
+}
 
 /// Reason why values cannot be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,61 +96,18 @@ pub enum Error {
     Importance { found: usize, row: usize },
     #[error("{ty} is not a format that is written; it exists only while a model runs")]
     NotWritten { ty: BlockType },
+    #[error("{ty} has no factor beside its blocks")]
+    NoFactor { ty: BlockType },
     #[error("number {at} is {value}, which {ty} cannot hold")]
     NotFinite { ty: BlockType, at: usize, value: String },
     #[error("importance {at} is {value}; expected a finite number")]
     ImportanceNotFinite { at: usize, value: String },
 }
 
-/// `(numbers, row, importance of one row, out)`.
-type EncodeFn = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
-
-/// `(bytes, out)`.
-type DecodeFn = fn(&[u8], &mut [f32]);
-
-/// Functions of one format. Lengths are checked before they are called.
-#[derive(Clone, Copy)]
-pub(crate) struct Codec {
-    /// Encodes whole rows of `row` values.
-    pub(crate) encode: EncodeFn,
-    /// Decodes whole blocks.
-    pub(crate) decode: DecodeFn,
-}
-
-impl BlockType {
-    fn codec(self) -> Option<Codec> {
-        Some(match self {
-            Self::F32 => plain::F32,
-            Self::F16 => plain::F16,
-            Self::Bf16 => plain::BF16,
-            Self::Iq1M => iq::IQ1_M,
-            Self::Iq1S => iq::IQ1_S,
-            Self::Iq2S => iq::IQ2_S,
-            Self::Iq2Xs => iq::IQ2_XS,
-            Self::Iq2Xxs => iq::IQ2_XXS,
-            Self::Iq3S => iq::IQ3_S,
-            Self::Iq3Xxs => iq::IQ3_XXS,
-            Self::Iq4Nl => iq4::IQ4_NL,
-            Self::Iq4Xs => iq4::IQ4_XS,
-            Self::Mxfp4 => fp4::MXFP4,
-            Self::Nvfp4 => fp4::NVFP4,
-            Self::Q10 => low_bits::Q1_0,
-            Self::Q20 => low_bits::Q2_0,
-            Self::Q2K => q2_k::Q2_K,
-            Self::Q3K => q3_k::Q3_K,
-            Self::Q40 => q4_0::Q4_0,
-            Self::Q41 => q4_1::Q4_1,
-            Self::Q4K => q4_k::Q4_K,
-            Self::Q50 => q4_0::Q5_0,
-            Self::Q51 => q4_1::Q5_1,
-            Self::Q5K => q4_k::Q5_K,
-            Self::Q6K => q6_k::Q6_K,
-            Self::Q80 => q8_0::Q8_0,
-            Self::Tq10 => ternary::TQ1_0,
-            Self::Tq20 => ternary::TQ2_0,
-            _ => return None,
-        })
-    }
+/// Returns the root mean squared error over the root mean square, for normally distributed values. Weights
+/// with outliers lose more. Returns none for formats that are exact or nearly so.
+pub fn expected_error(ty: BlockType) -> Option<f64> {
+    ty.declaration().error
 }
 
 /// Encodes rows of `row` values. `importance`, if any, weights the errors of each row.
@@ -144,30 +144,48 @@ pub fn encode_in(
     if importance.is_none() && ty.needs_importance() {
         return Err(Error::NeedsImportance { ty });
     }
-    let codec = ty.codec().ok_or(Error::NotWritten { ty })?;
+    let declared = ty.declaration();
+    let encode = declared.encode.ok_or(Error::NotWritten { ty })?;
     if ty.is_quantized() {
-        if let Some(at) = first_not_finite(numbers) {
-            return Err(Error::NotFinite { ty, at, value: numbers[at].to_string() });
-        }
+        finite(ty, numbers)?;
         let weights = importance.unwrap_or_default();
         if let Some(at) = first_not_finite(weights) {
             return Err(Error::ImportanceNotFinite { at, value: weights[at].to_string() });
         }
     }
-    let encode = simd::encoder(ty, lanes).unwrap_or(codec.encode);
-    encode(numbers, row, importance, out);
+    let wide = declared.wide.and_then(|wide| wide(lanes));
+    wide.unwrap_or(encode)(numbers, row, importance, out);
+    Ok(())
+}
+
+/// Encodes values as blocks that are multiplied by `factor` on reading. Values that came from such blocks
+/// and that factor are reproduced exactly; others are rounded to the nearest.
+pub fn encode_factored(
+    ty: BlockType,
+    numbers: &[f32],
+    factor: f32,
+    out: &mut [u8],
+) -> Result<(), Error> {
+    let functions = ty.declaration().factored.ok_or(Error::NoFactor { ty })?;
+    lengths(ty, numbers.len(), out.len())?;
+    finite(ty, numbers)?;
+    (functions.encode)(numbers, factor, out);
     Ok(())
 }
 
 /// Decodes whole blocks.
 pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     lengths(ty, out.len(), bytes.len())?;
-    let decode = match ty.codec() {
-        Some(codec) => codec.decode,
-        None => plain::decoder(ty).ok_or(Error::NotWritten { ty })?,
-    };
+    let decode = ty.declaration().decode.ok_or(Error::NotWritten { ty })?;
     decode(bytes, out);
     Ok(())
+}
+
+fn finite(ty: BlockType, numbers: &[f32]) -> Result<(), Error> {
+    match first_not_finite(numbers) {
+        Some(at) => Err(Error::NotFinite { ty, at, value: numbers[at].to_string() }),
+        None => Ok(()),
+    }
 }
 
 fn lengths(ty: BlockType, numbers: usize, found: usize) -> Result<(), Error> {
@@ -178,3 +196,8 @@ fn lengths(ty: BlockType, numbers: usize, found: usize) -> Result<(), Error> {
         Err(Error::Length { ty, found, numbers, expected })
     }
 }
+
+#[cfg(test)]
+mod made_up;
+#[cfg(test)]
+mod tests;

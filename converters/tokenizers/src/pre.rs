@@ -34,7 +34,6 @@ pub(super) struct PreTokenizer {
 
 /// Name of a rule, with the other settings that llama.cpp derives from it.
 #[derive(Debug, Deserialize)]
-#[expect(clippy::struct_field_names, reason = "the table calls it so")]
 pub(super) struct PreName {
     pub(super) name: String,
     /// True if a whole word that is a token is not split.

@@ -21,7 +21,7 @@ pub fn round_rows(how: Rounding, dtype: Dtype, width: usize, rows: &mut [f32]) {
     let width = width.max(1);
     match how.shared {
         ScaleSharing::Row => {
-            rows.chunks_mut(width).for_each(|row| by_its_own(how.codes, dtype, row))
+            rows.chunks_mut(width).for_each(|row| by_its_own(how.codes, dtype, row));
         }
         ScaleSharing::Group(size) => {
             for row in rows.chunks_mut(width) {

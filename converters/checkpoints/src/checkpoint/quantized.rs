@@ -80,12 +80,12 @@ pub struct BlockEncoding {
 pub(super) fn packed_in(checkpoint: &Checkpoint, made: &QuantizedWeight) -> Option<BlockEncoding> {
     let Encoding::Fp4(group, how) = made.kind else { return None };
     let global = || read::global(checkpoint, made).filter(|x| x.is_finite() && *x > 0.0);
-    let (ty, factor) = match (group, how) {
-        (32, GlobalScale::None) => (BlockType::Mxfp4, 1.0),
-        (16, GlobalScale::None) => (BlockType::Nvfp4, 1.0),
-        (16, GlobalScale::Divides) => (BlockType::Nvfp4, 1.0 / global()?),
-        (16, GlobalScale::Multiplies) => (BlockType::Nvfp4, global()?),
-        _ => return None,
+    let ty = BlockType::of_e2m1(group)?;
+    let factor = match how {
+        GlobalScale::None => 1.0,
+        _ if !ty.has_factor() => return None,
+        GlobalScale::Divides => 1.0 / global()?,
+        GlobalScale::Multiplies => global()?,
     };
     Some(BlockEncoding { ty, factor })
 }
@@ -106,9 +106,39 @@ const BESIDE: [&str; 12] = [
     "v_scale",
 ];
 
-/// Supported values of `quant_method`; `mxfp4` is read by the rules of specs.
-pub(super) const METHODS: [&str; 8] =
-    ["auto-round", "awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"];
+/// Reader of a tensor: returns the weight whose codes the tensor has, if any.
+type SchemeReader = fn(&Checkpoint, &str, &QuantConfig) -> SchemeResult<NamedWeight>;
+
+/// Supported method of quantization.
+struct QuantMethod {
+    /// Values of `quant_method`; messages list the first.
+    names: &'static [&'static str],
+    /// Readers of tensors, tried in order.
+    find: &'static [SchemeReader],
+}
+
+/// Supported methods, by name.
+const METHODS: [QuantMethod; 8] = [
+    // The codes are those of GPTQ or AWQ.
+    QuantMethod { names: &auto_round::METHODS, find: &[] },
+    QuantMethod { names: &["awq"], find: &[awq::find] },
+    QuantMethod { names: &["compressed-tensors"], find: &[packed::find, floats::find] },
+    QuantMethod { names: &["fbgemm_fp8"], find: &[floats::find] },
+    QuantMethod { names: &["fp8"], find: &[floats::find] },
+    QuantMethod { names: &["gptq"], find: &[gptq::find] },
+    QuantMethod { names: &["modelopt"], find: &[floats::find] },
+    // Read by the rules of specs.
+    QuantMethod { names: &["mxfp4"], find: &[] },
+];
+
+fn method(name: &str) -> Option<&'static QuantMethod> {
+    METHODS.iter().find(|method| method.names.contains(&name))
+}
+
+/// Lists the supported methods.
+pub(super) fn methods() -> impl Iterator<Item = &'static str> {
+    METHODS.iter().map(|method| method.names[0])
+}
 
 /// Returns the `quant_method` of a folder if it is unsupported.
 pub(super) fn unsupported_method(folder: &Path) -> Option<String> {
@@ -116,9 +146,8 @@ pub(super) fn unsupported_method(folder: &Path) -> Option<String> {
         return Some("mlx".to_owned());
     }
     let (section, _) = quant_config::section(folder)?;
-    let method = section.get("quant_method")?.as_str()?;
-    let known = METHODS.contains(&method) || auto_round::METHODS.contains(&method);
-    (!known).then(|| method.to_owned())
+    let name = section.get("quant_method")?.as_str()?;
+    method(name).is_none().then(|| name.to_owned())
 }
 
 /// Name and description of a quantized weight, if a tensor holds its codes.
@@ -144,18 +173,10 @@ pub(super) fn find(
             _ => Ok((found, parts)),
         };
     };
+    let readers = method(&config.method).map_or(&[][..], |method| method.find);
     for name in stored.keys() {
-        let made = match config.method.as_str() {
-            "compressed-tensors" => match packed::find(checkpoint, name, &config)? {
-                Some(made) => Some(made),
-                None => floats::find(checkpoint, name, &config)?,
-            },
-            "fp8" | "modelopt" | "fbgemm_fp8" => floats::find(checkpoint, name, &config)?,
-            "gptq" => gptq::find(checkpoint, name, &config)?,
-            "awq" => awq::find(checkpoint, name, &config)?,
-            _ => None,
-        };
-        let Some((weight, made)) = made else { continue };
+        let made = readers.iter().find_map(|find| find(checkpoint, name, &config).transpose());
+        let Some((weight, made)) = made.transpose()? else { continue };
         let module = weight.strip_suffix("weight").unwrap_or(&weight).to_owned();
         if found.contains_key(&weight) || (stored.contains_key(&weight) && *name != weight) {
             let found = format!("codes, and so has `{}`", formats::shown(&weight));

@@ -9,7 +9,7 @@ use registry::weight_map::{WeightRule, WeightStep};
 
 use super::{Error, find_rule, missing};
 use crate::checkpoint::{BlockEncoding, Checkpoint};
-use crate::flow::{self, Flow, ValueReader};
+use crate::flow::{self, Flow, MXFP4_GROUP, ValueReader};
 use formats::codec::BlockType;
 use formats::shown;
 
@@ -126,7 +126,8 @@ fn of_any_shape<'c>(
     let rule = rule.map(|(number, _)| number);
     let packed = match rule {
         Some(number) => {
-            in_blocks(&rules[number]).then_some(BlockEncoding { ty: BlockType::Mxfp4, factor: 1.0 })
+            let ty = in_blocks(&rules[number]).then(|| BlockType::of_e2m1(MXFP4_GROUP)).flatten();
+            ty.map(|ty| BlockEncoding { ty, factor: 1.0 })
         }
         None => checkpoint.packed(&weight.name),
     };

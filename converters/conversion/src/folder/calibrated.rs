@@ -12,7 +12,6 @@ use registry::model::Model;
 use registry::ops::Trait;
 
 use super::{DtypeChoice, FolderFormat, FolderItem, FolderTensor, known, scaled};
-use formats::safetensors::FileDtype;
 
 /// Kinds of calibrated scales that a checkpoint has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,17 +80,10 @@ impl CalibratedScales {
     /// Returns the scales as items of the plan.
     pub(super) fn items<'a>(&self, format: FolderFormat) -> Vec<FolderItem<'a>> {
         let item = |(name, scale): &(String, f32)| {
-            known(name.clone(), dtype(format), format.one(), *scale)
+            let (dtype, shape) = format.single();
+            known(name.clone(), dtype, shape, *scale)
         };
         self.all.iter().map(item).collect()
-    }
-}
-
-/// Returns the dtype of a single scale.
-pub(super) fn dtype(format: FolderFormat) -> FileDtype {
-    match format {
-        FolderFormat::Fp8Modelopt { .. } | FolderFormat::Fp8Block { .. } => FileDtype::F32,
-        _ => FileDtype::Bf16,
     }
 }
 
@@ -113,7 +105,7 @@ pub fn scales(
             Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => {
                 Err(Error::NotFinite { scaled })
             }
-            Some(peak) => Ok(scaled::whole_scale(peak, dtype(format))),
+            Some(peak) => Ok(scaled::whole_scale(peak, format.single().0)),
         }
     };
     if asked.inputs {
@@ -206,7 +198,7 @@ fn cache_scales(
         for (part, seen) in [keys, values].into_iter().enumerate() {
             let [of_module, of_maker, _] = cache.names(part);
             let maker = if part == 0 { &cache.keys } else { &cache.values };
-            let own = matches!(format, FolderFormat::Fp8Modelopt { .. }) && !one && alone(maker);
+            let own = format.declaration().beside_makers && !one && alone(maker);
             let seen = if one { vec![keys, values] } else { vec![seen] };
             names.entry(if own { of_maker } else { of_module }).or_default().extend(seen);
         }
@@ -220,9 +212,10 @@ mod tests {
 
     #[test]
     fn a_scale_is_on_the_grid_that_it_is_kept_on() {
-        assert_eq!(scaled::whole_scale(448.0 * 1.003, dtype(FolderFormat::Fp8)), 1.0);
+        let scale = |format: FolderFormat| scaled::whole_scale(448.0 * 1.003, format.single().0);
+        assert_eq!(scale(FolderFormat::Fp8), 1.0);
         let whole = FolderFormat::Fp8Modelopt { whole: true };
-        assert!(scaled::whole_scale(448.0 * 1.003, dtype(whole)) > 1.002);
-        assert_eq!((whole.one(), FolderFormat::Fp8.one()), (vec![], vec![1]));
+        assert!(scale(whole) > 1.002);
+        assert_eq!((whole.single().1, FolderFormat::Fp8.single().1), (vec![], vec![1]));
     }
 }

@@ -4,105 +4,86 @@ use serde_json::{Value, json};
 
 use super::FolderFormat;
 use super::calibrated::ScaleKinds;
-use super::scaled::BLOCK;
+
+/// Facts that a config states besides the format.
+pub(super) struct ConfigFacts<'a> {
+    /// Modules that are not quantized.
+    pub(super) ignored: &'a [String],
+    pub(super) asked: ScaleKinds,
+}
 
 /// Returns `quantization_config`; none for plain bf16. `ignored` lists the modules that are not quantized.
 pub fn quantization(format: FolderFormat, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
-    let float8 = |strategy: &str| {
-        json!({
-            "num_bits": 8, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
-        })
-    };
-    let tokens = if asked.inputs {
-        float8("tensor")
-    } else {
-        json!({
-            "num_bits": 8, "type": "float", "symmetric": true, "dynamic": true, "strategy": "token",
-        })
-    };
-    let kept = if asked.caches { float8("tensor") } else { Value::Null };
-    let float4 = |strategy: &str, size: usize, scale: &str| {
-        json!({
-            "num_bits": 4, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
-            "group_size": size, "scale_dtype": scale,
-        })
-    };
-    let compressed = |name: &str, weights: Value, inputs: Value| {
-        json!({
-            "quant_method": "compressed-tensors", "format": name, "quantization_status": "compressed",
-            "ignore": ignored, "kv_cache_scheme": kept,
-            "config_groups": { "group_0": {
-                "targets": ["Linear"], "weights": weights, "input_activations": inputs,
-                "output_activations": null, "format": name,
-            } },
-        })
-    };
-    Some(match format {
-        FolderFormat::Bf16 => return None,
-        FolderFormat::Fp8 => compressed("float-quantized", float8("channel"), tokens),
-        FolderFormat::Fp8Tensor => compressed("float-quantized", float8("tensor"), tokens),
-        FolderFormat::Fp8CtBlock => {
-            let mut weights = float8("block");
-            weights["block_structure"] = json!([BLOCK, BLOCK]);
-            let mut inputs = tokens;
-            inputs["strategy"] = json!("group");
-            inputs["group_size"] = json!(BLOCK);
-            compressed("float-quantized", weights, inputs)
-        }
-        FolderFormat::Nvfp4 => {
-            let weights = float4("tensor_group", 16, "torch.float8_e4m3fn");
-            compressed("nvfp4-pack-quantized", weights, Value::Null)
-        }
-        FolderFormat::Mxfp4 => {
-            compressed("mxfp4-pack-quantized", float4("group", 32, "torch.uint8"), Value::Null)
-        }
-        FolderFormat::Fp8Block { power } => json!({
-            "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
-            "weight_block_size": [BLOCK, BLOCK], "scale_fmt": if power { "ue8m0" } else { "float" },
-            "modules_to_not_convert": ignored,
-        }),
-        FolderFormat::Fp8Modelopt { whole } => {
-            let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
-            json!({
-                "quant_method": "modelopt", "quant_algo": modelopt(whole), "ignore": ignored,
-                "kv_cache_scheme": asked.caches.then_some(kept),
-            })
-        }
-    })
-}
-
-/// Returns ModelOpt's name for an e4m3 format.
-fn modelopt(whole: bool) -> &'static str {
-    if whole { "FP8" } else { "FP8_PER_CHANNEL_PER_TOKEN" }
+    format.declaration().config.map(|config| config(&ConfigFacts { ignored, asked }))
 }
 
 /// Returns `hf_quant_config.json`, for the formats that have one.
 pub fn beside(format: FolderFormat, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
-    let FolderFormat::Fp8Modelopt { whole } = format else { return None };
-    Some(json!({
+    format.declaration().beside.map(|beside| beside(&ConfigFacts { ignored, asked }))
+}
+
+/// Describes codes of 8 bits.
+pub(super) fn float8(strategy: &str) -> Value {
+    json!({
+        "num_bits": 8, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
+    })
+}
+
+/// Describes inputs of 8 bits: with stored scales, or scaled by token.
+pub(super) fn tokens(asked: ScaleKinds) -> Value {
+    if asked.inputs {
+        return float8("tensor");
+    }
+    json!({
+        "num_bits": 8, "type": "float", "symmetric": true, "dynamic": true, "strategy": "token",
+    })
+}
+
+/// Describes codes of 4 bits.
+pub(super) fn float4(strategy: &str, size: usize, scale: &str) -> Value {
+    json!({
+        "num_bits": 4, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
+        "group_size": size, "scale_dtype": scale,
+    })
+}
+
+/// Returns the config of a format of compressed-tensors.
+pub(super) fn compressed(
+    said: &ConfigFacts<'_>,
+    name: &str,
+    weights: &Value,
+    inputs: &Value,
+) -> Value {
+    let kept = if said.asked.caches { float8("tensor") } else { Value::Null };
+    json!({
+        "quant_method": "compressed-tensors", "format": name, "quantization_status": "compressed",
+        "ignore": said.ignored, "kv_cache_scheme": kept,
+        "config_groups": { "group_0": {
+            "targets": ["Linear"], "weights": weights, "input_activations": inputs,
+            "output_activations": null, "format": name,
+        } },
+    })
+}
+
+/// Returns the config of a format of ModelOpt.
+pub(super) fn modelopt(said: &ConfigFacts<'_>, algorithm: &str) -> Value {
+    let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
+    json!({
+        "quant_method": "modelopt", "quant_algo": algorithm, "ignore": said.ignored,
+        "kv_cache_scheme": said.asked.caches.then_some(kept),
+    })
+}
+
+/// Returns the file that ModelOpt writes beside the config.
+pub(super) fn modelopt_file(said: &ConfigFacts<'_>, algorithm: &str) -> Value {
+    json!({
         "producer": { "name": "onboard", "version": env!("CARGO_PKG_VERSION") },
         "quantization": {
-            "quant_algo": modelopt(whole), "kv_cache_quant_algo": asked.caches.then_some("FP8"),
-            "group_size": null, "exclude_modules": ignored,
+            "quant_algo": algorithm,
+            "kv_cache_quant_algo": said.asked.caches.then_some("FP8"),
+            "group_size": null, "exclude_modules": said.ignored,
         },
-    }))
-}
-
-/// Tensor name suffixes of the codes, the scales and the global scale of a module.
-pub(super) struct TensorSuffixes {
-    pub(super) codes: &'static str,
-    pub(super) scales: &'static str,
-    pub(super) global: &'static str,
-}
-
-/// Returns the tensor name suffixes that follow the module's name.
-pub(super) fn names(format: FolderFormat) -> TensorSuffixes {
-    let (codes, scales) = match format {
-        FolderFormat::Nvfp4 | FolderFormat::Mxfp4 => ("weight_packed", "weight_scale"),
-        FolderFormat::Fp8Block { .. } => ("weight", "weight_scale_inv"),
-        _ => ("weight", "weight_scale"),
-    };
-    TensorSuffixes { codes, scales, global: "weight_global_scale" }
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use registry::quant::QuantRules;
 
-use super::scaled::{BLOCK, BlockScale, ScaleScheme};
+use super::declarations::{DECLARATIONS, FormatDeclaration, LoaderLimit};
+use super::scaled::{BLOCK, ScaleScheme};
 use super::{DtypeChoice, FolderTensor};
 use formats::safetensors::FileDtype;
 
@@ -50,120 +51,69 @@ pub enum NoInputs {
     Wide,
 }
 
-const MODELOPT: &str = "ModelOpt: e4m3, a scale per row; per matrix with the option `static-activations`; not for transformers";
-
-/// Names, formats and short descriptions.
-const NAMES: &[(&str, FolderFormat, &str)] = &[
-    ("bf16", FolderFormat::Bf16, "plain numbers; undoes what is quantized"),
-    (
-        "fp8",
-        FolderFormat::Fp8,
-        "compressed-tensors: e4m3, a scale per row, tokens scaled as they come",
-    ),
-    ("fp8:tensor", FolderFormat::Fp8Tensor, "compressed-tensors: e4m3, a scale per matrix"),
-    ("fp8:block", FolderFormat::Fp8Block { power: false }, "e4m3, an f32 scale per 128x128"),
-    (
-        "fp8:block-ue8m0",
-        FolderFormat::Fp8Block { power: true },
-        "the same with powers of two for scales",
-    ),
-    (
-        "fp8:ct-block",
-        FolderFormat::Fp8CtBlock,
-        "compressed-tensors: e4m3, a scale per 128x128; no mixtures in transformers",
-    ),
-    ("fp8:modelopt", FolderFormat::Fp8Modelopt { whole: false }, MODELOPT),
-    (
-        "nvfp4",
-        FolderFormat::Nvfp4,
-        "compressed-tensors: e2m1, a scale per 16, weights only; no mixtures in transformers",
-    ),
-    ("mxfp4", FolderFormat::Mxfp4, "compressed-tensors: e2m1, a power of two per 32, weights only"),
-];
-
 impl FolderFormat {
+    pub(super) fn declaration(self) -> &'static FormatDeclaration {
+        DECLARATIONS.iter().find(|declared| declared.format == self).expect("a test looks for each")
+    }
+
+    fn listed() -> impl Iterator<Item = &'static FormatDeclaration> {
+        DECLARATIONS.iter().filter(|declared| declared.listed)
+    }
+
     /// Parses the name of a format.
     pub fn parse(name: &str) -> Option<Self> {
-        NAMES.iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(|row| row.1)
+        let found = Self::listed().find(|declared| declared.name.eq_ignore_ascii_case(name));
+        found.map(|declared| declared.format)
     }
 
     /// Returns every format with its name and description.
     pub fn all() -> impl Iterator<Item = (&'static str, Self, &'static str)> {
-        NAMES.iter().copied()
+        Self::listed().map(|declared| (declared.name, declared.format, declared.about))
     }
 
     /// Returns the format's name.
     pub fn name(self) -> &'static str {
-        let own = match self {
-            Self::Fp8Modelopt { .. } => Self::Fp8Modelopt { whole: false },
-            other => other,
-        };
-        NAMES.iter().find(|row| row.1 == own).map_or("", |row| row.0)
+        self.declaration().name
     }
 
     /// Returns the variant of the format that stores input scales, or the reason why there is none.
     pub fn with_inputs(self) -> Result<Self, NoInputs> {
-        match self {
-            Self::Bf16 => Err(NoInputs::Plain),
-            Self::Fp8 | Self::Fp8Tensor => Ok(self),
-            Self::Fp8Modelopt { .. } => Ok(Self::Fp8Modelopt { whole: true }),
-            Self::Fp8Block { .. } | Self::Fp8CtBlock => Err(NoInputs::Groups),
-            Self::Nvfp4 | Self::Mxfp4 => Err(NoInputs::Wide),
-        }
+        self.declaration().inputs
     }
 
-    /// Returns the shape of a tensor that holds one scale.
-    pub(super) fn one(self) -> Vec<usize> {
-        if matches!(self, Self::Fp8Modelopt { .. }) { Vec::new() } else { vec![1] }
+    /// Returns the dtype and shape of a tensor that holds one scale.
+    pub(super) fn single(self) -> (FileDtype, Vec<usize>) {
+        let (dtype, shape) = self.declaration().single;
+        (dtype, shape.to_vec())
     }
 
     /// Describes the loaders that cannot read the format; `mixture` is true if experts are quantized.
     pub fn unread_by(self, mixture: bool) -> Option<&'static str> {
-        match self {
-            Self::Fp8CtBlock if mixture => Some(
-                "transformers (5.19 and 5.23, with compressed-tensors 0.17 and 0.20) does not load mixtures of \
-                 fp8:ct-block: it expects scales of rows for experts; fp8:block has the same squares and loads",
-            ),
-            Self::Nvfp4 if mixture => Some(
-                "transformers (5.23) leaves out the scale of scales of experts in NVFP4: give the folder to an engine \
-                 that multiplies by it, or write mxfp4",
-            ),
-            Self::Fp8Modelopt { .. } => Some(
-                "transformers (5.19 and 5.23) ignores ModelOpt's scales and reads the codes as weights: give the folder \
-                 to an engine that knows them, or write fp8",
-            ),
-            _ => None,
+        match self.declaration().unread {
+            LoaderLimit::Mixtures(why) if mixture => Some(why),
+            LoaderLimit::Always(why) => Some(why),
+            LoaderLimit::Mixtures(_) | LoaderLimit::Never => None,
         }
     }
 
     /// True if the config may name modules by patterns.
     pub fn knows_patterns(self) -> bool {
-        matches!(self, Self::Fp8 | Self::Fp8Tensor | Self::Fp8CtBlock | Self::Nvfp4 | Self::Mxfp4)
+        self.declaration().patterns
     }
 
     /// True if matrices are quantized, which requires experts to be split.
     pub fn quantizes(self) -> bool {
-        self != Self::Bf16
+        self.declaration().scheme.is_some()
     }
 
     /// True if all matrices that engines fuse share one scale.
     pub fn shares(self) -> bool {
-        matches!(self, Self::Fp8Tensor | Self::Nvfp4 | Self::Fp8Modelopt { whole: true })
+        self.declaration().shared.is_some()
     }
 
     /// Returns the quantization scheme for matrices whose shared scale is `scale`; none for plain bf16.
     pub fn scheme(self, scale: f32) -> Option<ScaleScheme> {
-        Some(match self {
-            Self::Bf16 => return None,
-            Self::Fp8 => ScaleScheme::Fp8Rows(FileDtype::Bf16),
-            Self::Fp8Modelopt { whole: false } => ScaleScheme::Fp8Rows(FileDtype::F32),
-            Self::Fp8Tensor | Self::Fp8Modelopt { whole: true } => ScaleScheme::Fp8Tensor(scale),
-            Self::Fp8Block { power: false } => ScaleScheme::Fp8Blocks(BlockScale::F32),
-            Self::Fp8Block { power: true } => ScaleScheme::Fp8Blocks(BlockScale::Power),
-            Self::Fp8CtBlock => ScaleScheme::Fp8Blocks(BlockScale::Bf16),
-            Self::Nvfp4 => ScaleScheme::Nvfp4(scale),
-            Self::Mxfp4 => ScaleScheme::Mxfp4,
-        })
+        self.declaration().scheme.map(|scheme| scheme(scale))
     }
 
     /// Chooses to quantize or keep each tensor.
@@ -247,4 +197,19 @@ pub fn split_limits(format: FolderFormat, rows: usize, row: usize) -> Vec<String
         limits.push(format!("its columns over more than {} devices", most(row).unwrap_or(1)));
     }
     limits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_is_declared_once() {
+        for declared in &DECLARATIONS {
+            let same = DECLARATIONS.iter().filter(|other| other.format == declared.format).count();
+            assert_eq!(same, 1, "{}", declared.name);
+            assert_eq!(FolderFormat::parse(declared.name).unwrap().name(), declared.name);
+            assert_eq!(declared.config.is_some(), declared.format.quantizes(), "{}", declared.name);
+        }
+    }
 }

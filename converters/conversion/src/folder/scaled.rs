@@ -71,9 +71,13 @@ impl ScaleScheme {
         matches!(self, Self::Nvfp4(_) | Self::Mxfp4)
     }
 
-    /// Returns the shape of the tensor of codes.
-    pub fn codes(self, rows: usize, row: usize) -> Vec<usize> {
-        vec![rows, if self.four_bits() { row / 2 } else { row }]
+    /// Returns the dtype and shape of the tensor of codes.
+    pub fn codes(self, rows: usize, row: usize) -> (FileDtype, Vec<usize>) {
+        if self.four_bits() {
+            (FileDtype::U8, vec![rows, row / 2])
+        } else {
+            (FileDtype::F8E4m3, vec![rows, row])
+        }
     }
 
     /// Returns the dtype and shape of the tensor of scales; none if a matrix has no scales of its own.

@@ -9,7 +9,7 @@ use registry::gguf::applies_scale;
 use super::{GgufOutput, PlannedTensor, TypeChoice};
 use crate::peaks::{Error, in_threads, peak};
 use checkpoints::flow::ValueReader;
-use formats::codec::{self, BlockType};
+use formats::codec::BlockType;
 use formats::gguf::GgufTensorSpec;
 use formats::gguf::companions::SCALE;
 
@@ -73,11 +73,10 @@ pub fn factors(
     bare: bool,
 ) -> BTreeMap<usize, Factors> {
     let chosen = tensors.iter().zip(choices).enumerate();
-    let chosen = chosen.filter(|(_, (tensor, choice))| {
-        choice.ty == BlockType::Nvfp4 && may_be_scaled(&tensor.name)
-    });
-    let of = |tensor: &PlannedTensor<'_>| match &tensor.packed {
-        Some(packed) if packed.ty == BlockType::Nvfp4 => {
+    let chosen = chosen
+        .filter(|(_, (tensor, choice))| choice.ty.has_factor() && may_be_scaled(&tensor.name));
+    let of = |tensor: &PlannedTensor<'_>, choice: &TypeChoice| match &tensor.packed {
+        Some(packed) if packed.ty == choice.ty => {
             let mut numbers = packed.factors.clone();
             // A stack of matrices has one factor per matrix, even if all are equal.
             if let [one] = numbers[..] {
@@ -88,7 +87,7 @@ pub fn factors(
         _ if bare => None,
         _ => Some(Factors::default()),
     };
-    chosen.filter_map(|(n, (tensor, _))| Some((n, of(tensor)?))).collect()
+    chosen.filter_map(|(n, (tensor, choice))| Some((n, of(tensor, choice)?))).collect()
 }
 
 /// Returns a warning about factors in the file that stock llama.cpp does not apply.
@@ -132,10 +131,12 @@ pub fn measure(
     in_threads(threads, || {
         unknown.par_iter().try_for_each(|&(&n, factors)| {
             let (tensor, count) = (&tensors[n], matrices(&tensors[n]));
+            let ty = output.choices[n].ty;
             let size = tensor.flow.len() / count.max(1);
             let of = |matrix: usize| {
                 let numbers = matrix * size..(matrix + 1) * size;
-                peak(&tensor.name, &tensor.flow, numbers).map(codec::nvfp4_factor)
+                let peak = peak(&tensor.name, &tensor.flow, numbers)?;
+                Ok(ty.factor(peak).unwrap_or(1.0))
             };
             let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, Error>>()?;
             // Another thread can only have set the same value.

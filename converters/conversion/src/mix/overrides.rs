@@ -62,11 +62,7 @@ impl TensorType {
 
 /// Parses the name of a type, in any case, if tensors of a model can have it.
 pub fn parse_type(name: &str) -> Result<BlockType, Error> {
-    let runtime = |ty: &BlockType| {
-        use BlockType as T;
-        matches!(ty, T::Q81 | T::Q8K | T::I8 | T::I16 | T::I32 | T::I64 | T::F64)
-    };
-    let ty = BlockType::parse(name).filter(|ty| !runtime(ty));
+    let ty = BlockType::parse(name).filter(|ty| ty.is_written());
     ty.ok_or_else(|| Error::UnknownType { found: shown(name) })
 }
 

@@ -1,6 +1,5 @@
 //! Raises the type of a tensor whose own type costs too much accuracy.
 
-use super::table::MixTable;
 use super::{MixTensor, fallback};
 use formats::codec::BlockType;
 
@@ -20,7 +19,7 @@ pub fn levels(tensor: &MixTensor<'_>, ty: BlockType) -> [BlockType; LEVELS] {
     let mut levels = [ty; LEVELS];
     let mut last = ty;
     for (level, step) in levels[1..].iter_mut().zip(STEPS) {
-        let stand_in = fallback(MixTable::get(), tensor, step, String::new());
+        let stand_in = fallback(tensor, step, String::new());
         let finer = |ty: &BlockType| (bits(last) + LEAST..bits(tensor.base)).contains(&bits(*ty));
         last = stand_in.ok().map(|found| found.0).filter(finer).unwrap_or(last);
         *level = last;

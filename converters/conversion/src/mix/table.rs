@@ -136,7 +136,6 @@ pub(super) struct MixTable {
     pub(super) roles: Vec<(MixRole, Vec<NamePattern>)>,
     pub(super) rules: Vec<MixRule>,
     pub(super) raises: Vec<MixRule>,
-    pub(super) fallbacks: Vec<(Vec<BlockType>, BlockType)>,
 }
 
 impl MixTable {
@@ -179,10 +178,6 @@ impl MixTable {
             "raise" => {
                 let rule = self.rule(rest)?;
                 self.raises.push(rule);
-            }
-            "fallback" => {
-                let (from, to) = rest.split_once("->")?;
-                self.fallbacks.push((types(from)?, BlockType::parse(to.trim())?));
             }
             _ => return None,
         }

@@ -4,30 +4,41 @@
 //! each, then for each 8 bytes with value `j` low and `j + 8` high. Both count E2M1 in halves, so decoding
 //! halves the scale.
 
-use super::Codec;
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, peak};
 use super::nibbles::{join4, split4};
+use super::nvfp4;
 use super::rounding::cut;
 
-pub(super) const MXFP4: Codec = Codec {
-    encode: |numbers, _, _, out| {
+pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
+    levels: Some(|block, to| to.set(half_e8m0(block[0]), &split4(&block[1..]), entry)),
+    scales: ScaleRule::Exponent(0),
+    error: Some(0.114),
+    e2m1: Some(32),
+    file_types: &[FileType::new("MXFP4_MOE", 38)],
+    encode: Some(|numbers, _, _, out| {
         for (x, block) in blocks::<32, 17>(numbers, out) {
             let e = exponent(peak(x).abs());
             block[0] = e;
             let scale = half_e8m0(e);
             join4(&x.map(|x| nearest_half(x, scale)), &mut block[1..]);
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<17, 32>(bytes, out, |block, out| {
             let scale = half_e8m0(block[0]);
             *out = split4(&block[1..]).map(|q| HALVES[q as usize & 15] * scale);
         });
-    },
+    }),
+    ..BlockDeclaration::new("MXFP4", 39, 32, 17)
 };
 
-pub(super) const NVFP4: Codec = Codec {
-    encode: |numbers, _, _, out| {
+pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
+    error: Some(0.0949),
+    e2m1: Some(16),
+    factored: Some(nvfp4::FACTORED),
+    file_types: &[FileType::kept("NVFP4", 39)],
+    encode: Some(|numbers, _, _, out| {
         for (x, block) in blocks::<64, 36>(numbers, out) {
             let (scales, bytes) = block.split_at_mut(4);
             let groups = x.as_chunks::<16>().0.iter().zip(bytes.as_chunks_mut::<8>().0);
@@ -40,8 +51,8 @@ pub(super) const NVFP4: Codec = Codec {
                 }
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<36, 64>(bytes, out, |block, out| {
             let (scales, bytes) = block.split_at(4);
             let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(bytes.as_chunks::<8>().0);
@@ -53,7 +64,8 @@ pub(super) const NVFP4: Codec = Codec {
                 }
             }
         });
-    },
+    }),
+    ..BlockDeclaration::new("NVFP4", 40, 64, 36)
 };
 
 /// E2M1 in halves; the sign is the fourth bit, and both zeros are 0.

@@ -3,7 +3,8 @@
 //! IQ4_NL: `d` (f16), `qs[16]` for 32 values. IQ4_XS: `d`, `scales_h` (u16), `scales_l[4]`, `qs[128]` for
 //! 256 values in 8 groups with scales of 6 bits. `qs` as in Q4_0.
 
-use super::Codec;
+use super::BlockType;
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
@@ -12,8 +13,12 @@ use super::nibbles::{join4, split4};
 use super::rounding::nearest;
 use super::search::TINY;
 
-pub(super) const IQ4_NL: Codec = Codec {
-    encode: |numbers, row, importance, out| match importance {
+pub(super) const IQ4_NL: BlockDeclaration = BlockDeclaration {
+    levels: Some(|block, to| to.set(get_f16(block, 0), &split4(&block[2..]), entry)),
+    scales: ScaleRule::F16(&[0]),
+    error: Some(0.0755),
+    file_types: &[FileType::new("IQ4_NL", 25)],
+    encode: Some(|numbers, row, importance, out| match importance {
         None => {
             for (x, block) in blocks::<32, 18>(numbers, out) {
                 encode_nl(x, None, block);
@@ -25,17 +30,23 @@ pub(super) const IQ4_NL: Codec = Codec {
                 encode_nl(x, Some(importance), block);
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<18, 32>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
             *out = split4(&block[2..]).map(|q| d * value(q));
         });
-    },
+    }),
+    ..BlockDeclaration::new("IQ4_NL", 20, 32, 18)
 };
 
-pub(super) const IQ4_XS: Codec = Codec {
-    encode: |numbers, row, importance, out| match importance {
+pub(super) const IQ4_XS: BlockDeclaration = BlockDeclaration {
+    levels: Some(levels_xs),
+    scales: ScaleRule::F16(&[0]),
+    error: Some(0.0768),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[FileType::new("IQ4_XS", 30)],
+    encode: Some(|numbers, row, importance, out| match importance {
         None => {
             for (x, block) in blocks::<256, 136>(numbers, out) {
                 encode_xs(x, None, block);
@@ -47,8 +58,8 @@ pub(super) const IQ4_XS: Codec = Codec {
                 encode_xs(x, Some(importance), block);
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<136, 256>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
             let high = u16::from_le_bytes([block[2], block[3]]);
@@ -60,7 +71,8 @@ pub(super) const IQ4_XS: Codec = Codec {
                 *out = split4(bytes).map(|q| scale * value(q));
             }
         });
-    },
+    }),
+    ..BlockDeclaration::new("IQ4_XS", 23, 256, 136)
 };
 
 /// Values of the levels (`kvalues_iq4nl`).
@@ -79,7 +91,7 @@ pub(super) fn entry(level: u8) -> i8 {
 pub(super) fn levels_xs(block: &[u8], to: &mut Levels) {
     to.d = get_f16(block, 0);
     let high = u16::from_le_bytes([block[2], block[3]]);
-    to.groups32(std::array::from_fn(|j| {
+    to.scales32(std::array::from_fn(|j| {
         let low = block[4 + j / 2] >> (4 * (j % 2)) & 15;
         (low as i8 | ((high >> (2 * j) & 3) as i8) << 4) - 32
     }));

@@ -4,9 +4,6 @@
 //! `d * scale * level - dmin * min`, each product rounded to f32, which is what [`super::decode`] returns.
 
 use super::BlockType;
-use super::crumbs::split2;
-use super::layout::get_f16;
-use super::nibbles::{split4, split5};
 
 /// Most values of a block.
 const BLOCK: usize = 256;
@@ -33,7 +30,7 @@ impl Default for Levels {
 }
 
 impl Levels {
-    /// Returns the values of the first `count` levels.
+    /// Writes the values of as many levels as there is room for.
     pub fn values(&self, out: &mut [f32]) {
         for (at, (out, &level)) in out.iter_mut().zip(&self.levels).enumerate() {
             let scale = self.d * f32::from(self.scales[at / 16]);
@@ -41,9 +38,26 @@ impl Levels {
         }
     }
 
-    /// Sets the scale of the 32 values of a group.
-    fn scale32(&mut self, group: usize, scale: i8) {
-        self.scales[2 * group..2 * group + 2].fill(scale);
+    /// Sets levels with one scale.
+    pub(super) fn set(&mut self, d: f32, codes: &[u8], level: impl Fn(u8) -> i8) {
+        self.d = d;
+        for (to, &code) in self.levels.iter_mut().zip(codes) {
+            *to = level(code);
+        }
+    }
+
+    /// Sets levels with one scale and a number that is added to all.
+    pub(super) fn set_shifted(&mut self, d: f32, shift: f32, codes: &[u8]) {
+        self.set(d, codes, u8::cast_signed);
+        self.dmin = -shift;
+        self.mins.fill(1);
+    }
+
+    /// Sets the scales of eight groups of 32 values.
+    pub(super) fn scales32(&mut self, scales: [i8; 8]) {
+        for (two, scale) in self.scales.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
+            two.fill(scale);
+        }
     }
 }
 
@@ -56,63 +70,11 @@ pub fn levels(ty: BlockType, block: &[u8], to: &mut Levels) -> bool {
     to.scales.fill(1);
     to.mins.fill(0);
     to.dmin = 0.0;
-    match ty {
-        BlockType::Q40 => {
-            small(to, get_f16(block, 0), &split4(&block[2..]), |q| q.cast_signed() - 8)
-        }
-        BlockType::Q50 => {
-            small(to, get_f16(block, 0), &split5(&block[2..]), |q| q.cast_signed() - 16)
-        }
-        BlockType::Q41 | BlockType::Q51 => {
-            let levels =
-                if ty == BlockType::Q41 { split4(&block[4..]) } else { split5(&block[4..]) };
-            small(to, get_f16(block, 0), &levels, u8::cast_signed);
-            to.dmin = -get_f16(block, 2);
-            to.mins.fill(1);
-        }
-        BlockType::Q80 => small(to, get_f16(block, 0), &block[2..], u8::cast_signed),
-        BlockType::Iq4Nl => small(to, get_f16(block, 0), &split4(&block[2..]), super::iq4::entry),
-        BlockType::Mxfp4 => {
-            small(to, super::fp4::half_e8m0(block[0]), &split4(&block[1..]), super::fp4::entry);
-        }
-        BlockType::Iq4Xs => super::iq4::levels_xs(block, to),
-        BlockType::Q2K => super::q2_k::levels(block, to),
-        BlockType::Q3K => super::q3_k::levels(block, to),
-        BlockType::Q4K => super::q4_k::levels::<144>(block, to),
-        BlockType::Q5K => super::q4_k::levels::<176>(block, to),
-        BlockType::Q6K => super::q6_k::levels(block, to),
-        BlockType::Tq20 => {
-            to.d = get_f16(block, 64);
-            to.levels = split2(&block[..64]).map(|trit| trit.cast_signed() - 1);
-        }
-        BlockType::Q10 | BlockType::Q20 => {
-            let bits = if ty == BlockType::Q10 { 1 } else { 2 };
-            to.d = get_f16(block, 0);
-            for (at, level) in to.levels[..ty.elements()].iter_mut().enumerate() {
-                let field = block[2 + at * bits / 8] >> (at * bits % 8) & ((1 << bits) - 1);
-                *level =
-                    if bits == 1 { 2 * field.cast_signed() - 1 } else { field.cast_signed() - 1 };
-            }
-        }
-        _ => return false,
+    let read = ty.declaration().levels;
+    if let Some(read) = read {
+        read(block, to);
     }
-    true
-}
-
-fn small(to: &mut Levels, d: f32, levels: &[u8], level: impl Fn(u8) -> i8) {
-    to.d = d;
-    for (to, &from) in to.levels.iter_mut().zip(levels) {
-        *to = level(from);
-    }
-}
-
-impl Levels {
-    /// Sets the scales and levels of eight groups of 32 values.
-    pub(super) fn groups32(&mut self, scales: [i8; 8]) {
-        for (group, scale) in scales.into_iter().enumerate() {
-            self.scale32(group, scale);
-        }
-    }
+    read.is_some()
 }
 
 #[cfg(test)]

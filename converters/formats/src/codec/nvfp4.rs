@@ -1,10 +1,12 @@
 //! NVFP4 with a scale for the whole tensor, which ggml's own quantizer omits. Without it, tensors of small
 //! values have block scales that E4M3 can hardly distinguish.
 
+use super::declaration::FactorCodec;
 use super::fp4::{half_e4m3, nearest_half};
 use super::layout::{blocks, peak};
-use super::{BlockType, Error, lengths};
-use crate::numbers::{self, first_not_finite};
+use crate::numbers;
+
+pub(super) const FACTORED: FactorCodec = FactorCodec { encode, factor };
 
 /// Magnitudes of E2M1 that the largest value of a group can have, the likeliest first.
 const MAGNITUDES: [f32; 7] = [6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5];
@@ -13,19 +15,12 @@ const MAGNITUDES: [f32; 7] = [6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5];
 const ROUNDING: f32 = 4e-7;
 
 /// Returns the tensor scale for values up to `peak`: it gives the largest block the largest scale.
-pub fn nvfp4_factor(peak: f32) -> f32 {
+fn factor(peak: f32) -> f32 {
     let factor = peak / (numbers::F8_E4M3_MAX * numbers::F4_E2M1_MAX);
     if factor.is_normal() { factor } else { 1.0 }
 }
 
-/// Encodes values as NVFP4 blocks that are multiplied by `factor` on reading. Values that came from such
-/// blocks and that factor are reproduced exactly; others are rounded to the nearest.
-pub fn encode_nvfp4(numbers: &[f32], factor: f32, out: &mut [u8]) -> Result<(), Error> {
-    const TY: BlockType = BlockType::Nvfp4;
-    lengths(TY, numbers.len(), out.len())?;
-    if let Some(at) = first_not_finite(numbers) {
-        return Err(Error::NotFinite { ty: TY, at, value: numbers[at].to_string() });
-    }
+fn encode(numbers: &[f32], factor: f32, out: &mut [u8]) {
     for (x, block) in blocks::<64, 36>(numbers, out) {
         let (scales, bytes) = block.split_at_mut(4);
         let groups = x.as_chunks::<16>().0.iter().zip(bytes.as_chunks_mut::<8>().0);
@@ -39,7 +34,6 @@ pub fn encode_nvfp4(numbers: &[f32], factor: f32, out: &mut [u8]) -> Result<(), 
             }
         }
     }
-    Ok(())
 }
 
 /// Returns the scale of a group: one that reproduces every value, else the one that maps the largest to 6.
@@ -62,7 +56,11 @@ fn scale(x: &[f32; 16]) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::decode;
+    use crate::codec::{BlockType, Error, decode, encode_factored};
+
+    fn encode_nvfp4(numbers: &[f32], factor: f32, out: &mut [u8]) -> Result<(), Error> {
+        encode_factored(BlockType::Nvfp4, numbers, factor, out)
+    }
 
     fn random(seed: &mut u32) -> u32 {
         *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -101,7 +99,7 @@ mod tests {
             .collect();
         for size in [1.0, 2e-2, 2e-3, 1e-6] {
             let numbers: Vec<f32> = normal.iter().map(|x| x * size).collect();
-            let factor = nvfp4_factor(numbers.iter().fold(0.0, |most, x| most.max(x.abs())));
+            let factor = factor(numbers.iter().fold(0.0, |most, x| most.max(x.abs())));
             let (mut bytes, mut back) = (vec![0; 6400 / 64 * 36], vec![0.0; 6400]);
             encode_nvfp4(&numbers, factor, &mut bytes).unwrap();
             decode(BlockType::Nvfp4, &bytes, &mut back).unwrap();
@@ -118,7 +116,7 @@ mod tests {
         let mut out = [1; 36];
         assert!(encode_nvfp4(&[f32::NAN; 64], 1.0, &mut out).is_err());
         assert!(encode_nvfp4(&[0.0; 63], 1.0, &mut out).is_err());
-        encode_nvfp4(&[0.0; 64], nvfp4_factor(0.0), &mut out).unwrap();
+        encode_nvfp4(&[0.0; 64], factor(0.0), &mut out).unwrap();
         assert_eq!(out, [0; 36]);
     }
 }

@@ -1,33 +1,77 @@
 //! Formats without blocks: F32, F16, BF16; and, read only, F64 and integers.
 
-use super::{BlockType, Codec, DecodeFn};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use crate::numbers;
+use registry::dtype::Dtype;
 
-pub(super) const F32: Codec = Codec {
-    encode: |numbers, _, _, out| write(numbers, out, f32::to_le_bytes),
-    decode: |bytes, out| read(bytes, out, f32::from_le_bytes),
+pub(super) const F32: BlockDeclaration = BlockDeclaration {
+    plain: Some(Dtype::F32),
+    scales: ScaleRule::Number(|bytes| f32::from_le_bytes(first(bytes)).into()),
+    file_types: &[FileType::new("F32", 0)],
+    encode: Some(|numbers, _, _, out| write(numbers, out, f32::to_le_bytes)),
+    decode: Some(|bytes, out| read(bytes, out, f32::from_le_bytes)),
+    ..BlockDeclaration::new("F32", 0, 1, 4)
 };
 
-pub(super) const F16: Codec = Codec {
-    encode: |numbers, _, _, out| write(numbers, out, |x| numbers::f32_to_f16(x).to_le_bytes()),
-    decode: |bytes, out| read(bytes, out, |bits| numbers::f16_to_f32(u16::from_le_bytes(bits))),
+pub(super) const F16: BlockDeclaration = BlockDeclaration {
+    plain: Some(Dtype::F16),
+    scales: ScaleRule::F16(&[0]),
+    file_types: &[FileType::new("F16", 1)],
+    encode: Some(|numbers, _, _, out| {
+        write(numbers, out, |x| numbers::f32_to_f16(x).to_le_bytes());
+    }),
+    decode: Some(|bytes, out| {
+        read(bytes, out, |bits| numbers::f16_to_f32(u16::from_le_bytes(bits)));
+    }),
+    ..BlockDeclaration::new("F16", 1, 1, 2)
 };
 
-pub(super) const BF16: Codec = Codec {
-    encode: |numbers, _, _, out| write(numbers, out, |x| numbers::f32_to_bf16(x).to_le_bytes()),
-    decode: |bytes, out| read(bytes, out, |bits| numbers::bf16_to_f32(u16::from_le_bytes(bits))),
+pub(super) const BF16: BlockDeclaration = BlockDeclaration {
+    plain: Some(Dtype::Bf16),
+    scales: ScaleRule::Number(|bytes| {
+        numbers::bf16_to_f32(u16::from_le_bytes(first(bytes))).into()
+    }),
+    file_types: &[FileType::new("BF16", 32)],
+    encode: Some(|numbers, _, _, out| {
+        write(numbers, out, |x| numbers::f32_to_bf16(x).to_le_bytes());
+    }),
+    decode: Some(|bytes, out| {
+        read(bytes, out, |bits| numbers::bf16_to_f32(u16::from_le_bytes(bits)));
+    }),
+    ..BlockDeclaration::new("BF16", 30, 1, 2)
 };
 
-/// Returns the decoder of a format that cannot be encoded; values are rounded to the nearest f32.
-pub(super) fn decoder(ty: BlockType) -> Option<DecodeFn> {
-    Some(match ty {
-        BlockType::I8 => |bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32),
-        BlockType::I16 => |bytes, out| read(bytes, out, |bits| i16::from_le_bytes(bits) as f32),
-        BlockType::I32 => |bytes, out| read(bytes, out, |bits| i32::from_le_bytes(bits) as f32),
-        BlockType::I64 => |bytes, out| read(bytes, out, |bits| i64::from_le_bytes(bits) as f32),
-        BlockType::F64 => |bytes, out| read(bytes, out, |bits| f64::from_le_bytes(bits) as f32),
-        _ => return None,
-    })
+// Types that are read alone; values are rounded to the nearest f32.
+
+pub(super) const I8: BlockDeclaration = BlockDeclaration {
+    decode: Some(|bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32)),
+    ..BlockDeclaration::new("I8", 24, 1, 1)
+};
+
+pub(super) const I16: BlockDeclaration = BlockDeclaration {
+    decode: Some(|bytes, out| read(bytes, out, |bits| i16::from_le_bytes(bits) as f32)),
+    ..BlockDeclaration::new("I16", 25, 1, 2)
+};
+
+pub(super) const I32: BlockDeclaration = BlockDeclaration {
+    decode: Some(|bytes, out| read(bytes, out, |bits| i32::from_le_bytes(bits) as f32)),
+    ..BlockDeclaration::new("I32", 26, 1, 4)
+};
+
+pub(super) const I64: BlockDeclaration = BlockDeclaration {
+    decode: Some(|bytes, out| read(bytes, out, |bits| i64::from_le_bytes(bits) as f32)),
+    ..BlockDeclaration::new("I64", 27, 1, 8)
+};
+
+pub(super) const F64: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::Number(|bytes| f64::from_le_bytes(first(bytes))),
+    decode: Some(|bytes, out| read(bytes, out, |bits| f64::from_le_bytes(bits) as f32)),
+    ..BlockDeclaration::new("F64", 28, 1, 8)
+};
+
+/// Returns the bytes of the only value of a block.
+fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
 fn write<const N: usize>(numbers: &[f32], out: &mut [u8], bits: impl Fn(f32) -> [u8; N]) {

@@ -2,16 +2,22 @@
 //!
 //! `scales[16]` (scale in the low half, minimum in the high half), `qs[64]`, `d`, `dmin` (f16).
 
-use super::Codec;
+use super::BlockType;
 use super::crumbs::{join2, split2};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
 use super::levels::Levels;
 use super::q4_1::ladder;
 use super::rounding::nearest;
 use super::search::{Ladder, positive};
 
-pub(super) const Q2_K: Codec = Codec {
-    encode: |numbers, row, importance, out| match importance {
+pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
+    levels: Some(levels),
+    scales: ScaleRule::F16(&[80, 82]),
+    error: Some(0.297),
+    fallback: Some(BlockType::Q40),
+    file_types: &[FileType::new("Q2_K", 10), FileType::new("Q2_K_S", 21)],
+    encode: Some(|numbers, row, importance, out| match importance {
         None => {
             for (x, block) in blocks::<256, 84>(numbers, out) {
                 plain(x, block);
@@ -23,8 +29,8 @@ pub(super) const Q2_K: Codec = Codec {
                 weighted(x, importance, block);
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<84, 256>(bytes, out, |block, out| {
             let (d, dmin) = (get_f16(block, 80), get_f16(block, 82));
             let levels = split2(&block[16..80]);
@@ -34,7 +40,8 @@ pub(super) const Q2_K: Codec = Codec {
                 *x = group.map(|q| scale * q as f32 - min);
             }
         });
-    },
+    }),
+    ..BlockDeclaration::new("Q2_K", 10, 256, 84)
 };
 
 /// Reads a block as levels.

@@ -3,8 +3,9 @@
 //! `hmask[32]` (bit `k` of byte `m`: third bit of number `32 k + m`), `qs[64]` (the other two),
 //! `scales[12]`, `d` (f16).
 
-use super::Codec;
+use super::BlockType;
 use super::crumbs::{join2, split2};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
@@ -13,8 +14,17 @@ use super::q2_k::pairs;
 use super::rounding::nearest;
 use super::search::{descend, signed};
 
-pub(super) const Q3_K: Codec = Codec {
-    encode: |numbers, row, importance, out| match importance {
+pub(super) const Q3_K: BlockDeclaration = BlockDeclaration {
+    levels: Some(levels),
+    scales: ScaleRule::F16(&[108]),
+    error: Some(0.151),
+    fallback: Some(BlockType::Q40),
+    file_types: &[
+        FileType::new("Q3_K_L", 13),
+        FileType::new("Q3_K_M", 12),
+        FileType::new("Q3_K_S", 11),
+    ],
+    encode: Some(|numbers, row, importance, out| match importance {
         None => {
             for (x, block) in blocks::<256, 110>(numbers, out) {
                 plain(x, block);
@@ -26,8 +36,8 @@ pub(super) const Q3_K: Codec = Codec {
                 weighted(x, importance, block);
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<110, 256>(bytes, out, |block, out| {
             let d = get_f16(block, 108);
             let levels = split2(&block[32..96]);
@@ -42,7 +52,8 @@ pub(super) const Q3_K: Codec = Codec {
                 }
             }
         });
-    },
+    }),
+    ..BlockDeclaration::new("Q3_K", 11, 256, 110)
 };
 
 /// Reads a block as levels.

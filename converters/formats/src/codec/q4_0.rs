@@ -3,7 +3,7 @@
 //! `d` (f16), for Q5_0 `qh[4]` (bit `j`: fifth bit of number `j`), then `qs[16]` with number `j`
 //! in the low half of byte `j` and number `j + 16` in the high half.
 
-use super::Codec;
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
     blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
@@ -11,24 +11,38 @@ use super::nibbles::{join4, join5, split4, split5};
 use super::rounding::cut;
 use super::search::signed;
 
-pub(super) const Q4_0: Codec = Codec {
-    encode: |numbers, row, importance, out| encode::<18>(numbers, row, importance, out),
-    decode: |bytes, out| {
+pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
+    levels: Some(|block, to| {
+        to.set(get_f16(block, 0), &split4(&block[2..]), |q| q.cast_signed() - 8)
+    }),
+    scales: ScaleRule::F16(&[0]),
+    error: Some(0.0859),
+    file_types: &[FileType::new("Q4_0", 2)],
+    encode: Some(encode::<18>),
+    decode: Some(|bytes, out| {
         each_block::<18, 32>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
             *out = split4(&block[2..]).map(|q| (q as i32 - 8) as f32 * d);
         });
-    },
+    }),
+    ..BlockDeclaration::new("Q4_0", 2, 32, 18)
 };
 
-pub(super) const Q5_0: Codec = Codec {
-    encode: |numbers, row, importance, out| encode::<22>(numbers, row, importance, out),
-    decode: |bytes, out| {
+pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
+    levels: Some(|block, to| {
+        to.set(get_f16(block, 0), &split5(&block[2..]), |q| q.cast_signed() - 16)
+    }),
+    scales: ScaleRule::F16(&[0]),
+    error: Some(0.0427),
+    file_types: &[FileType::new("Q5_0", 8)],
+    encode: Some(encode::<22>),
+    decode: Some(|bytes, out| {
         each_block::<22, 32>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
             *out = split5(&block[2..]).map(|q| (q as i32 - 16) as f32 * d);
         });
-    },
+    }),
+    ..BlockDeclaration::new("Q5_0", 6, 32, 22)
 };
 
 /// Blocks of 18 bytes are Q4_0, of 22 Q5_0.

@@ -2,30 +2,44 @@
 //!
 //! `d`, `m` (f16), for Q5_1 `qh[4]`, then `qs[16]`, both as in Q4_0 and Q5_0.
 
-use super::Codec;
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
 use super::nibbles::{join4, join5, split4, split5};
 use super::rounding::cut;
 use super::search::Ladder;
 
-pub(super) const Q4_1: Codec = Codec {
-    encode: |numbers, row, importance, out| encode::<20>(numbers, row, importance, out),
-    decode: |bytes, out| {
+pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
+    levels: Some(|block, to| {
+        to.set_shifted(get_f16(block, 0), get_f16(block, 2), &split4(&block[4..]))
+    }),
+    scales: ScaleRule::F16(&[0, 2]),
+    error: Some(0.0783),
+    file_types: &[FileType::new("Q4_1", 3)],
+    encode: Some(encode::<20>),
+    decode: Some(|bytes, out| {
         each_block::<20, 32>(bytes, out, |block, out| {
             let (d, m) = (get_f16(block, 0), get_f16(block, 2));
             *out = split4(&block[4..]).map(|q| q as f32 * d + m);
         });
-    },
+    }),
+    ..BlockDeclaration::new("Q4_1", 3, 32, 20)
 };
 
-pub(super) const Q5_1: Codec = Codec {
-    encode: |numbers, row, importance, out| encode::<24>(numbers, row, importance, out),
-    decode: |bytes, out| {
+pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
+    levels: Some(|block, to| {
+        to.set_shifted(get_f16(block, 0), get_f16(block, 2), &split5(&block[4..]))
+    }),
+    scales: ScaleRule::F16(&[0, 2]),
+    error: Some(0.0378),
+    file_types: &[FileType::new("Q5_1", 9)],
+    encode: Some(encode::<24>),
+    decode: Some(|bytes, out| {
         each_block::<24, 32>(bytes, out, |block, out| {
             let (d, m) = (get_f16(block, 0), get_f16(block, 2));
             *out = split5(&block[4..]).map(|q| q as f32 * d + m);
         });
-    },
+    }),
+    ..BlockDeclaration::new("Q5_1", 7, 32, 24)
 };
 
 /// Returns the search parameters of both formats for weighted errors.

@@ -6,19 +6,39 @@
 
 #![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
 
-use super::Codec;
+use super::BlockType;
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
 use super::levels::Levels;
 use super::q2_k::most;
 use super::q4_1::ladder;
 use super::rounding::nearest;
 use super::search::{Ladder, positive};
+use super::simd;
 
-pub(super) const Q4_K: Codec =
-    Codec { encode: encode::<144>, decode: |bytes, out| decode::<144>(bytes, out) };
+pub(super) const Q4_K: BlockDeclaration = BlockDeclaration {
+    levels: Some(levels::<144>),
+    wide: Some(simd::encoder::<simd::Q4K>),
+    scales: ScaleRule::F16(&[0, 2]),
+    error: Some(0.0713),
+    fallback: Some(BlockType::Q50),
+    file_types: &[FileType::new("Q4_K_M", 15), FileType::new("Q4_K_S", 14)],
+    encode: Some(encode::<144>),
+    decode: Some(decode::<144>),
+    ..BlockDeclaration::new("Q4_K", 12, 256, 144)
+};
 
-pub(super) const Q5_K: Codec =
-    Codec { encode: encode::<176>, decode: |bytes, out| decode::<176>(bytes, out) };
+pub(super) const Q5_K: BlockDeclaration = BlockDeclaration {
+    levels: Some(levels::<176>),
+    wide: Some(simd::encoder::<simd::Q5K>),
+    scales: ScaleRule::F16(&[0, 2]),
+    error: Some(0.0361),
+    fallback: Some(BlockType::Q51),
+    file_types: &[FileType::new("Q5_K_M", 17), FileType::new("Q5_K_S", 16)],
+    encode: Some(encode::<176>),
+    decode: Some(decode::<176>),
+    ..BlockDeclaration::new("Q5_K", 13, 256, 176)
+};
 
 /// Blocks of 144 bytes are Q4_K, of 176 Q5_K.
 fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {
@@ -56,7 +76,7 @@ fn decode<const B: usize>(bytes: &[u8], out: &mut [f32]) {
 pub(super) fn levels<const B: usize>(block: &[u8], to: &mut Levels) {
     (to.d, to.dmin) = (get_f16(block, 0), get_f16(block, 2));
     let (scales, mins) = split_scales(&block[4..16]);
-    to.groups32(scales.map(u8::cast_signed));
+    to.scales32(scales.map(u8::cast_signed));
     for (j, min) in mins.into_iter().enumerate() {
         to.mins[2 * j..2 * j + 2].fill(min);
     }

@@ -6,16 +6,24 @@
 
 #![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
 
-use super::Codec;
+use super::BlockType;
 use super::crumbs::{join2, split2};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16, weights_of};
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
 use super::search::{TINY, signed};
+use super::simd;
 
-pub(super) const Q6_K: Codec = Codec {
-    encode: |numbers, row, importance, out| match importance {
+pub(super) const Q6_K: BlockDeclaration = BlockDeclaration {
+    levels: Some(levels),
+    wide: Some(simd::encoder::<simd::Q6K>),
+    scales: ScaleRule::F16(&[208]),
+    error: Some(0.0177),
+    fallback: Some(BlockType::Q80),
+    file_types: &[FileType::new("Q6_K", 18)],
+    encode: Some(|numbers, row, importance, out| match importance {
         None => {
             for (x, block) in blocks::<256, 210>(numbers, out) {
                 encode(x, &x.map(|x| x * x), block);
@@ -27,8 +35,9 @@ pub(super) const Q6_K: Codec = Codec {
                 encode(x, importance, block);
             }
         }
-    },
-    decode,
+    }),
+    decode: Some(decode),
+    ..BlockDeclaration::new("Q6_K", 14, 256, 210)
 };
 
 fn decode(bytes: &[u8], out: &mut [f32]) {

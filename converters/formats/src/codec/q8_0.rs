@@ -2,12 +2,16 @@
 //!
 //! `d` (f16), `qs[32]` (i8).
 
-use super::Codec;
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16};
 use super::rounding::away;
 
-pub(super) const Q8_0: Codec = Codec {
-    encode: |numbers, _, _, out| {
+pub(super) const Q8_0: BlockDeclaration = BlockDeclaration {
+    levels: Some(|block, to| to.set(get_f16(block, 0), &block[2..], u8::cast_signed)),
+    scales: ScaleRule::F16(&[0]),
+    error: Some(0.0054),
+    file_types: &[FileType::new("Q8_0", 7)],
+    encode: Some(|numbers, _, _, out| {
         for (x, block) in blocks::<32, 34>(numbers, out) {
             let d = peak(x).abs() / 127.0;
             let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
@@ -16,13 +20,17 @@ pub(super) const Q8_0: Codec = Codec {
                 *to = away(x * inverse) as u8;
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<34, 32>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
             for (x, &q) in out.iter_mut().zip(&block[2..]) {
                 *x = q.cast_signed() as f32 * d;
             }
         });
-    },
+    }),
+    ..BlockDeclaration::new("Q8_0", 8, 32, 34)
 };
+
+/// Q8_1: form of activations while a model runs; no file has it.
+pub(super) const Q8_1: BlockDeclaration = BlockDeclaration::new("Q8_1", 9, 32, 36);

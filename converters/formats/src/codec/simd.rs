@@ -15,31 +15,25 @@ mod q6_k;
 mod signed;
 mod sums;
 
-use super::{BlockType, EncodeFn};
+use super::EncodeFn;
 pub use lanes::LaneCount;
+pub(super) use lanes::SimdEncoder;
 use lanes::{Simd, Width};
+pub(super) use q4_k::{Q4K, Q5K};
+pub(super) use q6_k::Q6K;
 pub use sums::{ErrorSums, sums};
 
-/// Returns the encoder of a format for a number of lanes, if there is one besides the scalar one.
+/// Returns the encoder compiled for a number of lanes; none for one lane, or if the CPU lacks them.
 ///
 /// Decoders have none: the compiler vectorizes them, and memory bandwidth limits them.
-pub(super) fn encoder(ty: BlockType, lanes: LaneCount) -> Option<EncodeFn> {
+pub(super) fn encoder<W: SimdEncoder>(lanes: LaneCount) -> Option<EncodeFn> {
     match lanes {
         LaneCount::One => None,
         #[cfg(target_arch = "x86_64")]
-        LaneCount::Eight => of_width::<avx2::HasAvx2>(ty),
+        LaneCount::Eight => avx2::HasAvx2::encoder::<W>(),
         #[cfg(target_arch = "x86_64")]
-        LaneCount::Sixteen => of_width::<avx512::HasAvx512>(ty),
+        LaneCount::Sixteen => avx512::HasAvx512::encoder::<W>(),
         #[cfg(not(target_arch = "x86_64"))]
-        _ => None,
-    }
-}
-
-fn of_width<W: Width>(ty: BlockType) -> Option<EncodeFn> {
-    match ty {
-        BlockType::Q4K => W::encoder::<q4_k::Q4K>(),
-        BlockType::Q5K => W::encoder::<q4_k::Q5K>(),
-        BlockType::Q6K => W::encoder::<q6_k::Q6K>(),
         _ => None,
     }
 }

@@ -4,13 +4,18 @@
 //! fraction `digits / 243` in 256ths, rounded up, so that multiplying by 3 brings up the digits
 //! one by one. TQ2_0: `qs[64]` as in Q2_K, `d`.
 
-use super::Codec;
+use super::BlockType;
 use super::crumbs::{join2, split2};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, get_f16, peak, put_f16};
 use super::rounding::away;
 
-pub(super) const TQ1_0: Codec = Codec {
-    encode: |numbers, _, _, out| {
+pub(super) const TQ1_0: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[52]),
+    error: Some(0.809),
+    fallback: Some(BlockType::Q40),
+    file_types: &[FileType::new("TQ1_0", 36)],
+    encode: Some(|numbers, _, _, out| {
         for (x, block) in blocks::<256, 54>(numbers, out) {
             let trits = trits(x);
             put_f16(block, 52, peak(x).abs());
@@ -25,8 +30,8 @@ pub(super) const TQ1_0: Codec = Codec {
                 }
             }
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<54, 256>(bytes, out, |block, out| {
             let d = get_f16(block, 52);
             for run in RUNS {
@@ -41,22 +46,31 @@ pub(super) const TQ1_0: Codec = Codec {
                 }
             }
         });
-    },
+    }),
+    ..BlockDeclaration::new("TQ1_0", 34, 256, 54)
 };
 
-pub(super) const TQ2_0: Codec = Codec {
-    encode: |numbers, _, _, out| {
+pub(super) const TQ2_0: BlockDeclaration = BlockDeclaration {
+    levels: Some(|block, to| {
+        to.set(get_f16(block, 64), &split2(&block[..64]), |trit| trit.cast_signed() - 1)
+    }),
+    scales: ScaleRule::F16(&[64]),
+    error: Some(0.809),
+    fallback: Some(BlockType::Q40),
+    file_types: &[FileType::new("TQ2_0", 37)],
+    encode: Some(|numbers, _, _, out| {
         for (x, block) in blocks::<256, 66>(numbers, out) {
             put_f16(block, 64, peak(x).abs());
             join2(&trits(x).map(|trit| trit & 3), &mut block[..64]);
         }
-    },
-    decode: |bytes, out| {
+    }),
+    decode: Some(|bytes, out| {
         each_block::<66, 256>(bytes, out, |block, out| {
             let d = get_f16(block, 64);
             *out = split2(&block[..64]).map(|trit| (trit as i32 - 1) as f32 * d);
         });
-    },
+    }),
+    ..BlockDeclaration::new("TQ2_0", 35, 256, 66)
 };
 
 /// Bytes whose digits are values `first + m + n * stride`.

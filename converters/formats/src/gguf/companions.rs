@@ -46,17 +46,17 @@ pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) 
 }
 
 impl GgufFile {
-    /// True if a tensor is a companion of an NVFP4 tensor.
+    /// True if a tensor is a companion of a tensor whose type has factors.
     pub fn is_companion(&self, name: &str) -> bool {
         let stem = ENDS.iter().find_map(|end| name.strip_suffix(end));
         let of = |stem: &str| self.info(&format!("{stem}.weight")).map(|info| info.ty);
-        stem.and_then(of) == Some(BlockType::Nvfp4)
+        stem.and_then(of).is_some_and(BlockType::has_factor)
     }
 
     /// Returns the factors of a tensor's matrices, besides the block scales: one for all, or one per
     /// matrix.
     pub fn factors(&self, info: &GgufTensor) -> Result<Option<Vec<f32>>, Error> {
-        let stem = info.name.strip_suffix(".weight").filter(|_| info.ty == BlockType::Nvfp4);
+        let stem = info.name.strip_suffix(".weight").filter(|_| info.ty.has_factor());
         let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };
         let Some(scale) = self.info(&name) else { return Ok(None) };
         let matrices: usize = info.shape.iter().rev().skip(2).product();

@@ -4,23 +4,36 @@ use super::lattice::{IQ1, LatticePlace, Pick, level};
 use super::search::{errors, nearest_point};
 use super::split::{self, SHIFT, Split, VALUES};
 use super::{BLOCK, encode_blocks, grids, larger, mean_square};
-use crate::codec::Codec;
+use crate::codec::BlockType;
+use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, error_weights, get_f16, put_f16};
 use crate::codec::rounding::nearest;
 use crate::numbers::{f16_to_f32, f32_to_f16};
 
 /// Bytes: scale, 32 low bytes of indices, then per 32 values a word of 4 x 3 high bits, 3 bits of scale and
 /// the direction of the shift.
-pub(in crate::codec) const IQ1_S: Codec = Codec {
-    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_s),
-    decode: |bytes, x| each_block(bytes, x, decode_s),
+pub(in crate::codec) const IQ1_S: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Required,
+    error: Some(0.486),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[FileType::new("IQ1_S", 24)],
+    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
+    decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
+    ..BlockDeclaration::new("IQ1_S", 19, 256, 50)
 };
 
 /// Bytes: 32 low bytes of indices, 32 times 3 high bits and the direction of the shift, then 4
 /// words of 4 x 3 bits of scale and a quarter of the block's scale.
-pub(in crate::codec) const IQ1_M: Codec = Codec {
-    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_m),
-    decode: |bytes, x| each_block(bytes, x, decode_m),
+pub(in crate::codec) const IQ1_M: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::Number(|block| block_scale(words(&block[48..])).into()),
+    importance: ImportanceNeed::Advised,
+    error: Some(0.584),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[FileType::new("IQ1_M", 31)],
+    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_m)),
+    decode: Some(|bytes, x| each_block(bytes, x, decode_m)),
+    ..BlockDeclaration::new("IQ1_M", 29, 256, 56)
 };
 
 /// Search result for a part of `M` values.
@@ -170,15 +183,23 @@ fn encode_m(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 
 }
 
 fn decode_m(bytes: &[u8; 56], x: &mut [f32; BLOCK]) {
-    let words = [0, 2, 4, 6].map(|at| u16::from_le_bytes([bytes[48 + at], bytes[49 + at]]));
-    let bits = (0..4).fold(0, |bits, k| bits | (words[k] >> 12) << (4 * k));
-    let scale = f16_to_f32(bits);
+    let words = words(&bytes[48..]);
+    let scale = block_scale(words);
     for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let of_part = words[at / 8] >> (3 * (at / 2 % 4)) & 7;
         let high = bytes[32 + at / 2] >> (4 * (at % 2)) & 15;
         let index = bytes[at] as usize | (high as usize & 7) << 8;
         write(x, scale * f32::from(2 * of_part + 1), grids::IQ1[index], high & 8 != 0);
     }
+}
+
+fn words(bytes: &[u8]) -> [u16; 4] {
+    [0, 2, 4, 6].map(|at| u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// Returns the block's scale, an f16 in the upper quarters of its words.
+fn block_scale(words: [u16; 4]) -> f32 {
+    f16_to_f32((0..4).fold(0, |bits, k| bits | (words[k] >> 12) << (4 * k)))
 }
 
 fn weights<const M: usize>(x: &[f32; M], importance: Option<&[f32; M]>, mean: f32) -> [f32; M] {

@@ -3,19 +3,35 @@
 use super::lattice::{self, level};
 use super::search::{self, SearchParams, SecondSearch};
 use super::{BLOCK, encode_blocks, grids, signs};
-use crate::codec::Codec;
+use crate::codec::BlockType;
+use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, get_f16};
 
 /// Bytes: scale, 64 indices, then per 32 values a word of 4 x 7 signs and 4 bits of scale.
-pub(in crate::codec) const IQ3_XXS: Codec = Codec {
-    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs),
-    decode: |bytes, x| each_block(bytes, x, decode_xxs),
+pub(in crate::codec) const IQ3_XXS: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Advised,
+    error: Some(0.213),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[FileType::new("IQ3_XXS", 23)],
+    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs)),
+    decode: Some(|bytes, x| each_block(bytes, x, decode_xxs)),
+    ..BlockDeclaration::new("IQ3_XXS", 18, 256, 98)
 };
 
 /// Bytes: scale, 64 low bytes of indices, 64 high bits, 256 signs, 8 scales of 4 bits.
-pub(in crate::codec) const IQ3_S: Codec = Codec {
-    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_s),
-    decode: |bytes, x| each_block(bytes, x, decode_s),
+pub(in crate::codec) const IQ3_S: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    error: Some(0.166),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[
+        FileType::new("IQ3_M", 27),
+        FileType::new("IQ3_S", 26),
+        FileType::new("IQ3_XS", 22),
+    ],
+    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
+    decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
+    ..BlockDeclaration::new("IQ3_S", 21, 256, 110)
 };
 
 const RULE_XXS: SearchParams<4> = SearchParams {

@@ -3,26 +3,45 @@
 use super::lattice::{self, level};
 use super::search::{self, SearchParams, SecondSearch};
 use super::{BLOCK, encode_blocks, grids, signs};
-use crate::codec::Codec;
+use crate::codec::BlockType;
+use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, get_f16};
 use crate::codec::search::TINY;
 
 /// Bytes: scale, then per 32 values 4 indices and a word of 4 x 7 signs and 4 bits of scale.
-pub(in crate::codec) const IQ2_XXS: Codec = Codec {
-    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs),
-    decode: |bytes, x| each_block(bytes, x, decode_xxs),
+pub(in crate::codec) const IQ2_XXS: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Required,
+    error: Some(0.343),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[FileType::new("IQ2_XXS", 19)],
+    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs)),
+    decode: Some(|bytes, x| each_block(bytes, x, decode_xxs)),
+    ..BlockDeclaration::new("IQ2_XXS", 16, 256, 66)
 };
 
 /// Bytes: scale, then 32 words of 9 bits of index and 7 signs, then 16 scales of 4 bits.
-pub(in crate::codec) const IQ2_XS: Codec = Codec {
-    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_xs),
-    decode: |bytes, x| each_block(bytes, x, decode_xs),
+pub(in crate::codec) const IQ2_XS: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Required,
+    error: Some(0.299),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[FileType::new("IQ2_S", 28), FileType::new("IQ2_XS", 20)],
+    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xs)),
+    decode: Some(|bytes, x| each_block(bytes, x, decode_xs)),
+    ..BlockDeclaration::new("IQ2_XS", 17, 256, 74)
 };
 
 /// Bytes: scale, 32 low bytes of indices, 32 signs, 32 high pairs of bits, 16 scales of 4 bits.
-pub(in crate::codec) const IQ2_S: Codec = Codec {
-    encode: |x, row, importance, out| encode_blocks(x, row, importance, out, encode_s),
-    decode: |bytes, x| each_block(bytes, x, decode_s),
+pub(in crate::codec) const IQ2_S: BlockDeclaration = BlockDeclaration {
+    scales: ScaleRule::F16(&[0]),
+    importance: ImportanceNeed::Advised,
+    error: Some(0.265),
+    fallback: Some(BlockType::Iq4Nl),
+    file_types: &[FileType::new("IQ2_M", 29)],
+    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
+    decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
+    ..BlockDeclaration::new("IQ2_S", 22, 256, 82)
 };
 
 const RULE_XXS: SearchParams<8> = SearchParams {

@@ -47,7 +47,7 @@ impl LaneCount {
 }
 
 /// Encoder of a format, to be compiled for a width. It must be inlined into its caller.
-pub(super) trait SimdEncoder {
+pub(in crate::codec) trait SimdEncoder {
     fn encode<S: Simd>(
         simd: S,
         numbers: &[f32],
@@ -66,7 +66,7 @@ pub(super) trait Width {
 /// Proof that the CPU supports a vector width, with the operations on its vectors.
 ///
 /// Every operation acts on each lane like the operator of f32; comparisons with NaN are false.
-pub(super) trait Simd: Copy {
+pub(in crate::codec) trait Simd: Copy {
     const LANES: usize;
     /// Vector with an f32 per lane.
     type F: Copy

@@ -10,9 +10,9 @@ use crate::codec::q4_1::ladder;
 use crate::codec::q4_k::{self, ScalesAndMins};
 
 /// Encoder of both formats, distinguished by the bytes of a block.
-pub(super) struct AffineEncoder<const B: usize>;
-pub(super) type Q4K = AffineEncoder<144>;
-pub(super) type Q5K = AffineEncoder<176>;
+pub(in crate::codec) struct AffineEncoder<const B: usize>;
+pub(in crate::codec) type Q4K = AffineEncoder<144>;
+pub(in crate::codec) type Q5K = AffineEncoder<176>;
 
 impl<const B: usize> SimdEncoder for AffineEncoder<B> {
     #[inline(always)]

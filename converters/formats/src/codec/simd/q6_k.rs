@@ -8,7 +8,7 @@ use super::lanes::{Simd, SimdEncoder};
 use super::signed::{SignedLanes, signed};
 use crate::codec::q6_k;
 
-pub(super) struct Q6K;
+pub(in crate::codec) struct Q6K;
 
 impl SimdEncoder for Q6K {
     #[inline(always)]
