@@ -13,7 +13,7 @@ use super::search::signed;
 
 pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
-        to.set(get_f16(block, 0), &split4(&block[2..]), |q| q.cast_signed() - 8)
+        to.set(get_f16(block, 0), &split4(&block[2..]), |q| q.cast_signed() - 8);
     }),
     scales: ScaleRule::F16(&[0]),
     error: Some(0.0859),
@@ -30,7 +30,7 @@ pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
 
 pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
-        to.set(get_f16(block, 0), &split5(&block[2..]), |q| q.cast_signed() - 16)
+        to.set(get_f16(block, 0), &split5(&block[2..]), |q| q.cast_signed() - 16);
     }),
     scales: ScaleRule::F16(&[0]),
     error: Some(0.0427),

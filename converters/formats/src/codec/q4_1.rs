@@ -10,7 +10,7 @@ use super::search::Ladder;
 
 pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
-        to.set_shifted(get_f16(block, 0), get_f16(block, 2), &split4(&block[4..]))
+        to.set_shifted(get_f16(block, 0), get_f16(block, 2), &split4(&block[4..]));
     }),
     scales: ScaleRule::F16(&[0, 2]),
     error: Some(0.0783),
@@ -27,7 +27,7 @@ pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
 
 pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
-        to.set_shifted(get_f16(block, 0), get_f16(block, 2), &split5(&block[4..]))
+        to.set_shifted(get_f16(block, 0), get_f16(block, 2), &split5(&block[4..]));
     }),
     scales: ScaleRule::F16(&[0, 2]),
     error: Some(0.0378),

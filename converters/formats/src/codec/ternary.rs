@@ -52,7 +52,7 @@ pub(super) const TQ1_0: BlockDeclaration = BlockDeclaration {
 
 pub(super) const TQ2_0: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
-        to.set(get_f16(block, 64), &split2(&block[..64]), |trit| trit.cast_signed() - 1)
+        to.set(get_f16(block, 64), &split2(&block[..64]), |trit| trit.cast_signed() - 1);
     }),
     scales: ScaleRule::F16(&[64]),
     error: Some(0.809),

@@ -192,7 +192,9 @@ impl LayoutVisitor for TileRun<'_> {
                 for (row, out) in out.iter_mut().enumerate().take(rows) {
                     let out = &mut out[..columns];
                     if weight.factor() != 1.0 {
-                        out.iter_mut().for_each(|out| *out *= weight.factor());
+                        for out in out.iter_mut() {
+                            *out *= weight.factor();
+                        }
                     }
                     finish(out, bias, *round);
                     let at = (first + row) * weight.outputs() + column;
@@ -263,7 +265,7 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>
                         L::zero()
                     },
                 );
-                for r in 0..R {
+                for (r, total) in sums.iter_mut().enumerate() {
                     let at = r * of.steps + step;
                     let x = codes.add(r * inputs + step * STEP + group * form.group);
                     let mut sum = if unsigned::<L>(&form) {
@@ -281,10 +283,10 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>
                         };
                     }
                     let both = L::mul(weight, L::splat(*x_scales.add(at)));
-                    sums[r] = L::fma(L::to_float(sum), both, sums[r]);
+                    *total = L::fma(L::to_float(sum), both, *total);
                     if form.mins {
                         let x_sum = L::splat(*x_sums.add(at * groups + group));
-                        sums[r] = L::minus(min, x_sum, sums[r]);
+                        *total = L::minus(min, x_sum, *total);
                     }
                 }
             }

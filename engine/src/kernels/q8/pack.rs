@@ -225,7 +225,7 @@ fn pack_scales(
     let at = factors + step * form.scale_bytes();
     let mut put = |at: usize, bytes: &[u8]| scales[at..at + bytes.len()].copy_from_slice(bytes);
     if form.scale == ScaleFormat::Int {
-        if step % SUPER == 0 {
+        if step.is_multiple_of(SUPER) {
             let at = at - form.factor_bytes();
             put(at + 4 * lane, &block.d.to_le_bytes());
             if form.mins {
