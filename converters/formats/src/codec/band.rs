@@ -3,7 +3,7 @@
 use super::BlockType;
 
 /// Returns the root mean squared error over the root mean square, for normally distributed values. An
-/// importance matrix is used only if the format requires one (`tests/bands.rs`). Weights with outliers lose
+/// importance matrix is used only if the format requires one (`tests/it/bands.rs` of `onboard-conversion`). Weights with outliers lose
 /// more. Returns none for formats that are exact or nearly so.
 pub fn expected_error(ty: BlockType) -> Option<f64> {
     Some(match ty {
