@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
-use engine::{Chunk, NoProbe, Options, Rounds, Want};
-use models::config::Config;
-use models::coverage::Coverage;
-use models::draft::{self, Draft};
+use engine::{Chunk, InputRounding, NoProbe, OutputRows, SessionOptions};
+use models::config::ConfigFile;
+use models::coverage::TensorCoverage;
+use models::draft::{self, SpecDraft};
+use models::local_model::LocalModel;
 use models::specs::Specs;
-use models::target::Target;
-use models::{Folder, is_gguf, open};
-use parity::mutate::{Book, Fate, MutateOptions};
+use models::{CheckpointFolder, is_gguf, open};
+use parity::mutate::{Fate, MutateOptions, MutationReport};
 use parity::quantized::is_quantized;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::file;
 
-use crate::card::{Card, Evidence, Outcome, Weights};
-use crate::findings::{check_error, engine_error, model_error, tell};
+use crate::card::{Card, ProofResults, ProofStatus, WeightsSummary};
+use crate::findings::{check_error, engine_error, model_error, reported_error};
 use crate::parity_check;
 use crate::reference::{beside, no_reference, open_dump};
 use crate::specs;
-use crate::target::{self, Choice, Which};
+use crate::target::{self, ModelArgs, SpecArgs};
 use crate::term::{Tone, paint};
-use crate::text::{Table, count, plural};
-use crate::{Ended, annotate, parity_mutate, schema, term, write};
+use crate::text::{TextTable, count, plural};
+use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
 
 /// Matches or drafts a spec, builds the model, runs it and proves it against its reference
 #[derive(Debug, Args)]
@@ -41,11 +41,11 @@ Examples:
   onboard add-model FILE.gguf --reference DUMP   a GGUF file; what its types cost is said in place of a proof
 
 Exit codes: 0 proven, 1 differs, 2 could not run or nothing to prove it with.")]
-pub(crate) struct AddModel {
+pub(crate) struct AddModelArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// Draft a spec that extends this one, even if another matches
     #[arg(long, value_name = "SPEC", conflicts_with = "spec")]
     like: Option<PathBuf>,
@@ -66,22 +66,22 @@ pub(crate) struct AddModel {
     threads: Option<usize>,
 }
 
-impl AddModel {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl AddModelArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         if is_gguf(&self.which.model) {
             return self.file();
         }
         let folder = target::folder(&self.which)?;
-        let out = self.out(&folder.name);
+        let out = self.card_folder(&folder.name);
         let (target, drafted) = self.target(&folder, &out)?;
         let checkpoint = target.checkpoint()?;
-        let coverage = Coverage::of(&target.model, &checkpoint);
-        self.introduce(&target, drafted.as_ref())?;
+        let coverage = TensorCoverage::of(&target.model, &checkpoint);
+        self.print_model(&target, drafted.as_ref())?;
         target::covered(&coverage, &target.dir)?;
-        self.say("weights", &coverage.summary());
+        self.print_progress("weights", &coverage.summary());
         let nonfinite = target.nonfinite()?;
         if !nonfinite.is_empty() {
-            return Err(tell(&nonfinite, "the weights cannot be used"));
+            return Err(reported_error(&nonfinite, "the weights cannot be used"));
         }
         self.smoke(&target)?;
         let reference = self.reference.clone().or_else(|| beside(&target.dir));
@@ -89,39 +89,43 @@ impl AddModel {
             Some(path) => Some(self.compare(&target, path)?),
             None => None,
         };
-        let weights = Weights { coverage: Some(coverage), fingerprint: target.fingerprint()? };
+        let weights =
+            WeightsSummary { coverage: Some(coverage), fingerprint: target.fingerprint()? };
         let book = match (&reference, &report) {
             (Some(path), Some(report)) if self.measure && report.verdict() != Verdict::Fail => {
-                Some(self.mistakes(&target, path)?)
+                Some(self.measure_mutants(&target, path)?)
             }
             _ => None,
         };
-        let evidence = Evidence { report: report.as_ref(), book: book.as_ref() };
-        self.conclude(&target, weights, evidence, &out)
+        let evidence = ProofResults { report: report.as_ref(), book: book.as_ref() };
+        self.write_card(&target, weights, evidence, &out)
     }
 
     /// Measures the check with injected mistakes.
-    fn mistakes(&self, target: &Target, reference: &Path) -> Result<Book> {
+    fn measure_mutants(&self, target: &LocalModel, reference: &Path) -> Result<MutationReport> {
         let (_, dump) = open_dump(&target.dir, Some(reference))?;
         let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
         let book = parity_mutate::measure(target, &dump, &options)?;
         let count = |fate| book.outcomes.iter().filter(|outcome| outcome.fate == fate).count();
         let (caught, missed) = (count(Fate::Caught), count(Fate::Missed));
-        self.say("mistakes", &format!("{caught} of {} are caught", caught + missed));
+        self.print_progress("mistakes", &format!("{caught} of {} are caught", caught + missed));
         Ok(book)
     }
 
     /// Checks a GGUF file, which is opened only if every tensor is recognized.
-    fn file(&self) -> Result<Ended> {
+    fn file(&self) -> Result<CommandOutcome> {
         let target = target::open(&self.which, &self.choice)?;
         ensure!(
             self.like.is_none(),
             "--like drafts a spec for a checkpoint; a GGUF file has none to draft from"
         );
-        let file = formats::gguf::File::open(&target.dir)?;
-        self.introduce(&target, None)?;
+        let file = formats::gguf::GgufFile::open(&target.dir)?;
+        self.print_model(&target, None)?;
         let tensors = plural(file.tensors().len(), "tensor");
-        self.say("weights", &format!("{tensors} of the file, each as its keys and spec say"));
+        self.print_progress(
+            "weights",
+            &format!("{tensors} of the file, each as its keys and spec say"),
+        );
         self.smoke(&target)?;
         let reference = self.reference.clone().or_else(|| beside(&target.dir));
         if let Some(reference) = &reference
@@ -132,28 +136,34 @@ impl AddModel {
                 target.dir.display()
             ));
             let (which, choice) = (self.which.clone(), self.choice.clone());
-            return parity_check::Check::of_file(which, choice, reference, self.json).run();
+            return parity_check::ParityCheckArgs::of_file(which, choice, reference, self.json)
+                .run();
         }
         let report = match &reference {
             Some(path) => Some(self.compare(&target, path)?),
             None => None,
         };
-        let weights = Weights { coverage: None, fingerprint: target.fingerprint()? };
-        let out = self.out(&target.name);
-        self.conclude(&target, weights, Evidence { report: report.as_ref(), book: None }, &out)
+        let weights = WeightsSummary { coverage: None, fingerprint: target.fingerprint()? };
+        let out = self.card_folder(&target.name);
+        self.write_card(
+            &target,
+            weights,
+            ProofResults { report: report.as_ref(), book: None },
+            &out,
+        )
     }
 
     /// Returns the folder of the card.
-    fn out(&self, name: &str) -> PathBuf {
+    fn card_folder(&self, name: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| Path::new("onboard-out").join(name))
     }
 
     /// Prints the spec and the model.
-    fn introduce(&self, target: &Target, drafted: Option<&Draft>) -> Result<()> {
-        self.say("spec", &spec_line(target, drafted));
+    fn print_model(&self, target: &LocalModel, drafted: Option<&SpecDraft>) -> Result<()> {
+        self.print_progress("spec", &spec_line(target, drafted));
         let graph = &target.model.graph;
         let (_, parameters) = target.extent()?;
-        self.say(
+        self.print_progress(
             "model",
             &format!(
                 "{}, {}, {}, {} parameters",
@@ -167,18 +177,18 @@ impl AddModel {
     }
 
     /// Writes the card and prints the result.
-    fn conclude(
+    fn write_card(
         &self,
-        target: &Target,
-        weights: Weights,
-        evidence: Evidence<'_>,
+        target: &LocalModel,
+        weights: WeightsSummary,
+        evidence: ProofResults<'_>,
         out: &Path,
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         let report = evidence.report;
         let outcome = match report.map(Report::verdict) {
-            None => Outcome::NotProven,
-            Some(Verdict::Fail) => Outcome::Differs,
-            Some(Verdict::Pass | Verdict::Skip) => Outcome::Proven,
+            None => ProofStatus::NotProven,
+            Some(Verdict::Fail) => ProofStatus::Differs,
+            Some(Verdict::Pass | Verdict::Skip) => ProofStatus::Proven,
         };
         let card = Card::new(target, weights, evidence, outcome)?;
         let paths = [("card.md", card.markdown()), ("card.json", card.json())];
@@ -190,33 +200,33 @@ impl AddModel {
         } else {
             term::print("")?;
             match report {
-                Some(report) if outcome == Outcome::Differs => {
+                Some(report) if outcome == ProofStatus::Differs => {
                     term::print(&parity::report::text(report))?;
                 }
                 Some(report) => {
                     term::print(&card_table(report))?;
-                    report.notes.iter().for_each(|note| self.say("note", note));
+                    report.notes.iter().for_each(|note| self.print_progress("note", note));
                 }
                 None => {}
             }
-            self.say("verdict", &verdict_line(outcome, report));
-            self.say("card", &out.join("card.md").display().to_string());
+            self.print_progress("verdict", &verdict_line(outcome, report));
+            self.print_progress("card", &out.join("card.md").display().to_string());
         }
-        if outcome == Outcome::NotProven {
+        if outcome == ProofStatus::NotProven {
             term::note(&format!("nothing was proven: {}", no_reference(&target.dir)));
         }
         if let Some(report) = report {
             annotate::report(report, &target.model);
         }
         Ok(match outcome {
-            Outcome::Proven => Ended::Well,
-            Outcome::Differs => Ended::Differs,
-            Outcome::NotProven => Ended::CouldNotRun,
+            ProofStatus::Proven => CommandOutcome::Ok,
+            ProofStatus::Differs => CommandOutcome::Differs,
+            ProofStatus::NotProven => CommandOutcome::CouldNotRun,
         })
     }
 
     /// Prints a line of progress: to stdout, unless JSON is requested.
-    fn say(&self, what: &str, text: &str) {
+    fn print_progress(&self, what: &str, text: &str) {
         let line = format!("{what:<8} {text}");
         if self.json {
             term::note(&line);
@@ -227,8 +237,12 @@ impl AddModel {
     }
 
     /// Opens the checkpoint with the given spec, a matching one, or a drafted one.
-    fn target(&self, folder: &Folder, out: &Path) -> Result<(Target, Option<Draft>)> {
-        let config = Config::of_folder(&folder.dir).map_err(model_error)?;
+    fn target(
+        &self,
+        folder: &CheckpointFolder,
+        out: &Path,
+    ) -> Result<(LocalModel, Option<SpecDraft>)> {
+        let config = ConfigFile::of_folder(&folder.dir).map_err(model_error)?;
         let mut specs = specs::open(self.choice.specs.as_deref())?;
         let matching = match (&self.choice.spec, &self.like) {
             (Some(spec), _) => Some(specs.named(spec).map_err(model_error)?),
@@ -247,9 +261,15 @@ impl AddModel {
     }
 
     /// Writes a draft for a config that no spec matches; an error lists what is left to complete.
-    fn draft(&self, specs: &mut Specs, config: &Config, dir: &Path, out: &Path) -> Result<Draft> {
+    fn draft(
+        &self,
+        specs: &mut Specs,
+        config: &ConfigFile,
+        dir: &Path,
+        out: &Path,
+    ) -> Result<SpecDraft> {
         let checkpoint = Checkpoint::open(dir).context("cannot read the weights")?;
-        let options = draft::Options { like: self.like.as_deref(), out };
+        let options = draft::DraftOptions { like: self.like.as_deref(), out };
         let draft = draft::draft(specs, config, &checkpoint, options).map_err(model_error)?;
         let (path, text) = (draft.path.display(), commented(&draft, dir));
         let kept = draft.path.is_file() && file::read(&draft.path, file::SPEC)? != text.as_bytes();
@@ -264,7 +284,7 @@ impl AddModel {
         if draft.is_whole() {
             return Ok(draft);
         }
-        let Draft { base, used, tensors, findings, .. } = &draft;
+        let SpecDraft { base, used, tensors, findings, .. } = &draft;
         let said = format!(
             "no spec matches the architecture `{}`. {} `{base}`, which explains {used} of {tensors} tensors; the \
              draft `{path}` extends it and lists what is left. Complete it (`onboard help spec` explains the \
@@ -278,26 +298,29 @@ impl AddModel {
             },
             self.which.model.display(),
         );
-        Err(tell(findings, &said))
+        Err(reported_error(findings, &said))
     }
 
     /// Runs a few tokens in the checkpoint's own dtype: prefill, then decode.
-    fn smoke(&self, target: &Target) -> Result<()> {
+    fn smoke(&self, target: &LocalModel) -> Result<()> {
         target::check_dtypes(target, &[target.dtype()])?;
-        let options =
-            Options { dtype: target.dtype(), threads: self.threads, ..Options::default() };
+        let options = SessionOptions {
+            dtype: target.dtype(),
+            threads: self.threads,
+            ..SessionOptions::default()
+        };
         let engine = crate::engines::native()?;
         let mut session = engine.open(&target::source(target), &options).map_err(engine_error)?;
         let vocab = target.model.vocab;
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
         let slot = session.open_slot();
         let (first, rest) = tokens.split_at(3);
-        session.step(&[Chunk { slot, tokens: first, want: Want::All }], &mut NoProbe)?;
+        session.step(&[Chunk { slot, tokens: first, rows: OutputRows::All }], &mut NoProbe)?;
         for token in rest {
-            let chunk = Chunk { slot, tokens: std::slice::from_ref(token), want: Want::All };
+            let chunk = Chunk { slot, tokens: std::slice::from_ref(token), rows: OutputRows::All };
             session.step(&[chunk], &mut NoProbe)?;
         }
-        self.say(
+        self.print_progress(
             "runs",
             &format!(
                 "prefill of {} tokens, decode of {}, in {}",
@@ -309,7 +332,7 @@ impl AddModel {
         Ok(())
     }
 
-    fn compare(&self, target: &Target, path: &Path) -> Result<Report> {
+    fn compare(&self, target: &LocalModel, path: &Path) -> Result<Report> {
         let dump = Dump::open(path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let wanted: Vec<Dtype> = dump.runs();
@@ -322,18 +345,18 @@ impl AddModel {
             // A file's bytes differ from those of its source checkpoint, and it has no quantization
             // schemes.
             options.same_model = false;
-            options.rounds = Some(Rounds::None);
+            options.rounds = Some(InputRounding::None);
         }
         let engine = crate::engines::native()?;
         let report = parity::check(engine.as_ref(), &target::source(target), &dump, &options)
             .map_err(check_error)?;
-        self.say("compared", &format!("with {} in {names}", report.subject.producer));
+        self.print_progress("compared", &format!("with {} in {names}", report.subject.producer));
         Ok(report)
     }
 }
 
 /// Returns the text of a drafted spec with a comment for its reader.
-fn commented(draft: &Draft, dir: &Path) -> String {
+fn commented(draft: &SpecDraft, dir: &Path) -> String {
     let folder =
         dir.file_name().map_or_else(|| "a checkpoint".into(), |name| name.to_string_lossy());
     let advice = format!(
@@ -344,7 +367,7 @@ fn commented(draft: &Draft, dir: &Path) -> String {
     format!("{}\n{}{}", schema::LINE, draft.comment(&folder, &advice), draft.body)
 }
 
-fn spec_line(target: &Target, drafted: Option<&Draft>) -> String {
+fn spec_line(target: &LocalModel, drafted: Option<&SpecDraft>) -> String {
     match drafted {
         Some(draft) => format!("{} (drafted: extends {})", target.spec.name, draft.base),
         None if target.spec.builtin => format!("{} (built in)", target.spec.name),
@@ -352,19 +375,19 @@ fn spec_line(target: &Target, drafted: Option<&Draft>) -> String {
     }
 }
 
-fn verdict_line(outcome: Outcome, report: Option<&Report>) -> String {
+fn verdict_line(outcome: ProofStatus, report: Option<&Report>) -> String {
     let gates: usize =
         report.map_or(0, |report| report.runs.iter().map(|run| run.gates.len()).sum());
     match outcome {
-        Outcome::Proven => format!("{}: {gates} gates hold", paint(Tone::Good, "proven")),
-        Outcome::Differs => paint(Tone::Bad, "differs"),
-        Outcome::NotProven => paint(Tone::Strong, "not proven"),
+        ProofStatus::Proven => format!("{}: {gates} gates hold", paint(Tone::Good, "proven")),
+        ProofStatus::Differs => paint(Tone::Bad, "differs"),
+        ProofStatus::NotProven => paint(Tone::Strong, "not proven"),
     }
 }
 
 /// Formats the results as a table, one line per run and phase.
 fn card_table(report: &Report) -> String {
-    let mut table = Table::new(&[2, 3, 4, 5, 6]);
+    let mut table = TextTable::new(&[2, 3, 4, 5, 6]);
     table.row(["dtype", "phase", "rows", "|dlogp|", "bound", "mean", "KL", "verdict"]);
     for run in &report.runs {
         for phase in &run.phases {

@@ -15,7 +15,7 @@ use crate::term;
 
 /// Format of findings and failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum FindingFormat {
     // Without comments for clap: they would make every command's help long.
     Text,
     Github,
@@ -23,7 +23,7 @@ pub(crate) enum Format {
 
 /// Flag that every command has.
 #[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct Asked {
+pub(crate) struct FormatArgs {
     /// Form of findings and failures; `github` adds annotations for GitHub Actions
     #[arg(
         long,
@@ -32,25 +32,25 @@ pub(crate) struct Asked {
         default_value = "text",
         hide_default_value = true
     )]
-    format: Format,
+    format: FindingFormat,
 }
 
 static GITHUB: AtomicBool = AtomicBool::new(false);
 
-impl Asked {
+impl FormatArgs {
     /// Sets the format for everything that follows.
     pub(crate) fn install(self) {
-        GITHUB.store(self.format == Format::Github, Ordering::Relaxed);
+        GITHUB.store(self.format == FindingFormat::Github, Ordering::Relaxed);
     }
 }
 
-fn wanted() -> bool {
+fn is_github() -> bool {
     GITHUB.load(Ordering::Relaxed)
 }
 
 /// Annotates findings at their source locations.
 pub(crate) fn findings(findings: &[Finding]) {
-    for finding in findings.iter().filter(|_| wanted()) {
+    for finding in findings.iter().filter(|_| is_github()) {
         let level = match finding.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -65,14 +65,14 @@ pub(crate) fn findings(findings: &[Finding]) {
 
 /// Annotates an error that has no source location.
 pub(crate) fn error(said: &str) {
-    if wanted() {
+    if is_github() {
         term::note(&command("error", None, "onboard", said));
     }
 }
 
 /// Annotates each run that differs with its first divergence, at the call of the spec that makes it.
 pub(crate) fn report(report: &Report, model: &Model) {
-    if !wanted() {
+    if !is_github() {
         return;
     }
     for run in report.runs.iter().filter(|run| run.verdict() == Verdict::Fail) {

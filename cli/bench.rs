@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use engine::{Chunk, NoProbe, Options, Session, Want};
+use engine::{Chunk, NoProbe, OutputRows, Session, SessionOptions};
 use registry::dtype::Dtype;
 use serde_json::json;
 
 use crate::findings::engine_error;
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::text::{Table, bytes, count};
-use crate::{Ended, term};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::text::{TextTable, bytes, count};
+use crate::{CommandOutcome, term};
 
 mod draft;
 
@@ -28,11 +28,11 @@ Examples:
 
 Each test runs once to warm up and then -r times; t/s is the mean ± standard deviation.
 `onboard synth` makes a checkpoint of any size to measure with.")]
-pub(crate) struct Bench {
+pub(crate) struct BenchArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// Tokens of the prefill test; 0 leaves it out; default: 512, or all that the model handles
     #[arg(short, value_name = "N")]
     p: Option<usize>,
@@ -65,8 +65,8 @@ pub(crate) struct Bench {
     json: bool,
 }
 
-impl Bench {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl BenchArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         ensure!(self.repetitions > 0, "-r must be at least 1");
         ensure!(self.p != Some(0) || self.n > 0, "-p and -n are both 0: nothing to measure");
         let target = target::open(&self.which, &self.choice)?;
@@ -75,14 +75,14 @@ impl Bench {
         let (size, parameters) = target.extent()?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
-        let options = Options {
+        let options = SessionOptions {
             dtype,
             poison: false,
             drafts: self.draft.is_some(),
             ranks: self.tensor_parallel,
-            rollback: Options::default().rollback.max(usize::from(self.k)),
+            rollback: SessionOptions::default().rollback.max(usize::from(self.k)),
             threads: self.threads,
-            ..Options::default()
+            ..SessionOptions::default()
         };
         let begun = Instant::now();
         let mut session = crate::engines::native()?
@@ -95,7 +95,7 @@ impl Bench {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = self.threads.unwrap_or_else(cores);
         let mut rows = Vec::new();
-        let mut table = Table::new(&[1, 2, 4, 6]);
+        let mut table = TextTable::new(&[1, 2, 4, 6]);
         table.row(["model", "size", "params", "dtype", "threads", "test", "t/s"]);
         let tests = [(prompt, 0, format!("pp{prompt}")), (0, self.n, format!("tg{}", self.n))];
         for (prefill, decode, test) in tests.into_iter().filter(|(p, n, _)| p + n > 0) {
@@ -129,13 +129,13 @@ impl Bench {
                 "peak_memory_bytes": peak_memory(),
             });
             term::print(&serde_json::to_string_pretty(&whole)?)?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         term::print(&table.markdown())?;
         if let Some(peak) = peak_memory() {
             term::print(&format!("\npeak memory: {}", bytes(peak)))?;
         }
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 
     /// Measures tokens per second of each repetition, after one warm-up run.
@@ -155,14 +155,19 @@ impl Bench {
             if prefill > 0 {
                 let tokens: Vec<u32> = (0..prefill).map(token).collect();
                 begun = Instant::now();
-                session.step(&[Chunk { slot, tokens: &tokens, want: Want::Last }], &mut NoProbe)?;
+                session.step(
+                    &[Chunk { slot, tokens: &tokens, rows: OutputRows::Last }],
+                    &mut NoProbe,
+                )?;
             } else {
-                session
-                    .step(&[Chunk { slot, tokens: &[token(0)], want: Want::Last }], &mut NoProbe)?;
+                session.step(
+                    &[Chunk { slot, tokens: &[token(0)], rows: OutputRows::Last }],
+                    &mut NoProbe,
+                )?;
                 begun = Instant::now();
                 for n in 0..decode {
                     session.step(
-                        &[Chunk { slot, tokens: &[token(n + 1)], want: Want::Last }],
+                        &[Chunk { slot, tokens: &[token(n + 1)], rows: OutputRows::Last }],
                         &mut NoProbe,
                     )?;
                 }

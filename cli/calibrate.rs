@@ -4,19 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use engine::{Chunk, NoProbe, Options, Want, Watch};
-use models::target::Target;
+use engine::{Chunk, InputObserver, NoProbe, OutputRows, SessionOptions};
+use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 
 use crate::findings::engine_error;
 use crate::target;
-use crate::{term, voice};
+use crate::{term, token_io};
 
 /// Default number of tokens in a chunk, unless the model handles fewer.
 const CHUNK: usize = 512;
 
 /// Tokens of a text, cut into chunks.
-pub(crate) struct Text {
+pub(crate) struct ChunkedText {
     tokens: Vec<u32>,
     /// First token of every chunk, if texts have one.
     begin: Option<u32>,
@@ -26,11 +26,11 @@ pub(crate) struct Text {
     pub(crate) count: usize,
 }
 
-impl Text {
+impl ChunkedText {
     /// Reads a text with the tokenizer beside the model, or takes `ids` if there is no text. The incomplete
     /// chunk at the end is dropped.
     pub(crate) fn read(
-        target: &Target,
+        target: &LocalModel,
         text: Option<&Path>,
         ids: &[u32],
         chunk: Option<usize>,
@@ -70,19 +70,19 @@ impl Text {
     /// Runs every chunk in a slot of its own.
     pub(crate) fn run(
         &self,
-        target: &Target,
-        watch: Arc<dyn Watch>,
+        target: &LocalModel,
+        watch: Arc<dyn InputObserver>,
         (dtype, threads): (Dtype, Option<usize>),
-        want: Want,
+        rows: OutputRows,
     ) -> Result<()> {
         target::check_dtypes(target, &[dtype])?;
-        let options = Options {
+        let options = SessionOptions {
             dtype,
             threads,
             // Fused kernels do not expose the inputs of their matrices.
             rewrites: false,
-            watch: Some(watch),
-            ..Options::default()
+            observer: Some(watch),
+            ..SessionOptions::default()
         };
         let mut session = crate::engines::native()?
             .open(&target::source(target), &options)
@@ -90,7 +90,7 @@ impl Text {
         let bar = term::count_bar(self.count as u64, "chunks");
         for chunk in self.chunks() {
             let slot = session.open_slot();
-            session.step(&[Chunk { slot, tokens: &chunk, want }], &mut NoProbe)?;
+            session.step(&[Chunk { slot, tokens: &chunk, rows }], &mut NoProbe)?;
             session.release(slot)?;
             bar.inc(1);
         }
@@ -100,8 +100,8 @@ impl Text {
 }
 
 /// Returns the tokens of a text, and the first token of every chunk.
-fn encode(target: &Target, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
-    let tokenizer = voice::tokenizer(target.home())?;
+fn encode(target: &LocalModel, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
+    let tokenizer = token_io::tokenizer(target.home())?;
     let text = registry::file::read_text(text, registry::file::TEXT)?;
     let ids = |text: &str, special| -> Result<Vec<u32>> { Ok(tokenizer.encode(text, special)?) };
     // The first token of a text with special tokens, if it is missing without them.

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use models::coverage::Coverage;
-use models::target::Target;
+use models::coverage::TensorCoverage;
+use models::local_model::LocalModel;
 use parity::gate::{Gate, Mode};
-use parity::mutate::{Book, Fate, tally};
+use parity::mutate::{Fate, MutationReport, counts};
 use parity::{Report, Verdict};
 use registry::dtype::Dtype;
 use serde_json::{Value, json};
 
-use crate::text::{Table, bytes};
+use crate::text::{TextTable, bytes};
 
 /// Overall result of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ProofStatus {
     /// All comparisons agree.
     Proven,
     /// A comparison differs.
@@ -25,7 +25,7 @@ pub(crate) enum Outcome {
     NotProven,
 }
 
-impl Outcome {
+impl ProofStatus {
     fn word(self) -> &'static str {
         match self {
             Self::Proven => "proven",
@@ -38,26 +38,26 @@ impl Outcome {
 /// Verification card. It contains no time and no local path: the same inputs give the same card.
 #[derive(Debug)]
 pub(crate) struct Card<'a> {
-    outcome: Outcome,
+    outcome: ProofStatus,
     facts: BTreeMap<&'static str, Value>,
-    coverage: Option<Coverage>,
-    evidence: Evidence<'a>,
+    coverage: Option<TensorCoverage>,
+    evidence: ProofResults<'a>,
 }
 
 /// Results of the comparisons.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Evidence<'a> {
+pub(crate) struct ProofResults<'a> {
     /// Comparison of the model with its reference; none without a reference.
     pub report: Option<&'a Report>,
     /// Measurement of the check with injected mistakes; none if not requested.
-    pub book: Option<&'a Book>,
+    pub book: Option<&'a MutationReport>,
 }
 
 /// Weights that a card describes.
 #[derive(Debug)]
-pub(crate) struct Weights {
+pub(crate) struct WeightsSummary {
     /// Pairs of weights and tensors; none for a GGUF file, which has rules of its own.
-    pub coverage: Option<Coverage>,
+    pub coverage: Option<TensorCoverage>,
     /// Hash that identifies all bytes.
     pub fingerprint: String,
 }
@@ -65,14 +65,14 @@ pub(crate) struct Weights {
 impl<'a> Card<'a> {
     /// Collects the facts.
     pub(crate) fn new(
-        target: &Target,
-        weights: Weights,
-        evidence: Evidence<'a>,
-        outcome: Outcome,
+        target: &LocalModel,
+        weights: WeightsSummary,
+        evidence: ProofResults<'a>,
+        outcome: ProofStatus,
     ) -> Result<Self> {
         let model = &target.model;
         let (size, parameters) = target.extent()?;
-        let Weights { coverage, fingerprint } = weights;
+        let WeightsSummary { coverage, fingerprint } = weights;
         let states: Vec<Value> = model
             .graph
             .states
@@ -107,7 +107,7 @@ impl<'a> Card<'a> {
             "model": self.facts,
             "coverage": self.coverage,
             "parity": parity,
-            "mistakes": self.evidence.book.map(|book| json!({ "counts": tally(book), "missed": missed(book) })),
+            "mistakes": self.evidence.book.map(|book| json!({ "counts": counts(book), "missed": missed_mutants(book) })),
         });
         serde_json::to_string_pretty(&card).expect("a value is JSON") + "\n"
     }
@@ -121,7 +121,7 @@ impl<'a> Card<'a> {
         let spec = &self.facts["spec"];
         let word = |key: &str| spec[key].as_str().unwrap_or_default().to_owned();
         let size = self.facts["bytes"].as_u64().unwrap_or_default();
-        let mut table = Table::new(&[]);
+        let mut table = TextTable::new(&[]);
         table.row(["fact", "value"]);
         table.row(["verdict".to_owned(), format!("**{}**", self.outcome.word())]);
         table.row(["architecture".to_owned(), fact("architecture")]);
@@ -144,7 +144,7 @@ impl<'a> Card<'a> {
             ),
             Some(report) => {
                 text.push_str(&compared(report));
-                text.push_str(&mistakes(self.evidence.book));
+                text.push_str(&caught_mutants(self.evidence.book));
             }
         }
         text
@@ -152,13 +152,13 @@ impl<'a> Card<'a> {
 }
 
 /// Lists injected mistakes that changed values and passed.
-fn missed(book: &Book) -> Vec<Value> {
+fn missed_mutants(book: &MutationReport) -> Vec<Value> {
     let missed = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Missed);
     missed.map(|o| json!({ "mistake": o.mutant, "dtype": o.dtype.name() })).collect()
 }
 
 /// Counts the mistakes that the check catches, and lists the names of the others.
-fn mistakes(book: Option<&Book>) -> String {
+fn caught_mutants(book: Option<&MutationReport>) -> String {
     let mut text = String::from("\n## Mistakes that the check catches\n\n");
     let Some(book) = book else {
         text.push_str(
@@ -166,9 +166,9 @@ fn mistakes(book: Option<&Book>) -> String {
         );
         return text;
     };
-    let mut table = Table::new(&[2, 3]);
+    let mut table = TextTable::new(&[2, 3]);
     table.row(["kind", "dtype", "caught", "missed"]);
-    for row in tally(book).iter().filter(|row| row.caught + row.missed > 0) {
+    for row in counts(book).iter().filter(|row| row.caught + row.missed > 0) {
         let (kind, dtype) = (row.class.name().to_owned(), row.dtype.to_string());
         table.row([kind, dtype, row.caught.to_string(), row.missed.to_string()]);
     }
@@ -189,7 +189,7 @@ fn verdict(verdict: Verdict) -> &'static str {
 
 fn compared(report: &Report) -> String {
     let mut text = String::from("## Log-probabilities\n\n");
-    let mut table = Table::new(&[2, 3, 4, 5, 6, 7]);
+    let mut table = TextTable::new(&[2, 3, 4, 5, 6, 7]);
     table.row(["dtype", "phase", "rows", "dlogp", "bound", "mean", "KL", "top-1", "verdict"]);
     for run in &report.runs {
         for phase in &run.phases {
@@ -207,11 +207,11 @@ fn compared(report: &Report) -> String {
         }
     }
     text.push_str(&table.markdown());
-    text.push_str(&reach(report));
+    text.push_str(&op_coverage(report));
     text.push_str(&gates(report));
     if !report.schedules.is_empty() {
         text.push_str("\n## Schedules\n\n");
-        let mut table = Table::new(&[2, 3, 4]);
+        let mut table = TextTable::new(&[2, 3, 4]);
         table.row(["dtype", "schedule", "steps", "max dlogp", "bound", "verdict"]);
         for row in &report.schedules {
             table.row([
@@ -232,8 +232,8 @@ fn compared(report: &Report) -> String {
 }
 
 /// Describes reach and strength of the comparisons of single ops.
-fn reach(report: &Report) -> String {
-    let mut table = Table::new(&[]);
+fn op_coverage(report: &Report) -> String {
+    let mut table = TextTable::new(&[]);
     table.row([
         "dtype",
         "prefill",
@@ -266,7 +266,7 @@ fn reach(report: &Report) -> String {
 }
 
 /// Returns the largest share of a gate's measures in their bounds; above 1, the gate fails.
-fn nearness(gate: &Gate) -> f64 {
+fn bound_ratio(gate: &Gate) -> f64 {
     let shares = gate.bounds.iter().map(|bound| match bound.limit {
         limit if limit > 0.0 => bound.value / limit,
         _ if bound.holds() => 0.0,
@@ -287,7 +287,7 @@ fn gates(report: &Report) -> String {
                 order.push(name.clone());
             }
             let entry = worst.entry((name, run.dtype, gate.mode)).or_insert((0.0, Verdict::Skip));
-            entry.0 = entry.0.max(nearness(gate));
+            entry.0 = entry.0.max(bound_ratio(gate));
             // A pass outranks a skip here, and a failure outranks both.
             entry.1 = match (entry.1, gate.verdict) {
                 (Verdict::Fail, _) | (_, Verdict::Fail) => Verdict::Fail,
@@ -296,7 +296,7 @@ fn gates(report: &Report) -> String {
             };
         }
     }
-    let mut table = Table::new(&[1, 2, 3, 4, 5, 6]);
+    let mut table = TextTable::new(&[1, 2, 3, 4, 5, 6]);
     let columns: Vec<(Dtype, Mode)> = report
         .runs
         .iter()

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use models::config::Config;
-use models::coverage::Coverage;
-use models::{Folder, is_gguf};
+use models::config::ConfigFile;
+use models::coverage::TensorCoverage;
+use models::{CheckpointFolder, is_gguf};
 use registry::diag::Finding;
 use registry::model::Model;
 use registry::ops::OpSet;
 use serde_json::{Value, json};
 
-use crate::findings::{Told, engine_error, gather, model_error, warn};
+use crate::findings::{ReportedError, collect_findings, engine_error, model_error, warn};
 use crate::specs;
-use crate::target::{self, Choice, Which};
-use crate::{Ended, term, text};
+use crate::target::{self, ModelArgs, SpecArgs};
+use crate::{CommandOutcome, term, text};
 
 /// Checks a spec, and with --model that it explains a checkpoint completely
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ Examples:
   onboard check --schema > spec.json     a JSON schema, for editors
 
 All findings come at once; exit code 2 if there is an error among them.")]
-pub(crate) struct Check {
+pub(crate) struct CheckArgs {
     /// The spec: its file, or the name of a known one
     #[arg(value_name = "SPEC", required_unless_present = "schema")]
     spec: Option<PathBuf>,
@@ -49,32 +49,32 @@ pub(crate) struct Check {
     json: bool,
 }
 
-impl Check {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl CheckArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let Some(file) = &self.spec else {
             term::print(&serde_json::to_string_pretty(&registry::schema::schema(
                 &OpSet::builtin(),
             ))?)?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         };
         if !self.json {
-            term::print(&self.said(file)?.text)?;
-            return Ok(Ended::Well);
+            term::print(&self.check_file(file)?.text)?;
+            return Ok(CommandOutcome::Ok);
         }
-        let (checked, findings) = gather(|| self.said(file));
+        let (checked, findings) = collect_findings(|| self.check_file(file));
         let ended = match &checked {
-            Ok(_) => Ended::Well,
-            Err(error) if error.is::<Told>() => Ended::CouldNotRun,
+            Ok(_) => CommandOutcome::Ok,
+            Err(error) if error.is::<ReportedError>() => CommandOutcome::CouldNotRun,
             Err(_) => {
                 checked?;
-                return Ok(Ended::CouldNotRun);
+                return Ok(CommandOutcome::CouldNotRun);
             }
         };
         let whole = json!({
             "schema": "onboard-findings/1",
             "spec": file.display().to_string(),
             "model": self.model.as_ref().map(|model| model.display().to_string()),
-            "verdict": if ended == Ended::Well { "ok" } else { "refused" },
+            "verdict": if ended == CommandOutcome::Ok { "ok" } else { "refused" },
             "coverage": checked.ok().and_then(|said| said.coverage),
             "findings": findings.iter().map(finding).collect::<Vec<_>>(),
         });
@@ -82,24 +82,24 @@ impl Check {
         Ok(ended)
     }
 
-    fn said(&self, file: &Path) -> Result<Said> {
+    fn check_file(&self, file: &Path) -> Result<CheckResult> {
         let mut specs = specs::open(self.specs.as_deref())?;
         let spec = specs.named(file).map_err(model_error)?;
         let mut text = format!("{}: reads as a spec\n", file.display());
         let Some(model) = &self.model else {
             specs.lint(&spec).map_err(model_error)?;
             text.push_str("shapes, weights and config keys are checked with --model MODEL\n");
-            return Ok(Said { text, coverage: None });
+            return Ok(CheckResult { text, coverage: None });
         };
         let (resolved, coverage, place) = if is_gguf(model) {
-            (self.opened(file, model)?, None, model.clone())
+            (self.open_model(file, model)?, None, model.clone())
         } else {
-            let Folder { dir, .. } = target::folder(&Which::at(model.clone()))?;
-            let config = Config::of_folder(&dir).map_err(model_error)?;
+            let CheckpointFolder { dir, .. } = target::folder(&ModelArgs::at(model.clone()))?;
+            let config = ConfigFile::of_folder(&dir).map_err(model_error)?;
             let resolved = specs::resolve(&specs, &spec, &config, &self.set)?;
             let unlike = resolved.gguf.as_ref().and_then(|gguf| gguf.unlike.as_deref());
             warn(unlike.map_or(&[], std::slice::from_ref));
-            let coverage = Coverage::of(&resolved, &checkpoints::Checkpoint::open(&dir)?);
+            let coverage = TensorCoverage::of(&resolved, &checkpoints::Checkpoint::open(&dir)?);
             target::covered(&coverage, &dir)?;
             (resolved, Some(coverage), dir)
         };
@@ -111,27 +111,27 @@ impl Check {
             text::plural(resolved.graph.states.len(), "state"),
             coverage.as_ref().map(|c| format!("; {}", c.summary())).unwrap_or_default()
         )?;
-        Ok(Said { text, coverage: coverage.map(serde_json::to_value).transpose()? })
+        Ok(CheckResult { text, coverage: coverage.map(serde_json::to_value).transpose()? })
     }
 
     /// Opens the model of a GGUF file, which succeeds only if every tensor is recognized.
-    fn opened(&self, file: &Path, model: &Path) -> Result<Model> {
-        let choice = Choice {
+    fn open_model(&self, file: &Path, model: &Path) -> Result<Model> {
+        let choice = SpecArgs {
             spec: Some(file.to_owned()),
             specs: self.specs.clone(),
             set: self.set.clone(),
-            ..Choice::default()
+            ..SpecArgs::default()
         };
-        let target = target::open(&Which::at(model.to_owned()), &choice)?;
+        let target = target::open(&ModelArgs::at(model.to_owned()), &choice)?;
         crate::engines::native()?
-            .open(&target::source(&target), &engine::Options::default())
+            .open(&target::source(&target), &engine::SessionOptions::default())
             .map_err(engine_error)?;
         Ok(std::sync::Arc::unwrap_or_clone(target.model))
     }
 }
 
 /// Text and coverage of a check.
-struct Said {
+struct CheckResult {
     text: String,
     coverage: Option<Value>,
 }

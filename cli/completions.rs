@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, CommandFactory as _, ValueEnum};
 use clap_complete::Shell;
 
-use crate::{ConvertAlone, Ended, Onboard, Parity, term};
+use crate::{CommandOutcome, ConvertCli, OnboardCli, ParityCli, term};
 
 /// Prints a script that completes command lines in a shell
 #[derive(Debug, Args)]
@@ -14,31 +14,31 @@ Examples:
   onboard completions bash parity > ~/.local/share/bash-completion/completions/parity
   onboard completions zsh > ~/.zfunc/_onboard          (with ~/.zfunc in fpath)
   onboard completions fish > ~/.config/fish/completions/onboard.fish")]
-pub(crate) struct Completions {
+pub(crate) struct CompletionsArgs {
     /// The shell
     shell: Shell,
     /// The command to complete
     #[arg(value_enum, default_value = "onboard")]
-    command: Name,
+    command: ProgramName,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Name {
+enum ProgramName {
     Onboard,
     Parity,
     Convert,
 }
 
-impl Completions {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl CompletionsArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let (mut command, name) = match self.command {
-            Name::Onboard => (Onboard::command(), "onboard"),
-            Name::Parity => (Parity::command(), "parity"),
-            Name::Convert => (ConvertAlone::command(), "convert"),
+            ProgramName::Onboard => (OnboardCli::command(), "onboard"),
+            ProgramName::Parity => (ParityCli::command(), "parity"),
+            ProgramName::Convert => (ConvertCli::command(), "convert"),
         };
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, name, &mut script);
         term::print(&String::from_utf8(script)?)?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

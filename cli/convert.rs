@@ -4,25 +4,25 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use checkpoints::Checkpoint;
-use checkpoints::weights::{Sourced, flows, idle};
+use checkpoints::weights::{WeightFlow, flows, idle};
 use clap::{Args, Subcommand};
 use conversion::Work;
-use conversion::gguf::{self as plan, Arithmetic, Output, Planned, Tensor};
+use conversion::gguf::{self as plan, Arithmetic, GgufOutput, GgufPlan, PlannedTensor};
 use formats::FileDtype;
 use formats::gguf::Metadata;
 use formats::output::part_path;
-use models::coverage::Coverage;
+use models::coverage::TensorCoverage;
+use models::local_model::LocalModel;
 use models::specs::SpecId;
-use models::target::Target;
 use registry::check::has_head;
 use registry::diag::{Finding, Severity};
 use registry::gguf::Gguf;
 use registry::gguf_head::with_head;
-use tokenizer::Options;
+use tokenizer::TokenizerOptions;
 
-use crate::findings::tell;
-use crate::target::{self, Choice, Weights};
-use crate::{Ended, term};
+use crate::findings::reported_error;
+use crate::target::{self, CheckpointArgs, SpecArgs};
+use crate::{CommandOutcome, term};
 
 mod calibration;
 mod compat;
@@ -31,15 +31,17 @@ mod folder;
 mod format;
 mod goal;
 mod merge;
-mod outcome;
+
 mod progress;
 mod raise;
+mod set_id;
 mod show_plan;
-mod trial;
+mod summary;
+mod trial_folder;
 mod verify;
 
-use format::Format;
-pub(crate) use verify::{Distance, distances};
+use format::GgufFormat;
+pub(crate) use verify::{TensorDeviation, distances};
 
 /// Writes a checkpoint in another format, in one pass and bounded memory
 #[derive(Debug, Args)]
@@ -66,15 +68,15 @@ Examples:
 Files appear under their name when they are whole and were read back; until then there are
 NAME.part and its journal, which --resume goes on with. The bytes do not depend on threads or slabs."
 )]
-pub(crate) struct Convert {
+pub(crate) struct ConvertArgs {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<ConvertCommand>,
     #[command(flatten)]
-    weights: Option<Weights>,
+    weights: Option<CheckpointArgs>,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The format, gguf:TYPE (repeatable), fp8, nvfp4, ...; `convert --to help` lists them
-    #[arg(long, value_name = "FORMAT", value_parser = format::Named)]
+    #[arg(long, value_name = "FORMAT", value_parser = format::FormatParser)]
     to: Vec<String>,
     /// Output path: a file for GGUF, a folder for several formats and for checkpoints
     #[arg(short, long, value_name = "PATH")]
@@ -108,11 +110,11 @@ pub(crate) struct Convert {
     #[arg(long, conflicts_with = "verify")]
     compat: bool,
     #[command(flatten)]
-    goal: goal::Asked,
+    goal: goal::DivergenceArgs,
     #[command(flatten)]
-    calibration: calibration::Calibration,
+    calibration: calibration::CalibrationArgs,
     #[command(flatten)]
-    types: format::Types,
+    types: format::TypeArgs,
     /// Worker threads; default: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -122,14 +124,14 @@ pub(crate) struct Convert {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ConvertCommand {
     /// Checks that a set of split files is complete and sound
-    MergeCheck(merge::MergeCheck),
+    MergeCheck(merge::MergeCheckArgs),
 }
 
-impl Convert {
-    pub(crate) fn run(self) -> Result<Ended> {
-        if let Some(Command::MergeCheck(check)) = &self.command {
+impl ConvertArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
+        if let Some(ConvertCommand::MergeCheck(check)) = &self.command {
             return check.run();
         }
         let Some(weights) = &self.weights else {
@@ -151,7 +153,7 @@ impl Convert {
         );
         self.output.iter().try_for_each(|output| crate::write::refuse_stdout(output))?;
         if let [to] = &self.to[..]
-            && let Some(format) = conversion::folder::Format::parse(to)
+            && let Some(format) = conversion::folder::FolderFormat::parse(to)
         {
             self.types.refuse()?;
             return folder::run(&self, which, format);
@@ -167,9 +169,9 @@ impl Convert {
         );
         self.calibration.refuse()?;
         self.goal.refuse_eight_bits()?;
-        let formats: Vec<Format> =
-            self.to.iter().map(|to| Format::parse(to)).collect::<Result<_>>()?;
-        if self.goal.is_asked() {
+        let formats: Vec<GgufFormat> =
+            self.to.iter().map(|to| GgufFormat::parse(to)).collect::<Result<_>>()?;
+        if self.goal.is_set() {
             let [format] = &formats[..] else {
                 bail!("--target-kl chooses the types of one file; give one --to at a time");
             };
@@ -181,11 +183,11 @@ impl Convert {
         }
         let target = target::open(which, &self.choice)?;
         let checkpoint = target.checkpoint()?;
-        let coverage = Coverage::of(&target.model, &checkpoint);
+        let coverage = TensorCoverage::of(&target.model, &checkpoint);
         target::covered(&coverage, &target.dir)?;
         self.calibration.refuse_lost(None, &checkpoint)?;
         let outputs = format::paths(&formats, &self.output, &target.name)?;
-        let source = Model::new(&target, &checkpoint, self.types.arithmetic())?;
+        let source = GgufModel::new(&target, &checkpoint, self.types.arithmetic())?;
         if coverage.head > 0 && source.gguf.ahead == 0 {
             term::note(&format!(
                 "warning: the head that predicts further tokens ({} weights) is left out: files of \
@@ -201,7 +203,7 @@ impl Convert {
         let mut goal = None;
         for (format, path) in formats.iter().zip(outputs) {
             let mut draft = self.draft(&source, format, path, imatrix.as_ref())?;
-            if self.goal.is_asked() {
+            if self.goal.is_set() {
                 self.refuse_taken(&self.lay_out(&source, &mut draft)?)?;
                 goal = raise::choose(&self, &source, &target, &mut draft)?;
             }
@@ -215,7 +217,7 @@ impl Convert {
                 show_plan::text(&source, &planned)
             };
             term::print(&text)?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let ended = self.write(&source, &target, &planned)?;
         match (goal, planned.first().and_then(|(_, files)| files.first())) {
@@ -233,26 +235,26 @@ impl Convert {
 
     /// Returns the text that identifies a set in its files. A plan does not read the weights, so it uses a
     /// text of the same length.
-    fn set_key(&self, made_of: impl FnOnce() -> Result<String>) -> Result<String> {
-        if self.plan { Ok("0".repeat(64)) } else { made_of() }
+    fn set_key(&self, set_id: impl FnOnce() -> Result<String>) -> Result<String> {
+        if self.plan { Ok("0".repeat(64)) } else { set_id() }
     }
 
     fn write(
         &self,
-        source: &Model<'_>,
-        target: &Target,
-        planned: &[(Output, Vec<Planned>)],
-    ) -> Result<Ended> {
-        let fingerprint = format::fingerprint(source, planned, self.types.identity())?;
+        source: &GgufModel<'_>,
+        target: &LocalModel,
+        planned: &[(GgufOutput, Vec<GgufPlan>)],
+    ) -> Result<CommandOutcome> {
+        let fingerprint = set_id::of_gguf_run(source, planned, self.types.identity())?;
         for (output, _) in planned {
-            plan::measure(&source.tensors, output, self.threads()).map_err(anyhow::Error::msg)?;
+            plan::measure(&source.tensors, output, self.threads())?;
         }
         let work = plan::work(&source.tensors, planned, fingerprint);
         for (_, files) in planned {
             self.note_fewer(files.len())?;
         }
         if work.files.is_empty() {
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         self.execute(&work, source.checkpoint, target, || {
             work.files.iter().try_for_each(|file| verify::loader_rules(&file.path))
@@ -276,15 +278,15 @@ impl Convert {
         &self,
         work: &Work<'_>,
         checkpoint: &Checkpoint,
-        target: &Target,
+        target: &LocalModel,
         then: impl FnOnce() -> Result<()>,
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         let mut inputs = checkpoint.files().to_vec();
         inputs.extend(target.inputs()?);
         inputs.extend(self.types.imatrix().map(Into::into));
         inputs.extend(self.calibration.text().map(Into::into));
         inputs.extend(self.goal.text().map(Into::into));
-        let settings = conversion::Settings {
+        let settings = conversion::RunOptions {
             threads: self.threads(),
             slab: self.slab as usize * 1000,
             resume: self.resume,
@@ -302,7 +304,7 @@ impl Convert {
                 part.display()
             ));
         }
-        let watch = progress::Watch::new(numbers);
+        let watch = progress::ConversionBar::new(numbers);
         let started = std::time::Instant::now();
         crate::interrupt::hint("; the same command with --resume goes on from here");
         let done = conversion::run(work, &settings, &watch)?;
@@ -310,22 +312,22 @@ impl Convert {
         watch.finish();
         then()?;
         if done.already {
-            term::print(&outcome::already(work))?;
-            return Ok(Ended::Well);
+            term::print(&summary::finished_before(work))?;
+            return Ok(CommandOutcome::Ok);
         }
-        term::print(&outcome::text(work, &done, started.elapsed()))?;
-        if let Some(warning) = outcome::lost(work, &done) {
+        term::print(&summary::text(work, &done, started.elapsed()))?;
+        if let Some(warning) = summary::lost_tensors(work, &done) {
             term::note(&warning);
         }
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
 /// Model with its tensors in GGUF form.
-pub(crate) struct Model<'c> {
+pub(crate) struct GgufModel<'c> {
     pub(crate) name: String,
     pub(crate) gguf: Gguf,
-    pub(crate) tensors: Vec<Tensor<'c>>,
+    pub(crate) tensors: Vec<PlannedTensor<'c>>,
     pub(crate) tokenizer: Metadata,
     pub(crate) config: String,
     /// Dtype of the matrices.
@@ -335,9 +337,9 @@ pub(crate) struct Model<'c> {
     pub(crate) spec: SpecId,
 }
 
-impl<'c> Model<'c> {
+impl<'c> GgufModel<'c> {
     pub(crate) fn new(
-        target: &Target,
+        target: &LocalModel,
         checkpoint: &'c Checkpoint,
         arithmetic: Arithmetic,
     ) -> Result<Self> {
@@ -347,7 +349,7 @@ impl<'c> Model<'c> {
     /// Reads the model and its tensors; `head` is true to include the multi-token prediction head, if there
     /// is one.
     pub(crate) fn with_or_without(
-        target: &Target,
+        target: &LocalModel,
         checkpoint: &'c Checkpoint,
         arithmetic: Arithmetic,
         head: bool,
@@ -362,7 +364,7 @@ impl<'c> Model<'c> {
         };
         if let Some(unlike) = gguf.unlike.as_deref() {
             let refused = Finding { severity: Severity::Error, ..unlike.clone() };
-            return Err(tell(&[refused], "the model does not become a GGUF file"));
+            return Err(reported_error(&[refused], "the model does not become a GGUF file"));
         }
         let found = |errors: Vec<_>| several(errors.iter().map(ToString::to_string));
         let (mut weights, _) = flows(checkpoint, &wanted, &model.rules).map_err(found)?;
@@ -397,8 +399,8 @@ impl<'c> Model<'c> {
 }
 
 /// Returns the dtype of the first matrix, which is the default for the matrices of a converted file.
-fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
-    let matrix = |weight: &&Sourced<'_>| weight.flow.shape().len() >= 2;
+fn matrices(weights: &[WeightFlow<'_>]) -> FileDtype {
+    let matrix = |weight: &&WeightFlow<'_>| weight.flow.shape().len() >= 2;
     match weights.iter().filter(matrix).find_map(|weight| weight.flow.dtype()) {
         Some(dtype @ (FileDtype::F16 | FileDtype::F32)) => dtype,
         _ => FileDtype::Bf16,
@@ -407,13 +409,13 @@ fn matrices(weights: &[Sourced<'_>]) -> FileDtype {
 
 /// Returns the keys of the tokenizer beside the weights, checked against the tokenizer itself.
 fn tokenizer(
-    target: &Target,
+    target: &LocalModel,
     gguf: &Gguf,
     identity: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Metadata> {
     let (pre, special) = (gguf.pre.clone(), gguf.special.clone());
-    let options = Options { pre, special, identity, ..Options::default() };
+    let options = TokenizerOptions { pre, special, identity, ..TokenizerOptions::default() };
     let mut made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
         Ok(made) => made,
         Err(tokenizer::Error::Missing { .. }) => {
@@ -470,6 +472,6 @@ pub(crate) fn several(faults: impl IntoIterator<Item = impl ToString>) -> anyhow
 }
 
 /// Opens the checkpoint of a target, with an error message for conversions.
-pub(crate) fn checkpoint(target: &Target) -> Result<Checkpoint> {
+pub(crate) fn checkpoint(target: &LocalModel) -> Result<Checkpoint> {
     target.checkpoint().context("there is nothing to convert")
 }

@@ -37,14 +37,14 @@ pub(crate) const PAGES: [(&str, &str, &str); 9] = [
 
 /// One row of a table of steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct StepDoc {
     /// The calls in code quotes of its first cell: `split(axis, parts)`.
     pub calls: Vec<&'static str>,
     /// Text of the other cells.
     pub cells: Vec<&'static str>,
 }
 
-impl Row {
+impl StepDoc {
     /// True if a call of this row has the given name.
     fn is_of(&self, name: &str) -> bool {
         self.calls.iter().any(|call| {
@@ -72,17 +72,17 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// The row of a step of `weights:`.
-pub(crate) fn row(section_: &str, name: &str) -> Option<Row> {
+pub(crate) fn row(section_: &str, name: &str) -> Option<StepDoc> {
     rows(section_).into_iter().find(|row| row.is_of(name))
 }
 
 /// Returns the rows of the first table of a section.
-pub(crate) fn rows(section_: &str) -> Vec<Row> {
+pub(crate) fn rows(section_: &str) -> Vec<StepDoc> {
     let lines = section(section_).unwrap_or_default().lines();
     let row = |line| {
         let mut cells = cells(line)?;
         let first = cells.remove(0);
-        Some(Row { calls: first.split('`').skip(1).step_by(2).collect(), cells })
+        Some(StepDoc { calls: first.split('`').skip(1).step_by(2).collect(), cells })
     };
     lines.filter_map(row).filter(|row| !row.calls.is_empty()).collect()
 }

@@ -14,7 +14,7 @@ use registry::file;
 
 pub(crate) use engine::model_of;
 
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// Reference script: a single file, so that it can be copied to the machine with the model.
 const SCRIPT: &str = include_str!("../parity/reference/dump.py");
@@ -36,7 +36,7 @@ Examples:
 The interpreter is --python, else ONBOARD_PYTHON, else the python of the active environment (venv,
 conda, PATH) if it has torch and transformers, else `uv run`, which installs what the script needs.
 The files of code that is not transformers' own are recorded in the dump with their hashes.")]
-pub(crate) struct Dump {
+pub(crate) struct DumpArgs {
     /// The checkpoint's folder
     #[arg(required_unless_present = "script")]
     model: Option<PathBuf>,
@@ -62,17 +62,17 @@ pub(crate) struct Dump {
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     #[command(flatten)]
-    recorded: engine::EngineDump,
+    recorded: engine::EngineDumpArgs,
     /// Further arguments for the script, after `--`
     #[arg(last = true, value_name = "ARGS")]
     more: Vec<String>,
 }
 
-impl Dump {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl DumpArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         if self.script {
             term::print(SCRIPT)?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let (Some(model), Some(output)) = (&self.model, &self.output) else {
             bail!("the model's folder and --output are needed; see --help");
@@ -126,7 +126,7 @@ impl Dump {
             fs_err::write(&path, text)?;
             watched.push(crate::interrupt::watch(&path));
         }
-        let python = Python::find(self.python.as_deref());
+        let python = PythonInterpreter::find(self.python.as_deref());
         term::note(&format!("running the reference with {}", python.name()));
         let mut command = python.command();
         command.arg(&script).args(self.arguments(model, output));
@@ -139,11 +139,11 @@ impl Dump {
             return Err(python.explain(status));
         }
         term::note(&format!("wrote {}", output.display()));
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
-impl Dump {
+impl DumpArgs {
     /// Returns the arguments of the script.
     fn arguments(&self, model: &Path, output: &Path) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec![model.into(), "-o".into(), output.into()];
@@ -181,20 +181,20 @@ fn auto_map(config: &Path) -> Vec<String> {
 
 /// Python interpreter, by its origin.
 #[derive(Debug)]
-enum Python {
+enum PythonInterpreter {
     /// Interpreter named by the user, or of the active environment.
-    At(PathBuf),
+    Path(PathBuf),
     /// `uv run`, which builds an environment from the script's own header.
     Uv,
 }
 
-impl Python {
+impl PythonInterpreter {
     fn find(given: Option<&Path>) -> Self {
         let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
         if let Some(path) =
             given.map(Path::to_owned).or_else(|| set("ONBOARD_PYTHON").map(Into::into))
         {
-            return Self::At(path);
+            return Self::Path(path);
         }
         let inside = if cfg!(windows) { "python.exe" } else { "bin/python" };
         let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set);
@@ -202,22 +202,22 @@ impl Python {
         let candidates = active.chain(["python3".into(), "python".into()]);
         let found = candidates.into_iter().find(|path| imports(Command::new(path)));
         match found {
-            Some(path) => Self::At(path),
+            Some(path) => Self::Path(path),
             None if runs("uv", "--version") => Self::Uv,
-            None => Self::At("python3".into()),
+            None => Self::Path("python3".into()),
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Self::At(path) => format!("`{}`", path.display()),
+            Self::Path(path) => format!("`{}`", path.display()),
             Self::Uv => "`uv run`".to_owned(),
         }
     }
 
     fn command(&self) -> Command {
         match self {
-            Self::At(path) => Command::new(path),
+            Self::Path(path) => Command::new(path),
             Self::Uv => {
                 let mut command = Command::new("uv");
                 command.args(["run", "--script"]);
@@ -230,7 +230,7 @@ impl Python {
     fn explain(&self, status: std::process::ExitStatus) -> anyhow::Error {
         let has = match self {
             Self::Uv => true,
-            Self::At(path) => imports(Command::new(path)),
+            Self::Path(path) => imports(Command::new(path)),
         };
         if has {
             anyhow!(
@@ -249,16 +249,16 @@ impl Python {
 
 fn imports(mut python: Command) -> bool {
     python.args(["-c", "import importlib.util as u, sys; sys.exit(not (u.find_spec('transformers') and u.find_spec('torch')))"]);
-    quietly(python)
+    succeeds(python)
 }
 
 fn runs(program: &str, argument: &str) -> bool {
     let mut command = Command::new(program);
     command.arg(argument);
-    quietly(command)
+    succeeds(command)
 }
 
-fn quietly(mut command: Command) -> bool {
+fn succeeds(mut command: Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }

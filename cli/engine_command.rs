@@ -5,37 +5,37 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use checkpoints::random::write_random_checkpoint;
 use clap::{Args, Subcommand};
-use engine::capability::Sheet;
-use engine::child::{Finding, conformance};
+use engine::capability::EngineSheet;
+use engine::child::{ConformanceResult, conformance};
 use formats::FileDtype;
-use models::config::Config;
+use models::config::ConfigFile;
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use crate::engines::{EngineArgs, Found, catalog};
+use crate::engines::{EngineArgs, ResolvedEngine, catalog};
 use crate::findings::model_error;
 use crate::specs;
 use crate::target::parse_dtype;
-use crate::text::Table;
-use crate::{Ended, interrupt, term};
+use crate::text::TextTable;
+use crate::{CommandOutcome, interrupt, term};
 
 /// Lists engines, tests an engine plugin, prints the file that plugins import
 #[derive(Debug, Subcommand)]
 pub(crate) enum EngineCommand {
-    List(List),
-    Test(Test),
-    Python(Python),
+    List(EngineListArgs),
+    Test(EngineTestArgs),
+    Python(EnginePythonArgs),
 }
 
 impl EngineCommand {
-    pub(crate) fn run(self) -> Result<Ended> {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         match self {
             Self::List(args) => args.run(),
             Self::Test(args) => args.run(),
             Self::Python(_) => {
                 let file = registry::engines::plugins().iter().find(|p| p.0 == "onboard_engine.py");
                 term::print(file.context("the file is part of the program")?.1.trim_end())?;
-                Ok(Ended::Well)
+                Ok(CommandOutcome::Ok)
             }
         }
     }
@@ -46,20 +46,21 @@ impl EngineCommand {
 #[command(after_help = "\
 Engines are sheets of this program, sheets of yours (*.yaml in ONBOARD_ENGINES or ~/.config/onboard/engines),
 programs on the PATH called onboard-engine-NAME, and servers (`onboard help endpoints`). `onboard help engine-protocol` says how to write one.")]
-pub(crate) struct List {
+pub(crate) struct EngineListArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
 }
 
-impl List {
-    fn run(self) -> Result<Ended> {
+impl EngineListArgs {
+    fn run(self) -> Result<CommandOutcome> {
         let mut rows = Vec::new();
-        let mut table = Table::new(&[]);
+        let mut table = TextTable::new(&[]);
         table.row(["engine", "kind", "versions", "shows", "starts here"]);
         for entry in catalog()? {
             let sheet = entry.sheet.as_ref();
-            let text = |of: fn(&Sheet) -> String| sheet.map(of).filter(|text| !text.is_empty());
+            let text =
+                |of: fn(&EngineSheet) -> String| sheet.map(of).filter(|text| !text.is_empty());
             let kind = sheet.map_or("child", |sheet| sheet.kind.name());
             let versions = text(|sheet| sheet.ran_with.clone());
             let shows = text(|sheet| sheet.shows.join(", "));
@@ -97,7 +98,7 @@ impl List {
         } else {
             term::print(table.plain("").trim_end())?;
         }
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
@@ -113,7 +114,7 @@ fn server_versions(sheet: Option<&str>) -> Option<String> {
 #[command(after_help = "\
 Example:
   onboard engine python > onboard_engine.py")]
-pub(crate) struct Python {}
+pub(crate) struct EnginePythonArgs {}
 
 /// Tests that an engine keeps the protocol: every verb it claims, held to its meaning
 #[derive(Debug, Args)]
@@ -123,7 +124,7 @@ Examples:
   onboard engine test ./my_engine.py MODEL --dtype bf16
 
 Without MODEL a tiny random checkpoint is used. Exit codes: 0 the protocol is kept, 1 it is not, 2 could not run.")]
-pub(crate) struct Test {
+pub(crate) struct EngineTestArgs {
     /// The engine: a name, or a path with a slash to a Python file or a program
     engine: String,
     /// A checkpoint's folder
@@ -142,17 +143,17 @@ pub(crate) struct Test {
     json: bool,
 }
 
-impl Test {
-    fn run(self) -> Result<Ended> {
+impl EngineTestArgs {
+    fn run(self) -> Result<CommandOutcome> {
         let (options, timeout) = (self.options.clone(), self.timeout);
         let args = EngineArgs { engine: self.engine.clone(), options, timeout };
         let child = match args.find()? {
-            Found::Child(child) => child,
-            Found::Here(driver) => bail!(
+            ResolvedEngine::Child(child) => child,
+            ResolvedEngine::InProcess(driver) => bail!(
                 "engine `{}` runs in this process and speaks no protocol; `parity check` and `parity schedules` test it",
                 driver.name
             ),
-            Found::Server(url) => {
+            ResolvedEngine::Server(url) => {
                 bail!("`{url}` is a server and speaks no engine protocol; `parity check` tests it")
             }
         };
@@ -172,12 +173,12 @@ impl Test {
         } else {
             show(&findings, failed)?;
         }
-        Ok(if failed > 0 { Ended::Differs } else { Ended::Well })
+        Ok(if failed > 0 { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 }
 
-fn show(findings: &[Finding], failed: usize) -> Result<()> {
-    let mut table = Table::new(&[]);
+fn show(findings: &[ConformanceResult], failed: usize) -> Result<()> {
+    let mut table = TextTable::new(&[]);
     for finding in findings {
         let verdict = match finding.holds {
             Some(true) => "ok",
@@ -203,7 +204,7 @@ fn show(findings: &[Finding], failed: usize) -> Result<()> {
 /// Writes a tiny random checkpoint of the most extended spec.
 fn tiny(folder: &Path) -> Result<()> {
     const CONFIG: &str = include_str!("../engines/tiny.json");
-    let config = Config::of_text("engines/tiny.json", CONFIG).map_err(model_error)?;
+    let config = ConfigFile::of_text("engines/tiny.json", CONFIG).map_err(model_error)?;
     let specs = specs::open(None)?;
     let spec = specs
         .matching(&config)

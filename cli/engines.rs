@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use engine::Engine;
-use engine::drivers::{DRIVERS, Driver};
+use engine::drivers::{DRIVERS, EngineDriver};
 use parity::Dump;
 
 pub(crate) use catalog::catalog;
-pub(crate) use start::Child;
+pub(crate) use start::ChildCommand;
 
 /// Name and settings of an engine.
 #[derive(Debug, Clone, Args)]
@@ -48,11 +48,11 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Engine that was found by its name.
-pub(crate) enum Found {
+pub(crate) enum ResolvedEngine {
     /// Engine in this process.
-    Here(&'static Driver),
+    InProcess(&'static EngineDriver),
     /// Engine in a child process.
-    Child(Box<Child>),
+    Child(Box<ChildCommand>),
     /// Server behind HTTP, at this address.
     Server(String),
 }
@@ -64,21 +64,21 @@ fn is_address(name: &str) -> bool {
 
 impl EngineArgs {
     /// Finds the engine.
-    pub(crate) fn find(&self) -> Result<Found> {
+    pub(crate) fn find(&self) -> Result<ResolvedEngine> {
         let name = self.engine.as_str();
         if let Some(driver) = DRIVERS.into_iter().find(|driver| driver.name == name) {
             ensure!(
                 self.options.is_empty(),
                 "engine `{name}` takes no --engine-option; its settings are flags of the command"
             );
-            return Ok(Found::Here(driver));
+            return Ok(ResolvedEngine::InProcess(driver));
         }
         if is_address(name) {
-            return Ok(Found::Server(name.to_owned()));
+            return Ok(ResolvedEngine::Server(name.to_owned()));
         }
         if name.contains(['/', std::path::MAIN_SEPARATOR]) {
-            return Child::at_path(Path::new(name), self)
-                .map(|child| Found::Child(Box::new(child)));
+            return ChildCommand::at_path(Path::new(name), self)
+                .map(|child| ResolvedEngine::Child(Box::new(child)));
         }
         let entries = catalog()?;
         let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
@@ -90,19 +90,21 @@ impl EngineArgs {
             };
             bail!("there is no engine `{name}`; there are: {}{near}", names.join(", "));
         };
-        Child::of_entry(entry, self).map(|child| Found::Child(Box::new(child)))
+        ChildCommand::of_entry(entry, self).map(|child| ResolvedEngine::Child(Box::new(child)))
     }
 
     /// Creates an engine of this process that runs resolved models.
     pub(crate) fn of_models(&self) -> Result<Box<dyn Engine>> {
         let name = &self.engine;
         match self.find()? {
-            Found::Here(driver) if driver.describe.is_none() => start(driver, 0),
-            Found::Here(_) => {
+            ResolvedEngine::InProcess(driver) if driver.describe.is_none() => start(driver, 0),
+            ResolvedEngine::InProcess(_) => {
                 bail!("engine `{name}` opens GGUF files and builds its own graph; it runs no specs")
             }
-            Found::Child(_) => bail!("engine `{name}` builds its own graph; it runs no specs"),
-            Found::Server(_) => {
+            ResolvedEngine::Child(_) => {
+                bail!("engine `{name}` builds its own graph; it runs no specs")
+            }
+            ResolvedEngine::Server(_) => {
                 bail!("`{name}` is a server, which `parity check` compares; it runs no specs")
             }
         }
@@ -116,7 +118,7 @@ pub(crate) fn native() -> Result<Box<dyn Engine>> {
 }
 
 /// Creates an engine of this process with room for a number of positions.
-pub(crate) fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn Engine>> {
+pub(crate) fn start(driver: &'static EngineDriver, context: usize) -> Result<Box<dyn Engine>> {
     let make = driver
         .start
         .map_err(|how| anyhow::anyhow!("this build has no engine `{}`; {how}", driver.name))?;
@@ -124,21 +126,28 @@ pub(crate) fn start(driver: &'static Driver, context: usize) -> Result<Box<dyn E
 }
 
 /// File and engine, with room for the comparison.
-pub(crate) struct Opened {
+pub(crate) struct OpenedFile {
     /// Engine that opened the file.
     pub engine: Box<dyn Engine>,
     /// The engine's description of the file.
-    pub file: engine::drivers::File,
+    pub file: engine::drivers::ModelFile,
 }
 
 /// Opens a file with an engine that reads files itself.
-pub(crate) fn open_file(driver: &'static Driver, path: &Path, dump: &Dump) -> Result<Opened> {
+pub(crate) fn open_file(
+    driver: &'static EngineDriver,
+    path: &Path,
+    dump: &Dump,
+) -> Result<OpenedFile> {
     let file = describe(driver, path)?;
-    Ok(Opened { engine: start(driver, room(dump))?, file })
+    Ok(OpenedFile { engine: start(driver, room(dump))?, file })
 }
 
 /// Reads the facts of a file through an engine that opens files itself.
-pub(crate) fn describe(driver: &'static Driver, path: &Path) -> Result<engine::drivers::File> {
+pub(crate) fn describe(
+    driver: &'static EngineDriver,
+    path: &Path,
+) -> Result<engine::drivers::ModelFile> {
     let (name, place) = (driver.name, path.display());
     ensure!(
         path.is_file(),

@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::{Engine, Options};
-use models::target::Target;
-use parity::evals::{self, Noise, ReadOptions, Run, Scored, Text, TextError};
+use engine::{Engine, SessionOptions};
+use models::local_model::LocalModel;
+use parity::evals::{
+    self, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
+};
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use crate::engines::{EngineArgs, Found};
+use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{engine_error, warn};
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::text::Table;
-use crate::voice::{Words, begin_token, end_tokens};
-use crate::{Ended, term, write};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::text::TextTable;
+use crate::token_io::{ModelTokenizer, begin_token, end_tokens};
+use crate::{CommandOutcome, term, write};
 
 /// Maximum number of positions that are requested from an engine in a child process.
 const MOST: usize = 4096;
@@ -43,7 +45,7 @@ Verdicts, in the order in which they are looked for:
   agree                    nothing differs
 
 Exit codes: 0 agree or noise, 1 a real difference, 2 could not compare. `onboard help evals` has the forms and bounds.")]
-pub(crate) struct EvalDiff {
+pub(crate) struct EvalDiffArgs {
     /// The first result file
     #[arg(value_name = "A")]
     a: PathBuf,
@@ -64,8 +66,8 @@ pub(crate) struct EvalDiff {
     json: bool,
 }
 
-impl EvalDiff {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl EvalDiffArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let options = ReadOptions { filter: self.filter };
         let a = evals::read(&self.a, &options)?;
         let b = evals::read(&self.b, &options)?;
@@ -76,7 +78,7 @@ impl EvalDiff {
         } else {
             term::print(evals::text(&outcome).trim_end())?;
         }
-        Ok(if outcome.verdict.differs() { Ended::Differs } else { Ended::Well })
+        Ok(if outcome.verdict.differs() { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 }
 
@@ -96,11 +98,11 @@ Items, one a line:
 
 Tokens and scores are those of lm-eval 0.4.13: acc takes the choice with the largest sum of log-probabilities, acc_norm
 divides it by characters, acc_bytes by bytes, acc_tokens by tokens. Texts are continued as they are, without a chat template.")]
-pub(crate) struct Eval {
+pub(crate) struct EvalArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The task file, in JSON lines; samples of lm-eval are read too
     #[arg(value_name = "TASKS")]
     tasks: PathBuf,
@@ -138,8 +140,8 @@ pub(crate) struct Eval {
     json: bool,
 }
 
-impl Eval {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl EvalArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let mut items = evals::items(&self.tasks)?;
         items.truncate(self.limit.unwrap_or(items.len()));
         ensure!(!items.is_empty(), "--limit 0 leaves no item");
@@ -152,17 +154,17 @@ impl Eval {
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
         let tokenizer =
-            if items.iter().any(needs_text) { Some(Tokenizer::of(&target)?) } else { None };
-        let options = Options { dtype, threads: self.threads, ..Options::default() };
+            if items.iter().any(needs_text) { Some(EvalTokenizer::of(&target)?) } else { None };
+        let options = SessionOptions { dtype, threads: self.threads, ..SessionOptions::default() };
         let engine: Box<dyn Engine> = match self.engine.find()? {
-            Found::Child(child) => {
+            ResolvedEngine::Child(child) => {
                 Box::new(child.engine(target.model.context.unwrap_or(MOST).min(MOST)))
             }
-            Found::Here(_) | Found::Server(_) => self.engine.of_models()?,
+            ResolvedEngine::InProcess(_) | ResolvedEngine::Server(_) => self.engine.of_models()?,
         };
         let mut session = engine.open(&target::source(&target), &options).map_err(engine_error)?;
-        let run = Run {
-            text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn Text),
+        let run = ScoringOptions {
+            text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn TextCodec),
             context: target.model.context,
             until: self.until,
             max_tokens: self.max_tokens,
@@ -172,7 +174,7 @@ impl Eval {
         let facts = facts(&target, &self.tasks, &self.engine.engine, dtype);
         let bar = term::count_bar(items.len() as u64, "items");
         let mut lines = format!("{}\n", evals::head(&facts));
-        let mut all: Vec<Scored> = Vec::with_capacity(items.len());
+        let mut all: Vec<ScoredItem> = Vec::with_capacity(items.len());
         for item in &items {
             let mut scored = evals::run(&run, session.as_mut(), item)?;
             lines.push_str(&scored.record.to_string());
@@ -195,14 +197,14 @@ impl Eval {
         }
         let to_stdout = self.output.as_deref().is_some_and(write::is_stdout);
         show(&facts, &all, self.json, to_stdout)?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
 /// Prints the table of metrics; to stderr if records go to stdout.
 fn show(
     facts: &BTreeMap<String, String>,
-    all: &[Scored],
+    all: &[ScoredItem],
     as_json: bool,
     aside: bool,
 ) -> Result<()> {
@@ -221,7 +223,7 @@ fn show(
         });
         serde_json::to_string_pretty(&whole)?
     } else {
-        let mut table = Table::new(&[1, 2, 3]);
+        let mut table = TextTable::new(&[1, 2, 3]);
         table.row(["metric", "items", "mean", "standard error"]);
         for line in &lines {
             let error = line.error.map_or_else(|| "-".to_owned(), |error| format!("{error:.4}"));
@@ -248,7 +250,12 @@ fn show(
     Ok(term::print(text.trim_end())?)
 }
 
-fn facts(target: &Target, tasks: &Path, engine: &str, dtype: Dtype) -> BTreeMap<String, String> {
+fn facts(
+    target: &LocalModel,
+    tasks: &Path,
+    engine: &str,
+    dtype: Dtype,
+) -> BTreeMap<String, String> {
     let task =
         tasks.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let facts = [
@@ -261,28 +268,28 @@ fn facts(target: &Target, tasks: &Path, engine: &str, dtype: Dtype) -> BTreeMap<
 }
 
 /// Returns true for an item with text, and for one that is answered with text.
-fn needs_text(item: &evals::Item) -> bool {
+fn needs_text(item: &evals::EvalItem) -> bool {
     match &item.question {
         evals::Question::Choice { prompts, .. } => {
-            prompts.iter().any(|prompt| matches!(prompt, evals::Asked::Text(_)))
+            prompts.iter().any(|prompt| matches!(prompt, evals::PromptInput::Text(_)))
         }
         evals::Question::Text { .. } => true,
     }
 }
 
 /// The model's tokenizer for evaluations.
-struct Tokenizer {
-    words: Words,
+struct EvalTokenizer {
+    words: ModelTokenizer,
     prefix: Option<u32>,
     ends: Vec<u32>,
 }
 
-impl Tokenizer {
-    fn of(target: &Target) -> Result<Self> {
-        let words = Words::of(target)?;
+impl EvalTokenizer {
+    fn of(target: &LocalModel) -> Result<Self> {
+        let words = ModelTokenizer::of(target)?;
         let ends = match &words {
-            Words::File(loaded) => loaded.ends().to_vec(),
-            Words::Json(_) => end_tokens(target.home()),
+            ModelTokenizer::Gguf(loaded) => loaded.ends().to_vec(),
+            ModelTokenizer::Json(_) => end_tokens(target.home()),
         };
         // lm-eval takes the BOS token, else the EOS token.
         let begin = begin_token(target.home()).or_else(|| words.prompt("").ok()?.first().copied());
@@ -291,12 +298,12 @@ impl Tokenizer {
     }
 }
 
-impl Text for Tokenizer {
-    fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextError> {
+impl TextCodec for EvalTokenizer {
+    fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextCodecError> {
         Ok(self.words.encode(text, around)?)
     }
 
-    fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextError> {
+    fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextCodecError> {
         Ok(self.words.decode(ids, plain)?)
     }
 

@@ -2,33 +2,33 @@
 
 use std::cell::RefCell;
 
-use models::Refusal;
+use models::FindingSubject;
 use registry::diag::Finding;
-use registry::render::{Look, render};
+use registry::render::{RenderStyle, render};
 
 use crate::{annotate, term};
 
 /// Error whose text has already been shown.
 #[derive(Debug)]
-pub(crate) struct Told(String);
+pub(crate) struct ReportedError(String);
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for ReportedError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for ReportedError {}
 
 /// Shows all findings, and returns an error with their consequence.
-pub(crate) fn tell(findings: &[Finding], said: &str) -> anyhow::Error {
+pub(crate) fn reported_error(findings: &[Finding], said: &str) -> anyhow::Error {
     warn(findings);
     let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
     let said = &*term::with_flags(said);
     term::note(&format!("{word} {said}"));
     annotate::error(said);
     let found = findings.iter().map(|finding| format!("\n{}", finding.message));
-    Told(std::iter::once(said.to_owned()).chain(found).collect()).into()
+    ReportedError(std::iter::once(said.to_owned()).chain(found).collect()).into()
 }
 
 thread_local! {
@@ -37,7 +37,7 @@ thread_local! {
 }
 
 /// Runs a closure and collects the findings that it would show.
-pub(crate) fn gather<T>(run: impl FnOnce() -> T) -> (T, Vec<Finding>) {
+pub(crate) fn collect_findings<T>(run: impl FnOnce() -> T) -> (T, Vec<Finding>) {
     GATHERED.set(Some(Vec::new()));
     let made = run();
     (made, GATHERED.take().unwrap_or_default())
@@ -51,9 +51,9 @@ pub(crate) fn warn(findings: &[Finding]) {
     });
     if !findings.is_empty() && !gathered {
         let text = if term::colour_err() {
-            term::own_colours(&render(findings, Look::Coloured))
+            term::own_colours(&render(findings, RenderStyle::Coloured))
         } else {
-            render(findings, Look::Plain)
+            render(findings, RenderStyle::Plain)
         };
         term::note(&text);
     }
@@ -62,7 +62,9 @@ pub(crate) fn warn(findings: &[Finding]) {
 /// Shows the findings of an engine that refuses a model; other errors stay one line.
 pub(crate) fn engine_error(error: engine::Error) -> anyhow::Error {
     match error {
-        engine::Error::Refused(findings) => tell(&findings, "the engine cannot run this model"),
+        engine::Error::Refused(findings) => {
+            reported_error(&findings, "the engine cannot run this model")
+        }
         other => other.into(),
     }
 }
@@ -80,10 +82,10 @@ pub(crate) fn model_error(error: models::Error) -> anyhow::Error {
     match error {
         models::Error::Refused { refusal, findings } => {
             let more = match refusal {
-                Refusal::Name { .. } => "; `onboard list` shows what is known",
+                FindingSubject::Name { .. } => "; `onboard list` shows what is known",
                 _ => "",
             };
-            tell(&findings, &format!("{refusal}{more}"))
+            reported_error(&findings, &format!("{refusal}{more}"))
         }
         other => other.into(),
     }

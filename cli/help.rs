@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 use clap::{Args, CommandFactory as _, Parser as _};
 use registry::ops::{Declaration, OpSet};
-use registry::reference::{self, Key};
+use registry::reference::{self, KeyReference};
 use registry::suggest;
 
-use crate::text::Table;
-use crate::{Ended, Onboard, docs, schema, term};
+use crate::text::TextTable;
+use crate::{CommandOutcome, OnboardCli, docs, schema, term};
 
 /// Explains a command, or a topic: ops, spec, and every key and op of the spec language
 #[derive(Debug, Args)]
@@ -23,36 +23,36 @@ Examples:
   onboard help expressions    the expressions of dims
   onboard help schema         the JSON Schema of a spec, for editors
   onboard help parity check   a command, like `onboard parity check --help`")]
-pub(crate) struct Help {
+pub(crate) struct HelpArgs {
     /// A command, `ops`, `spec`, an op, a key, or a page: dump, report, diagnose, ci, evals, launch, engines, engine-protocol, endpoints
     #[arg(value_name = "TOPIC")]
     topic: Vec<String>,
 }
 
-impl Help {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl HelpArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let words: Vec<&str> = self.topic.iter().map(String::as_str).collect();
         if is_command(&words) {
             let line = ["onboard"].iter().chain(&words).copied().chain(["--help"]);
-            if let Err(help) = Onboard::try_parse_from(line) {
+            if let Err(help) = OnboardCli::try_parse_from(line) {
                 term::print(help.render().to_string().trim_end())?;
             }
             if words.is_empty() {
                 term::print(&format!("\nTopics: ops, spec, an op, a key of a spec, {}", pages()))?;
             }
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let topic = words.join(".");
         match text(&topic) {
             Some(text) => term::print(text.trim_end())?,
             None => bail!("{}", unknown(&topic)),
         }
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
 fn is_command(words: &[&str]) -> bool {
-    let mut command = &Onboard::command();
+    let mut command = &OnboardCli::command();
     words.iter().all(|word| {
         let found = command.find_subcommand(word);
         command = found.unwrap_or(command);
@@ -84,7 +84,7 @@ fn text(topic: &str) -> Option<String> {
 }
 
 fn all_ops(ops: &OpSet) -> String {
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for name in ops.names() {
         let Some(op) = ops.get(name) else { continue };
         let required = op.signature().params.iter().filter(|param| param.default.is_none());
@@ -102,7 +102,7 @@ fn all_ops(ops: &OpSet) -> String {
 
 fn op_text(op: &Declaration) -> String {
     let mut text = format!("op  {}\n\n", registry::ops::table::call(op));
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for param in &op.signature().params {
         let default = param.default.as_ref().map(|value| format!("default {value}"));
         table.row([param.name.to_owned(), param.kind.describe(), default.unwrap_or_default()]);
@@ -120,7 +120,7 @@ fn op_text(op: &Declaration) -> String {
 }
 
 fn all_keys() -> String {
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for key in reference::keys().iter().filter(|key| !key.path.contains('.')) {
         let name = if key.required { format!("{} *", key.path) } else { key.path.clone() };
         table.row([name, key.doc.to_owned()]);
@@ -140,8 +140,8 @@ fn all_keys() -> String {
 /// Returns the help on a key: by its path, by its path without user-chosen names, or by its last part.
 fn key_text(topic: &str) -> Option<String> {
     let keys = reference::keys();
-    let plain = |key: &Key| key.path.replace(".<name>", "");
-    let mut found: Vec<&Key> = keys.iter().filter(|key| plain(key) == topic).collect();
+    let plain = |key: &KeyReference| key.path.replace(".<name>", "");
+    let mut found: Vec<&KeyReference> = keys.iter().filter(|key| plain(key) == topic).collect();
     if found.is_empty() && !topic.contains('.') {
         found = keys.iter().filter(|key| key.name() == topic).collect();
     }
@@ -154,7 +154,7 @@ fn key_text(topic: &str) -> Option<String> {
         let needed = if key.required { ", needed" } else { "" };
         let _ = writeln!(text, "key  {}: {}{needed}\n\n  {}\n", key.path, key.takes, key.doc);
         let prefix = format!("{}.", key.path);
-        let mut table = Table::new(&[]);
+        let mut table = TextTable::new(&[]);
         for below in keys.iter().filter(|other| other.path.starts_with(&prefix)) {
             let name = below.path[prefix.len()..].to_owned();
             let name = if below.required { format!("{name} *") } else { name };
@@ -172,7 +172,7 @@ fn key_text(topic: &str) -> Option<String> {
 fn unknown(topic: &str) -> String {
     let ops = OpSet::builtin();
     let keys = reference::keys();
-    let known = ops.names().chain(keys.iter().map(Key::name)).chain(["ops", "spec"]);
+    let known = ops.names().chain(keys.iter().map(KeyReference::name)).chain(["ops", "spec"]);
     let close = suggest::closest(topic, known);
     let close = close.map(|close| format!(" (did you mean `{close}`?)")).unwrap_or_default();
     format!(

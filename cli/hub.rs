@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use checkpoints::checkpoint::pickled;
-use hub::cache::Cache;
-use hub::{Client, Error, Options, check_file};
+use hub::cache::ModelCache;
+use hub::{Client, Error, HubOptions, check_file};
 
 use crate::interrupt;
 use crate::term;
 
 pub(crate) use hub::is_id;
-pub(crate) use settings::Settings;
+pub(crate) use settings::HubSettings;
 
 const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
@@ -34,11 +34,11 @@ const OPTIONAL: [&str; 9] = [
     "tokenizer.model",
 ];
 
-impl Settings {
+impl HubSettings {
     /// Returns the folder of the checkpoint `id` at `revision`, fetched if the cache lacks a part of it.
     pub(crate) fn checkpoint(&self, id: &str, revision: &str) -> Result<PathBuf> {
         hub::check_revision(revision)?;
-        let cache = Cache::new(&self.cache, id)?;
+        let cache = ModelCache::new(&self.cache, id)?;
         let missing = match whole(&cache, revision) {
             Ok(folder) => {
                 term::note(&format!("using `{id}` from the cache: {}", folder.display()));
@@ -53,13 +53,13 @@ impl Settings {
                 self.cache.display()
             );
         }
-        let progress = show::Progress::default();
+        let progress = show::DownloadProgress::default();
         let client = Client::new(
             &self.endpoint,
             self.token.as_deref(),
             &self.cache,
             concat!("onboard/", env!("CARGO_PKG_VERSION")),
-            Options { proxy_from_env: true, ..self.options.clone() },
+            HubOptions { proxy_from_env: true, ..self.options.clone() },
             move |event| progress.show(&event),
         );
         let client = client.map_err(|error| self.explain(error))?;
@@ -142,7 +142,7 @@ impl Settings {
 }
 
 /// Returns the folder of a complete checkpoint in the cache, or the missing part.
-fn whole(cache: &Cache, revision: &str) -> Result<PathBuf, String> {
+fn whole(cache: &ModelCache, revision: &str) -> Result<PathBuf, String> {
     let lacks = |name: &str| format!("{name} is missing");
     let folder = cache.snapshot(&cache.commit(revision).ok_or_else(|| lacks(CONFIG))?);
     if !folder.join(CONFIG).exists() {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use engine::Want;
+use engine::OutputRows;
 use engine::importance::Importance;
 use formats::imatrix::Imatrix;
 use registry::dtype::Dtype;
 
-use crate::calibrate::Text;
+use crate::calibrate::ChunkedText;
 use crate::convert::several;
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::{Ended, term};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::{CommandOutcome, term};
 
 /// Measures on a text how much each input of each weight matters, for `convert --imatrix`
 #[derive(Debug, Args)]
@@ -24,11 +24,11 @@ Examples:
 
 The text is cut into chunks of tokens; what is left over at its end is not used. The file is of
 the form that llama.cpp's tools read.")]
-pub(crate) struct MakeImatrix {
+pub(crate) struct ImatrixArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The text
     #[arg(long, value_name = "FILE", required_unless_present = "tokens")]
     text: Option<PathBuf>,
@@ -58,8 +58,8 @@ pub(crate) struct MakeImatrix {
     threads: Option<usize>,
 }
 
-impl MakeImatrix {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl ImatrixArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let target = target::open(&self.which, &self.choice)?;
         let Some(gguf) = target.model.gguf.clone() else {
             bail!("the spec has no `gguf:` section, so weights have no names in such a file");
@@ -69,10 +69,10 @@ impl MakeImatrix {
         inputs.extend(self.text.clone());
         crate::write::allowed(&self.output, &inputs, self.force)?;
         let ids = &self.tokens;
-        let text = Text::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
+        let text = ChunkedText::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
         let run = (self.dtype.unwrap_or_else(|| target.dtype()), self.threads);
         let watch = Arc::new(Importance::default());
-        let want = if self.process_output { Want::All } else { Want::None };
+        let want = if self.process_output { OutputRows::All } else { OutputRows::None };
         text.run(&target, watch.clone(), run, want)?;
         let entries = watch.by_tensor(&gguf, &target.model.graph.weights).map_err(several)?;
         let dataset = self.text.as_ref().map(|path| path.display().to_string());
@@ -90,6 +90,6 @@ impl MakeImatrix {
             text.count,
             text.chunk
         ))?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

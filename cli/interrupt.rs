@@ -7,15 +7,15 @@ use std::sync::{Mutex, Once, PoisonError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-static UNFINISHED: Mutex<BTreeMap<PathBuf, Goes>> = Mutex::new(BTreeMap::new());
+static UNFINISHED: Mutex<BTreeMap<PathBuf, Removal>> = Mutex::new(BTreeMap::new());
 
 /// Part of a path that is removed.
 #[derive(Debug, Clone, Copy)]
-enum Goes {
+enum Removal {
     /// File, or unfinished files of a folder.
-    Parts,
+    PartFiles,
     /// Folder with all its contents.
-    Whole,
+    Folder,
 }
 
 /// Message that is shown when the user stops the command.
@@ -53,8 +53,8 @@ fn stop(signal: i32) -> ! {
     let paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
     for (path, goes) in paths.iter() {
         match goes {
-            Goes::Parts => remove(path),
-            Goes::Whole => drop(fs_err::remove_dir_all(path)),
+            Removal::PartFiles => remove(path),
+            Removal::Folder => drop(fs_err::remove_dir_all(path)),
         }
     }
     let hint = HINT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,27 +77,27 @@ fn remove(path: &Path) {
 
 /// Guard that unregisters its path when dropped.
 #[derive(Debug)]
-pub(crate) struct Watched(PathBuf);
+pub(crate) struct RemovalGuard(PathBuf);
 
 /// Registers a file, or every `.part` file of a folder, for removal. The removal takes place if the command
 /// is stopped before the guard is dropped.
-pub(crate) fn watch(path: &Path) -> Watched {
-    watch_for(path, Goes::Parts)
+pub(crate) fn watch(path: &Path) -> RemovalGuard {
+    watch_for(path, Removal::PartFiles)
 }
 
 /// Registers a folder for removal with all its contents if the command is stopped before the guard is
 /// dropped.
-pub(crate) fn watch_whole(path: &Path) -> Watched {
-    watch_for(path, Goes::Whole)
+pub(crate) fn watch_whole(path: &Path) -> RemovalGuard {
+    watch_for(path, Removal::Folder)
 }
 
-fn watch_for(path: &Path, goes: Goes) -> Watched {
+fn watch_for(path: &Path, goes: Removal) -> RemovalGuard {
     let mut paths = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
     paths.insert(path.to_owned(), goes);
-    Watched(path.to_owned())
+    RemovalGuard(path.to_owned())
 }
 
-impl Drop for Watched {
+impl Drop for RemovalGuard {
     fn drop(&mut self) {
         UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use models::config::Config;
-use models::target::Target;
-use registry::diag::Source;
+use models::config::ConfigFile;
+use models::local_model::LocalModel;
+use registry::diag::SourceText;
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::scalar::Scalar;
-use registry::sheet::apply::{Launch as Asked, Outcome, apply};
-use registry::sheet::facts::{About, Facts, facts};
+use registry::sheet::apply::{LaunchPlan, LaunchRequest as Asked, apply};
+use registry::sheet::facts::{FactInputs, ModelFacts, facts};
 use registry::sheet::gpus::{self, Gpu};
 use registry::sheet::versions::Version;
 use registry::sheet::{self, Sheet};
 
-use crate::findings::{model_error, tell};
+use crate::findings::{model_error, reported_error};
 use crate::specs;
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::{Ended, term};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::{CommandOutcome, term};
 
 mod command;
 mod compat;
@@ -45,9 +45,9 @@ Examples:
 
 A launch that an engine would refuse, or change in silence, ends with exit code 2 and the rule.
 `onboard help launch` explains sheets, settings and the memory plan.")]
-pub(crate) struct Launch {
+pub(crate) struct LaunchArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     /// The engine: the name of a sheet, or a sheet of yours (a .yaml file)
     #[arg(long, value_name = "ENGINE")]
     engine: String,
@@ -82,8 +82,8 @@ pub(crate) struct Launch {
     #[arg(long, value_name = "VERSION")]
     engine_version: Option<String>,
     /// Form of the output
-    #[arg(long = "as", value_name = "FORM", value_enum, default_value_t = Form::Text)]
-    form: Form,
+    #[arg(long = "as", value_name = "FORM", value_enum, default_value_t = LaunchFormat::Text)]
+    form: LaunchFormat,
     /// Ask a running server what is in force, and compare
     #[arg(long, value_name = "URL")]
     verify: Option<String>,
@@ -100,7 +100,7 @@ pub(crate) struct Launch {
 
 /// Forms of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum LaunchFormat {
     /// A command for a shell, reasons as comments
     Text,
     /// Everything, for programs
@@ -114,7 +114,7 @@ enum Form {
 }
 
 /// Planned launch.
-struct Launched {
+struct PlannedLaunch {
     sheet: Sheet,
     /// Value of the engine's model flag.
     model: String,
@@ -124,57 +124,57 @@ struct Launched {
     asked: Asked,
     /// Version of the engine, and true if the sheet is verified for it.
     version: (String, bool),
-    outcome: Outcome,
+    outcome: LaunchPlan,
 }
 
-impl Launch {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl LaunchArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let sheet = open_sheet(&self.engine)?;
         ensure!(
             !sheet.command.is_empty(),
             "engine `{}` has no command: its sheet names none, since it runs in this process",
             sheet.engine
         );
-        let launched = self.work_out(sheet)?;
+        let launched = self.plan_launch(sheet)?;
         if !launched.version.1 {
             term::note(&format!("warning: {}", launched.unverified()));
         }
         let refused = !launched.outcome.refusals.is_empty();
-        if self.form == Form::Json && self.verify.is_none() {
+        if self.form == LaunchFormat::Json && self.verify.is_none() {
             term::print(&serde_json::to_string_pretty(&json::show(&launched))?)?;
-            return Ok(if refused { Ended::CouldNotRun } else { Ended::Well });
+            return Ok(if refused { CommandOutcome::CouldNotRun } else { CommandOutcome::Ok });
         }
         if refused {
             for said in &launched.outcome.refusals {
                 term::note(&show::refusal(said));
             }
-            return Ok(Ended::CouldNotRun);
+            return Ok(CommandOutcome::CouldNotRun);
         }
         if let Some(url) = &self.verify {
-            return verify::run(&launched, url, self.form == Form::Json);
+            return verify::run(&launched, url, self.form == LaunchFormat::Json);
         }
         let text = match self.form {
-            Form::Systemd => units::systemd(&launched),
-            Form::Compose => containers::compose(&launched)?,
-            Form::K8s => containers::kubernetes(&launched)?,
-            Form::Text | Form::Json => show::text(&launched),
+            LaunchFormat::Systemd => units::systemd(&launched),
+            LaunchFormat::Compose => containers::compose(&launched)?,
+            LaunchFormat::K8s => containers::kubernetes(&launched)?,
+            LaunchFormat::Text | LaunchFormat::Json => show::text(&launched),
         };
         // Output files for other programs have no room for warnings.
-        if self.form != Form::Text {
+        if self.form != LaunchFormat::Text {
             for said in &launched.outcome.warnings {
-                term::note(&format!("warning: {}", show::sourced(said)));
+                term::note(&format!("warning: {}", show::message_text(said)));
             }
         }
         term::print(text.trim_end())?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 
-    fn work_out(&self, sheet: Sheet) -> Result<Launched> {
+    fn plan_launch(&self, sheet: Sheet) -> Result<PlannedLaunch> {
         let (model, config, local, gguf) = self.model()?;
         let dtype = self.dtype.or(config.dtype()).unwrap_or(Dtype::Bf16);
-        let stored = local.as_ref().and_then(|target| stored(target, gguf));
-        let about = About { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp: self.mtp };
-        let facts: Facts = facts(&model, &about);
+        let stored = local.as_ref().and_then(|target| stored_bytes(target, gguf));
+        let about = FactInputs { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp: self.mtp };
+        let facts: ModelFacts = facts(&model, &about);
         let (name, version, verified) = self.version(&sheet)?;
         let asked = Asked {
             dtype: (dtype, self.dtype.is_some()),
@@ -186,9 +186,10 @@ impl Launch {
             version,
             asked: self.settings(&sheet)?,
         };
-        let outcome = apply(&sheet, &facts, config.parsed(), &asked)
-            .map_err(|findings| tell(&findings, "the sheet cannot be applied to this model"))?;
-        Ok(Launched {
+        let outcome = apply(&sheet, &facts, config.parsed(), &asked).map_err(|findings| {
+            reported_error(&findings, "the sheet cannot be applied to this model")
+        })?;
+        Ok(PlannedLaunch {
             sheet,
             model: self.which.model.display().to_string(),
             local: self.which.model.exists(),
@@ -200,16 +201,16 @@ impl Launch {
     }
 
     /// Returns the model, its config, the checkpoint if available, and true if that is a GGUF file.
-    fn model(&self) -> Result<(Arc<Model>, Config, Option<Target>, bool)> {
+    fn model(&self) -> Result<(Arc<Model>, ConfigFile, Option<LocalModel>, bool)> {
         let Some(path) = &self.config else {
             let (spec, specs) = (self.spec.clone(), self.specs.clone());
-            let choice = Choice { spec, specs, ..Choice::default() };
+            let choice = SpecArgs { spec, specs, ..SpecArgs::default() };
             let target = target::open(&self.which, &choice)?;
             let gguf = target.is_gguf();
             return Ok((target.model.clone(), target.config.clone(), Some(target), gguf));
         };
         let mut specs = specs::open(self.specs.as_deref())?;
-        let config = Config::read(path).map_err(model_error)?;
+        let config = ConfigFile::read(path).map_err(model_error)?;
         let spec = match &self.spec {
             Some(spec) => specs.named(spec).map_err(model_error)?,
             None => specs.matching(&config).map_err(model_error)?.with_context(|| {
@@ -274,7 +275,7 @@ impl Launch {
     }
 }
 
-impl Launched {
+impl PlannedLaunch {
     /// Returns the warning that the sheet is not verified for this version.
     fn unverified(&self) -> String {
         let (name, range) = (&self.version.0, self.sheet.versions.as_ref());
@@ -287,7 +288,7 @@ impl Launched {
 }
 
 /// Returns the stored size of weights that stay in their stored form: quantized, or in a GGUF file.
-fn stored(target: &Target, gguf: bool) -> Option<u64> {
+fn stored_bytes(target: &LocalModel, gguf: bool) -> Option<u64> {
     let quantized = target.config.parsed().peek("quantization_config").is_some();
     // If the size cannot be read, it is computed from the spec.
     (gguf || quantized).then(|| target.extent().ok()).flatten().map(|extent| extent.0)
@@ -298,7 +299,7 @@ pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
     let path = PathBuf::from(word);
     if path.extension().is_some_and(|end| end == "yaml") {
         let text = registry::file::read_text(&path, registry::file::SPEC)?;
-        return read_sheet(&Arc::new(Source { path: word.to_owned(), text }));
+        return read_sheet(&Arc::new(SourceText { path: word.to_owned(), text }));
     }
     let mut names = Vec::new();
     for (file, source) in sheet::builtin() {
@@ -314,8 +315,8 @@ pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
     )
 }
 
-fn read_sheet(source: &Arc<Source>) -> Result<Sheet> {
-    Sheet::read(source).map_err(|findings| tell(&findings, "the sheet cannot be used"))
+fn read_sheet(source: &Arc<SourceText>) -> Result<Sheet> {
+    Sheet::read(source).map_err(|findings| reported_error(&findings, "the sheet cannot be used"))
 }
 
 /// Returns every built-in sheet.

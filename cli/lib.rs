@@ -6,10 +6,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use annotate::Asked;
+use annotate::FormatArgs;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use formats::mmap::{Farewell, on_shrink};
+use formats::mmap::{ExitMessage, on_shrink};
 
 mod add_model;
 mod annotate;
@@ -38,8 +38,8 @@ mod new;
 mod parity_check;
 mod parity_diff;
 mod parity_fit;
-mod parity_more;
 mod parity_mutate;
+mod parity_schedules;
 mod plugin;
 mod reference;
 mod run;
@@ -50,14 +50,14 @@ mod synth;
 mod target;
 mod term;
 mod text;
-mod voice;
+mod token_io;
 mod write;
 
 /// Outcome of a command that could run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum CommandOutcome {
     /// The command succeeded, and the proof holds if there is one.
-    Well,
+    Ok,
     /// Two things that must agree differ.
     Differs,
     /// The command could not run, and has reported the reason.
@@ -73,9 +73,9 @@ pub(crate) enum Ended {
     disable_help_subcommand = true,
     after_help = EXAMPLES
 )]
-struct Onboard {
+struct OnboardCli {
     #[command(flatten)]
-    format: Asked,
+    format: FormatArgs,
     #[command(subcommand)]
     command: OnboardCommand,
 }
@@ -94,14 +94,14 @@ Exit codes: 0 proven or done, 1 differs, 2 could not run.";
 
 #[derive(Debug, Subcommand)]
 enum OnboardCommand {
-    AddModel(add_model::AddModel),
-    New(new::New),
-    Show(show::Show),
-    Check(check::Check),
-    List(list::List),
-    Run(run::Run),
-    Bench(bench::Bench),
-    Synth(synth::Synth),
+    AddModel(add_model::AddModelArgs),
+    New(new::NewArgs),
+    Show(show::ShowArgs),
+    Check(check::CheckArgs),
+    List(list::ListArgs),
+    Run(run::RunArgs),
+    Bench(bench::BenchArgs),
+    Synth(synth::SynthArgs),
     /// Compares engines with references: `parity check`, `dump`, `schedules`, ...
     Parity {
         #[command(subcommand)]
@@ -112,21 +112,21 @@ enum OnboardCommand {
         #[command(subcommand)]
         command: engine_command::EngineCommand,
     },
-    Convert(convert::Convert),
-    Imatrix(imatrix::MakeImatrix),
-    Launch(launch::Launch),
-    Plugin(plugin::Plugin),
-    Help(help::Help),
-    Completions(completions::Completions),
-    Man(man::Man),
+    Convert(convert::ConvertArgs),
+    Imatrix(imatrix::ImatrixArgs),
+    Launch(launch::LaunchArgs),
+    Plugin(plugin::PluginArgs),
+    Help(help::HelpArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// Proves that an engine computes what the reference computes, or names the first op that does not.
 #[derive(Debug, Parser)]
 #[command(name = "parity", version, propagate_version = true, after_help = PARITY_EXAMPLES)]
-struct Parity {
+struct ParityCli {
     #[command(flatten)]
-    format: Asked,
+    format: FormatArgs,
     #[command(subcommand)]
     command: ParityCommand,
 }
@@ -145,25 +145,25 @@ Exit codes: 0 agree, 1 differ, 2 could not run.";
 
 #[derive(Debug, Subcommand)]
 enum ParityCommand {
-    Check(parity_check::Check),
-    Dump(dump::Dump),
-    Schedules(parity_more::Schedules),
-    Diagnose(parity_check::Diagnose),
-    Mutate(parity_mutate::Mutate),
-    Diff(parity_diff::Diff),
-    Matrix(matrix::Matrix),
-    Fit(parity_fit::Fit),
-    Eval(eval::Eval),
-    EvalDiff(eval::EvalDiff),
+    Check(parity_check::ParityCheckArgs),
+    Dump(dump::DumpArgs),
+    Schedules(parity_schedules::SchedulesArgs),
+    Diagnose(parity_check::DiagnoseArgs),
+    Mutate(parity_mutate::MutateArgs),
+    Diff(parity_diff::DiffArgs),
+    Matrix(matrix::MatrixArgs),
+    Fit(parity_fit::FitArgs),
+    Eval(eval::EvalArgs),
+    EvalDiff(eval::EvalDiffArgs),
 }
 
 #[derive(Debug, Parser)]
 #[command(name = "convert", version)]
-struct ConvertAlone {
+struct ConvertCli {
     #[command(flatten)]
-    format: Asked,
+    format: FormatArgs,
     #[command(flatten)]
-    command: convert::Convert,
+    command: convert::ConvertArgs,
 }
 
 /// Runs the command that the program name selects, `onboard` by default.
@@ -175,11 +175,11 @@ pub fn main() -> ExitCode {
 pub fn run(words: Vec<OsString>) -> u8 {
     let name = words.first().and_then(|name| Some(Path::new(name).file_stem()?.to_owned()));
     match name.as_deref().and_then(OsStr::to_str) {
-        Some("parity") => start(words, |parsed: Parity| (parsed.format, parsed.command.into())),
-        Some("convert") => start(words, |parsed: ConvertAlone| {
+        Some("parity") => start(words, |parsed: ParityCli| (parsed.format, parsed.command.into())),
+        Some("convert") => start(words, |parsed: ConvertCli| {
             (parsed.format, OnboardCommand::Convert(parsed.command))
         }),
-        _ => start(words, |parsed: Onboard| (parsed.format, parsed.command)),
+        _ => start(words, |parsed: OnboardCli| (parsed.format, parsed.command)),
     }
 }
 
@@ -190,7 +190,7 @@ impl From<ParityCommand> for OnboardCommand {
 }
 
 impl OnboardCommand {
-    fn run(self) -> Result<Ended> {
+    fn run(self) -> Result<CommandOutcome> {
         match self {
             Self::AddModel(args) => args.run(),
             Self::New(args) => args.run(),
@@ -214,7 +214,7 @@ impl OnboardCommand {
 }
 
 impl ParityCommand {
-    fn run(self) -> Result<Ended> {
+    fn run(self) -> Result<CommandOutcome> {
         match self {
             Self::Check(args) => args.run(),
             Self::Dump(args) => args.run(),
@@ -232,7 +232,7 @@ impl ParityCommand {
 
 fn start<P: Parser>(
     words: Vec<OsString>,
-    command: impl FnOnce(P) -> (Asked, OnboardCommand),
+    command: impl FnOnce(P) -> (FormatArgs, OnboardCommand),
 ) -> u8 {
     let parsed = match P::try_parse_from(words) {
         Ok(parsed) => parsed,
@@ -249,7 +249,7 @@ fn start<P: Parser>(
         }
     };
     interrupt::install();
-    on_shrink(Farewell {
+    on_shrink(ExitMessage {
         before: "error: `",
         after: "` became shorter while it was read; whatever was being written is unfinished and has no name. \
                 Wait until nothing writes to the file, then run the command again\n",
@@ -258,10 +258,10 @@ fn start<P: Parser>(
     let (format, command) = command(parsed);
     format.install();
     match command.run() {
-        Ok(Ended::Well) => 0,
-        Ok(Ended::Differs) => 1,
-        Ok(Ended::CouldNotRun) => 2,
-        Err(error) if error.is::<findings::Told>() => 2,
+        Ok(CommandOutcome::Ok) => 0,
+        Ok(CommandOutcome::Differs) => 1,
+        Ok(CommandOutcome::CouldNotRun) => 2,
+        Err(error) if error.is::<findings::ReportedError>() => 2,
         Err(error) if is_broken_pipe(&error) => BROKEN_PIPE,
         Err(error) => {
             let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");

@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::engines::catalog;
 use crate::specs;
-use crate::text::Table;
-use crate::{Ended, term};
+use crate::text::TextTable;
+use crate::{CommandOutcome, term};
 
 /// Lists the specs and engines that are known
 #[derive(Debug, Args)]
-pub(crate) struct List {
+pub(crate) struct ListArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -22,8 +22,8 @@ pub(crate) struct List {
     specs: Option<PathBuf>,
 }
 
-impl List {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl ListArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let specs = specs::open(self.specs.as_deref())?;
         let engines: Vec<String> = catalog()?.into_iter().map(|entry| entry.name).collect();
         if self.json {
@@ -33,9 +33,9 @@ impl List {
                 .collect();
             let list = json!({ "specs": specs, "engines": engines });
             term::print(&serde_json::to_string_pretty(&list)?)?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
-        let mut table = Table::new(&[]);
+        let mut table = TextTable::new(&[]);
         table.row(["spec", "extends", "architectures"]);
         for spec in specs.all() {
             let inside = spec.inside.iter().map(|class| format!("in {class}"));
@@ -45,6 +45,6 @@ impl List {
         }
         term::print(&table.plain(""))?;
         term::print(&format!("\nengines: {}", engines.join(", ")))?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

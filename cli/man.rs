@@ -6,28 +6,28 @@ use anyhow::Result;
 use clap::{Args, Command, CommandFactory as _};
 use clap_mangen::Man as Page;
 
-use crate::{ConvertAlone, Ended, Onboard, Parity, term, write};
+use crate::{CommandOutcome, ConvertCli, OnboardCli, ParityCli, term, write};
 
 /// Writes manual pages for `man`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   onboard man ~/.local/share/man/man1      then: man onboard, man parity-check, man convert")]
-pub(crate) struct Man {
+pub(crate) struct ManArgs {
     /// The folder to write
     folder: PathBuf,
 }
 
-impl Man {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl ManArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let mut count = 0;
-        for command in [Onboard::command(), Parity::command(), ConvertAlone::command()] {
+        for command in [OnboardCli::command(), ParityCli::command(), ConvertCli::command()] {
             let mut command = command.disable_help_subcommand(true);
             command.build();
             count += pages(&command, &self.folder)?;
         }
         term::print(&format!("wrote {count} pages to {}", self.folder.display()))?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

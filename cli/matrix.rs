@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
-use parity::matrix::plan::{self, Engine, Model, Plan};
-use parity::matrix::{Board, Cell, Key, Outcome, cells, html, junit, text};
-use registry::diag::Source;
+use parity::matrix::plan::{self, MatrixPlan, PlanEngine, PlanModel};
+use parity::matrix::{Board, Cell, CellKey, CellOutcome, cells, html, junit, text};
+use registry::diag::SourceText;
 use registry::dtype::Dtype;
 use registry::file;
 
 use crate::engines::parse_seconds;
-use crate::findings::tell;
-use crate::{Ended, annotate, term, write};
+use crate::findings::reported_error;
+use crate::{CommandOutcome, annotate, term, write};
 
 /// Checks models on engines in dtypes, with one exit code
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ Each pair of a model and an engine is a `parity check` in a process of its own, 
 own cells alone.
 
 Exit codes: 0 all pass or are known, 1 something differs, 2 something could not run.")]
-pub(crate) struct Matrix {
+pub(crate) struct MatrixArgs {
     /// The plan, a YAML file
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
@@ -77,23 +77,23 @@ pub(crate) struct Matrix {
 /// Limit on the bytes of a check's standard error that are kept.
 const SAID: usize = 1 << 16;
 
-impl Matrix {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl MatrixArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let shown = self.plan.display().to_string();
-        let source = Arc::new(Source {
+        let source = Arc::new(SourceText {
             path: shown.clone(),
             text: file::read_text(&self.plan, file::SPEC)?,
         });
         let plan = plan::read(&source).map_err(|found| {
             let count = found.len();
             let s = if count == 1 { "" } else { "s" };
-            tell(&found, &format!("the plan `{shown}` has {count} finding{s}"))
+            reported_error(&found, &format!("the plan `{shown}` has {count} finding{s}"))
         })?;
         let before = self.against.as_ref().map(|path| board(path)).transpose()?;
         let chosen = |name: &str, only: &[String]| {
             only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
         };
-        let pairs: Vec<(&Model, &Engine)> = plan
+        let pairs: Vec<(&PlanModel, &PlanEngine)> = plan
             .pairs()
             .into_iter()
             .filter(|(m, e)| chosen(&m.name, &self.model) && chosen(&e.name, &self.engine))
@@ -105,7 +105,9 @@ impl Matrix {
         let board = Board::new(self.check_all(&plan, &pairs)?);
         let changes = board.changes(before.as_ref());
         let gone = match &before {
-            Some(before) if self.model.is_empty() && self.engine.is_empty() => board.gone(before),
+            Some(before) if self.model.is_empty() && self.engine.is_empty() => {
+                board.removed_cells(before)
+            }
             _ => Vec::new(),
         };
         for (path, bytes) in [
@@ -120,18 +122,22 @@ impl Matrix {
         }
         term::print(&text(&board, &changes, &gone))?;
         let worst = board.worst(&changes);
-        if worst != Outcome::Pass {
+        if worst != CellOutcome::Pass {
             annotate::error(&format!("`{shown}`: not every cell passes"));
         }
         Ok(match worst {
-            Outcome::Pass => Ended::Well,
-            Outcome::Differ => Ended::Differs,
-            Outcome::Error => Ended::CouldNotRun,
+            CellOutcome::Pass => CommandOutcome::Ok,
+            CellOutcome::Differ => CommandOutcome::Differs,
+            CellOutcome::Error => CommandOutcome::CouldNotRun,
         })
     }
 
     /// Runs all pairs; cells are in the order of the plan.
-    fn check_all(&self, plan: &Plan, pairs: &[(&Model, &Engine)]) -> Result<Vec<Cell>> {
+    fn check_all(
+        &self,
+        plan: &MatrixPlan,
+        pairs: &[(&PlanModel, &PlanEngine)],
+    ) -> Result<Vec<Cell>> {
         let folder = tempfile::Builder::new().prefix("onboard-matrix-").tempdir()?;
         let _watched = crate::interrupt::watch_whole(folder.path());
         let home = self.plan.parent().filter(|p| !p.as_os_str().is_empty());
@@ -144,7 +150,7 @@ impl Matrix {
                 let Some((model, engine)) = pairs.get(n) else { return found };
                 let dtypes = plan.dtypes(model, engine);
                 let json = folder.path().join(format!("{n}.json"));
-                let check = Check { plan, model, engine, dtypes: &dtypes, home, json: &json };
+                let check = MatrixCheck { plan, model, engine, dtypes: &dtypes, home, json: &json };
                 let cells = check.run(self.timeout);
                 fs_err::remove_file(&json).ok();
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
@@ -176,10 +182,10 @@ fn board(path: &Path) -> Result<Board> {
 }
 
 /// Check of one model on one engine.
-struct Check<'a> {
-    plan: &'a Plan,
-    model: &'a Model,
-    engine: &'a Engine,
+struct MatrixCheck<'a> {
+    plan: &'a MatrixPlan,
+    model: &'a PlanModel,
+    engine: &'a PlanEngine,
     dtypes: &'a [Dtype],
     /// Folder of the plan.
     home: &'a Path,
@@ -187,12 +193,12 @@ struct Check<'a> {
     json: &'a Path,
 }
 
-impl Check<'_> {
+impl MatrixCheck<'_> {
     /// Runs the check. A server runs in one dtype, so each server is a check of its own.
     fn run(&self, timeout: Duration) -> Vec<Cell> {
         let url = ["http://", "https://"].iter().any(|s| self.engine.engine.starts_with(s));
         if url && self.dtypes.len() > 1 {
-            let one = |dtypes| Check { dtypes, ..*self }.run(timeout);
+            let one = |dtypes| MatrixCheck { dtypes, ..*self }.run(timeout);
             return self.dtypes.chunks(1).flat_map(one).collect();
         }
         let names: Vec<String> = self.dtypes.iter().map(|d| d.name().to_owned()).collect();
@@ -200,12 +206,12 @@ impl Check<'_> {
             Ok(report) => cells(&report, &self.model.name, &self.engine.name, &names),
             Err(error) => {
                 let cell = |dtype: &String| Cell {
-                    key: Key {
+                    key: CellKey {
                         model: self.model.name.clone(),
                         engine: self.engine.name.clone(),
                         dtype: dtype.clone(),
                     },
-                    outcome: Outcome::Error,
+                    outcome: CellOutcome::Error,
                     share: None,
                     message: format!("{error:#}"),
                     known: None,
@@ -214,7 +220,7 @@ impl Check<'_> {
             }
         };
         for cell in &mut found {
-            let Key { model, engine, dtype } = &cell.key;
+            let CellKey { model, engine, dtype } = &cell.key;
             cell.known = self.plan.known(model, engine, dtype).map(str::to_owned);
         }
         found
@@ -239,14 +245,14 @@ impl Check<'_> {
                 break status;
             }
             if Instant::now() > deadline {
-                end(&mut child);
+                terminate(&mut child);
                 return Err(anyhow!("no outcome within {} seconds (--timeout)", timeout.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(20));
         };
         let said = said.join().unwrap_or_default();
         if !matches!(status.code(), Some(0 | 1)) {
-            return Err(anyhow!("{}", last_words(&String::from_utf8_lossy(&said), status)));
+            return Err(anyhow!("{}", last_error(&String::from_utf8_lossy(&said), status)));
         }
         let bytes = file::read(self.json, file::REPORT).context("the check wrote no report")?;
         serde_json::from_slice(&bytes).context("the report of the check is not JSON")
@@ -289,7 +295,7 @@ impl Check<'_> {
 }
 
 /// Asks a check and its engine to end, then kills the check.
-fn end(child: &mut std::process::Child) {
+fn terminate(child: &mut std::process::Child) {
     #[cfg(unix)]
     if let Some(id) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         rustix::process::kill_process(id, rustix::process::Signal::TERM).ok();
@@ -305,7 +311,7 @@ fn end(child: &mut std::process::Child) {
 }
 
 /// Returns the error that a check ended with, on one line.
-fn last_words(said: &str, status: ExitStatus) -> String {
+fn last_error(said: &str, status: ExitStatus) -> String {
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let from = lines.iter().rposition(|line| line.starts_with("error"));
     let words = lines.get(from.unwrap_or(lines.len().saturating_sub(1))..).unwrap_or_default();

@@ -11,7 +11,7 @@ use registry::reference;
 
 use crate::findings::model_error;
 use crate::specs;
-use crate::{Ended, schema, term, write};
+use crate::{CommandOutcome, schema, term, write};
 
 /// Keys that each spec defines itself.
 const OWN: [&str; 8] = ["spec", "name", "matches", "inside", "kinds", "defaults", "extends", "use"];
@@ -25,7 +25,7 @@ Examples:
 
 What the known spec says stands in the file as comments, under the key it belongs to. Uncomment and
 change what differs; the rest is inherited. Then: onboard check mine.yaml --model MODEL")]
-pub(crate) struct New {
+pub(crate) struct NewArgs {
     /// The name of the family: letters, digits and underscores
     name: String,
     /// The known spec that comes nearest, as `onboard list` shows them; default: what most others extend
@@ -42,8 +42,8 @@ pub(crate) struct New {
     specs: Option<PathBuf>,
 }
 
-impl New {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl NewArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let name = &self.name;
         ensure!(
@@ -53,7 +53,7 @@ impl New {
         let mut specs = specs::open(self.specs.as_deref())?;
         let base = match &self.like {
             Some(like) => specs.named(like).map_err(model_error)?,
-            None => specs.plainest(),
+            None => specs.most_extended(),
         };
         ensure!(base != *name, "a spec cannot extend itself; name it otherwise than `{base}`");
         let path = self.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.yaml")));
@@ -68,7 +68,7 @@ impl New {
         schema::beside(&path)?;
         term::print(&format!("wrote {}, which extends {base}", path.display()))?;
         term::note(&next(&path));
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

@@ -8,27 +8,27 @@ mod file;
 mod folder;
 mod gguf;
 
-pub(crate) use diagnosis::Diagnose;
+pub(crate) use diagnosis::DiagnoseArgs;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::Rounds;
-use models::coverage::Coverage;
-use models::target::Target;
-use parity::quantized::is_made_of_others;
+use engine::InputRounding;
+use models::coverage::TensorCoverage;
+use models::local_model::LocalModel;
+use parity::quantized::has_other_weights;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
 
-use crate::engines::{EngineArgs, Found};
+use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{check_error, warn};
 use crate::reference::{open_dump, parse_bound};
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::{Ended, annotate, term, write};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::{CommandOutcome, annotate, term, write};
 
 /// Compares an engine with a reference dump, tap by tap, in prefill and in decode
 #[derive(Debug, Args)]
@@ -47,11 +47,11 @@ Examples:
   parity check MODEL --set states.conv.dtype=bf16 --allow-dtype-mismatch --dtype f16
 
 Exit codes: 0 agree, 1 differ, 2 could not run.")]
-pub(crate) struct Check {
+pub(crate) struct ParityCheckArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The dump; default: MODEL/reference, then MODEL/dump
     #[arg(long, value_name = "DUMP")]
     reference: Option<PathBuf>,
@@ -106,9 +106,14 @@ pub(crate) struct Check {
 /// Default time limit of a search for causes, in seconds.
 pub(crate) const BUDGET: u64 = 120;
 
-impl Check {
+impl ParityCheckArgs {
     /// Builds the arguments of `parity check FILE --reference DUMP`.
-    pub(crate) fn of_file(which: Which, choice: Choice, reference: &Path, json: bool) -> Self {
+    pub(crate) fn of_file(
+        which: ModelArgs,
+        choice: SpecArgs,
+        reference: &Path,
+        json: bool,
+    ) -> Self {
         Self {
             which,
             choice,
@@ -131,7 +136,7 @@ impl Check {
         }
     }
 
-    pub(crate) fn run(self) -> Result<Ended> {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let ended = self.check();
         if let (Err(error), Some(path)) = (&ended, &self.junit) {
             let xml = parity::junit::junit_error(
@@ -144,20 +149,20 @@ impl Check {
         ended
     }
 
-    fn check(&self) -> Result<Ended> {
+    fn check(&self) -> Result<CommandOutcome> {
         if let Some(source) = &self.source {
-            target::folder(&Which::at(source.clone()))
+            target::folder(&ModelArgs::at(source.clone()))
                 .and_then(|found| Ok(checkpoints::Checkpoint::open(&found.dir)?))
                 .context("cannot read the checkpoint given as --source")?;
         }
         match self.engine.find()? {
-            Found::Child(child) => return self.run_child(&child),
-            Found::Server(url) => return self.run_server(&url),
-            Found::Here(driver) if driver.describe.is_some() => {
+            ResolvedEngine::Child(child) => return self.run_child(&child),
+            ResolvedEngine::Server(url) => return self.run_server(&url),
+            ResolvedEngine::InProcess(driver) if driver.describe.is_some() => {
                 self.refuse_rounding()?;
                 return self.run_file(driver);
             }
-            Found::Here(_) => {}
+            ResolvedEngine::InProcess(_) => {}
         }
         let target = target::open(&self.which, &self.choice)?;
         if target.is_gguf() {
@@ -166,9 +171,9 @@ impl Check {
         }
         let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         let checkpoint = target.checkpoint()?;
-        target::covered(&Coverage::of(&target.model, &checkpoint), &target.dir)?;
+        target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
         warn(&target.nonfinite()?);
-        if is_made_of_others(&checkpoint, &dump).map_err(check_error)? {
+        if has_other_weights(&checkpoint, &dump).map_err(check_error)? {
             return self.run_coded(&target, &checkpoint, (&path, &dump));
         }
         if self.rounds().is_none() && dump.manifest.rounds().is_none() && checkpoint.rounds_inputs()
@@ -216,10 +221,10 @@ impl Check {
     }
 
     /// Returns the matrices whose input rows are rounded, if a flag selects them.
-    fn rounds(&self) -> Option<Rounds> {
+    fn rounds(&self) -> Option<InputRounding> {
         match (self.w8a8, self.w8a16) {
-            (true, _) => Some(Rounds::All),
-            (_, true) => Some(Rounds::None),
+            (true, _) => Some(InputRounding::All),
+            (_, true) => Some(InputRounding::None),
             _ => None,
         }
     }
@@ -239,7 +244,12 @@ impl Check {
     }
 
     /// Compares the engine with a dump and reports.
-    fn compare(&self, target: &Target, dump: &Dump, options: &CheckOptions) -> Result<Ended> {
+    fn compare(
+        &self,
+        target: &LocalModel,
+        dump: &Dump,
+        options: &CheckOptions,
+    ) -> Result<CommandOutcome> {
         let engine = self.engine.of_models()?;
         let mut report = parity::check(engine.as_ref(), &target::source(target), dump, options)
             .map_err(check_error)?;
@@ -264,12 +274,12 @@ impl Check {
     }
 
     /// Prints a report and returns the outcome of the command.
-    fn conclude(&self, report: &Report, model: &Model) -> Result<Ended> {
+    fn conclude(&self, report: &Report, model: &Model) -> Result<CommandOutcome> {
         self.show(report)?;
         annotate::report(report, model);
         Ok(match report.verdict() {
-            Verdict::Fail => Ended::Differs,
-            Verdict::Pass | Verdict::Skip => Ended::Well,
+            Verdict::Fail => CommandOutcome::Differs,
+            Verdict::Pass | Verdict::Skip => CommandOutcome::Ok,
         })
     }
 
@@ -298,7 +308,7 @@ impl Check {
 }
 
 /// Returns the prefixes of `--set` options that set the dtypes of KV caches.
-fn caches(target: &Target) -> BTreeSet<String> {
+fn caches(target: &LocalModel) -> BTreeSet<String> {
     let states = target.model.graph.states.iter();
     let caches = states.filter(|state| state.kind == StateKind::Attention);
     caches.map(|state| format!("states.{}.dtype=", state.name)).collect()

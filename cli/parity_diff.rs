@@ -10,7 +10,7 @@ use registry::dtype::Dtype;
 
 use crate::reference::parse_bound;
 use crate::target::parse_dtype;
-use crate::{Ended, term, write};
+use crate::{CommandOutcome, term, write};
 
 /// Compares two dumps tap by tap: two engines, two versions of one, or two of its settings
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ Neither side is taken for the truth. What rounding explains comes from the ensem
 distance of each side's decode from its own prefill, and from the number of roundings of a run.
 
 Exit codes: 0 agree, 1 differ, 2 could not compare.")]
-pub(crate) struct Diff {
+pub(crate) struct DiffArgs {
     /// One dump
     #[arg(value_name = "A")]
     a: PathBuf,
@@ -43,8 +43,8 @@ pub(crate) struct Diff {
     json: Option<PathBuf>,
 }
 
-impl Diff {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl DiffArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let open = |path: &Path| {
             Dump::open(path).with_context(|| format!("cannot read the dump `{}`", path.display()))
         };
@@ -61,7 +61,11 @@ impl Diff {
                 term::print(&text(&found, [&title(&a), &title(&b)]))?;
             }
         }
-        Ok(if found.verdict == Verdict::Fail { Ended::Differs } else { Ended::Well })
+        Ok(if found.verdict == Verdict::Fail {
+            CommandOutcome::Differs
+        } else {
+            CommandOutcome::Ok
+        })
     }
 }
 

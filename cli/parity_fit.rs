@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use parity::fit::{RULE, fit};
 
-use crate::text::Table;
-use crate::{Ended, term};
+use crate::text::TextTable;
+use crate::{CommandOutcome, term};
 
 /// Counts the false alarms and the misses of the rule of `parity check`, by a table of honest checks and of mutants
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ Examples:
 
 A line of the table is one check: kind (`honest`, or the class of a mutant), name, dtype, the largest value of
 each measure, and 1 where something else failed. docs/proof.md says how the table is made.")]
-pub(crate) struct Fit {
+pub(crate) struct FitArgs {
     /// The table
     #[arg(value_name = "TABLE")]
     table: PathBuf,
@@ -40,15 +40,15 @@ pub(crate) struct Fit {
     factor: f64,
 }
 
-impl Fit {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl FitArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let path = self.table.display();
         let table = registry::file::read(&self.table, registry::file::MANIFEST)
             .with_context(|| format!("cannot read the table `{path}`"))?;
         let table = String::from_utf8_lossy(&table);
         let numbers = [self.noise, self.gain, self.flips, self.units, self.factor, self.factor];
         let counts = fit(&table, &numbers).map_err(|why| anyhow!("`{path}`: {why}"))?;
-        let mut rows = Table::new(&[2, 3, 4]);
+        let mut rows = TextTable::new(&[2, 3, 4]);
         rows.row(["kind", "dtype", "checks", "caught", "missed", "share"]);
         for ((kind, dtype), (fails, all)) in &counts {
             let share = *fails as f64 / (*all).max(1) as f64;
@@ -61,6 +61,6 @@ impl Fit {
             rows.row([kind.clone(), dtype.to_string(), all.to_string(), caught, missed, percent]);
         }
         term::print(&rows.plain(""))?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

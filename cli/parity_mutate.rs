@@ -5,16 +5,19 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use models::target::Target;
+use models::local_model::LocalModel;
 use parity::Dump;
-use parity::mutate::{Blame, Book, Class, Fate, MutateOptions, Outcome, mutate, tally};
+use parity::mutate::{
+    Fate, MistakeClass, MutantDiagnosis, MutantOutcome, MutateOptions, MutationReport, counts,
+    mutate,
+};
 use registry::dtype::Dtype;
 
 use crate::findings::check_error;
 use crate::reference::open_dump;
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::text::{Table, plural};
-use crate::{Ended, term, write};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::text::{TextTable, plural};
+use crate::{CommandOutcome, term, write};
 
 /// Injects mistakes into a model and its engine, one at a time, and counts those that `parity check` catches
 #[derive(Debug, Args)]
@@ -35,11 +38,11 @@ that begins with what the last one left, ... The same check then runs:
               rounding was edited, which f32 does not show
 
 Exit codes: 0 nothing that changes a number is missed in f32, 1 something is, 2 could not run.")]
-pub(crate) struct Mutate {
+pub(crate) struct MutateArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The dump; default: MODEL/reference, then MODEL/dump
     #[arg(long, value_name = "DUMP")]
     reference: Option<PathBuf>,
@@ -60,8 +63,8 @@ pub(crate) struct Mutate {
     threads: Option<usize>,
 }
 
-impl Mutate {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl MutateArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
         let (_, dump) = open_dump(&target.dir, self.reference.as_deref())?;
@@ -73,10 +76,10 @@ impl Mutate {
         };
         let book = measure(&target, &dump, &options)?;
         self.show(&book)?;
-        Ok(if book.misses() { Ended::Differs } else { Ended::Well })
+        Ok(if book.misses() { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 
-    fn show(&self, book: &Book) -> Result<()> {
+    fn show(&self, book: &MutationReport) -> Result<()> {
         if let Some(path) = &self.json {
             let mut json =
                 serde_json::to_string_pretty(book).context("cannot write the results as JSON")?;
@@ -94,7 +97,11 @@ impl Mutate {
 }
 
 /// Injects mistakes into a model and counts those that its check catches.
-pub(crate) fn measure(target: &Target, dump: &Dump, options: &MutateOptions) -> Result<Book> {
+pub(crate) fn measure(
+    target: &LocalModel,
+    dump: &Dump,
+    options: &MutateOptions,
+) -> Result<MutationReport> {
     let engine = crate::engines::native()?;
     let bar = term::count_bar(0, "mutants");
     let mut progress = |done: usize, all: usize, name: &str| {
@@ -110,10 +117,10 @@ pub(crate) fn measure(target: &Target, dump: &Dump, options: &MutateOptions) -> 
     })
 }
 
-fn text(book: &Book) -> String {
-    let mut table = Table::new(&[2, 3, 4, 5, 6]);
+fn text(book: &MutationReport) -> String {
+    let mut table = TextTable::new(&[2, 3, 4, 5, 6]);
     table.row(["class", "dtype", "caught", "refused", "missed", "unreached", "right"]);
-    let right = |class: Class, dtype: Dtype| {
+    let right = |class: MistakeClass, dtype: Dtype| {
         let of = book.outcomes.iter().filter(|o| o.class == class && o.dtype == dtype);
         let known: Vec<bool> = of.filter_map(|o| o.right).collect();
         if known.is_empty() {
@@ -121,7 +128,7 @@ fn text(book: &Book) -> String {
         }
         format!("{}/{}", known.iter().filter(|right| **right).count(), known.len())
     };
-    for row in tally(book) {
+    for row in counts(book) {
         table.row([
             row.class.name().to_owned(),
             row.dtype.to_string(),
@@ -163,8 +170,8 @@ fn text(book: &Book) -> String {
     text
 }
 
-fn missed<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
-    let mut table = Table::new(&[2, 3]);
+fn missed<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
+    let mut table = TextTable::new(&[2, 3]);
     for outcome in outcomes {
         let head = [outcome.dtype.to_string(), outcome.mutant.clone()];
         let tail = outcome.closest.as_ref().map_or_else(
@@ -183,8 +190,8 @@ fn missed<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
     table.plain("  ")
 }
 
-fn displaced<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
-    let mut table = Table::new(&[]);
+fn displaced<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
+    let mut table = TextTable::new(&[]);
     for outcome in outcomes.filter(|outcome| outcome.right == Some(false)) {
         let expected = outcome.expected.iter().next().cloned().unwrap_or_default();
         let others = match outcome.expected.len() {
@@ -202,7 +209,7 @@ fn displaced<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
 }
 
 /// Lists mutants by name, each once.
-fn unreached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+fn unreached<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
     let mut rows: Vec<(String, String, &'static str)> = Vec::new();
     for outcome in outcomes {
         let dtype = outcome.dtype.to_string();
@@ -214,7 +221,7 @@ fn unreached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
             None => rows.push((outcome.mutant.clone(), dtype, outcome.reach.unwrap_or_default())),
         }
     }
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for (name, dtypes, reach) in rows {
         table.row([dtypes, name, reach.to_owned()]);
     }
@@ -222,13 +229,13 @@ fn unreached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
 }
 
 /// Lists wrong diagnoses, and counts the right ones.
-fn blames(outcomes: &[Outcome]) -> String {
-    let all: Vec<(&Outcome, &Blame)> =
+fn blames(outcomes: &[MutantOutcome]) -> String {
+    let all: Vec<(&MutantOutcome, &MutantDiagnosis)> =
         outcomes.iter().filter_map(|outcome| Some((outcome, outcome.blame.as_ref()?))).collect();
     if all.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for (outcome, blame) in all.iter().filter(|(_, blame)| !blame.is_right()) {
         let rank = match (blame.curable, blame.rank) {
             (true, Some(rank)) => format!("undone by the cause in place {rank}"),

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use registry::alias::{Alias, Unlike};
+use registry::alias::{Alias, AliasMismatch};
 use serde_json::{Value, json};
 
 use crate::findings::model_error;
 use crate::launch::open_sheet;
 use crate::specs;
-use crate::target::{self, Choice, Weights};
-use crate::{Ended, term, write};
+use crate::target::{self, CheckpointArgs, SpecArgs};
+use crate::{CommandOutcome, term, write};
 
 /// Writes a package that runs a model in an engine that does not know its architecture
 #[derive(Debug, Args)]
@@ -28,11 +28,11 @@ The package says that the architecture is another one which the engine knows: co
 names. It is only written where both specs resolve to the same graph. Otherwise the first op in the way is named.
 
 Exit codes: 0 written, 2 not possible.")]
-pub(crate) struct Plugin {
+pub(crate) struct PluginArgs {
     #[command(flatten)]
-    weights: Weights,
+    weights: CheckpointArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The engine: the name of a sheet, or a sheet of yours (a .yaml file)
     #[arg(long, value_name = "ENGINE")]
     engine: String,
@@ -47,8 +47,8 @@ pub(crate) struct Plugin {
     force: bool,
 }
 
-impl Plugin {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl PluginArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let sheet = open_sheet(&self.engine)?;
         let engine = &sheet.engine;
         ensure!(
@@ -106,7 +106,7 @@ impl Plugin {
             self.output.display(),
             shown(&self.output)
         ))?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
@@ -209,7 +209,7 @@ fn word(name: &str) -> String {
 }
 
 /// Returns the error for an unsupported model, with the obstacle of each known relative.
-fn refusal(engine: &str, architecture: &str, found: &[Unlike]) -> anyhow::Error {
+fn refusal(engine: &str, architecture: &str, found: &[AliasMismatch]) -> anyhow::Error {
     let mut text = format!(
         "engine `{engine}` does not know `{architecture}`, and no architecture that it knows computes the same"
     );

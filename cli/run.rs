@@ -5,14 +5,14 @@ use std::io::Read as _;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use engine::sample::{Sampler, Sampling};
-use engine::{Chunk, NoProbe, Options, Want};
+use engine::{Chunk, NoProbe, OutputRows, SessionOptions};
 use registry::dtype::Dtype;
 use serde_json::json;
 
 use crate::findings::{engine_error, warn};
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::voice::Voice;
-use crate::{Ended, term};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::token_io::TokenIo;
+use crate::{CommandOutcome, term};
 
 /// Continues a prompt with a model
 #[derive(Debug, Args)]
@@ -23,11 +23,11 @@ Examples:
   onboard run MODEL --prompt Hi --temperature 0.7 --top-p 0.9 --seed 1
   onboard run MODEL --prompt - < prompt.txt          the prompt from standard input
   onboard run MODEL --prompt Hi --json               tokens and text as one object")]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The text to continue; `-` reads it from standard input, without a newline at its end
     #[arg(
         long,
@@ -68,8 +68,8 @@ pub(crate) struct Run {
 /// Maximum size of a prompt on standard input, in bytes.
 const MOST: u64 = 64 << 20;
 
-impl Run {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl RunArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         ensure!(
             self.temperature >= 0.0 && self.temperature.is_finite(),
             "--temperature must be 0 or more"
@@ -81,19 +81,19 @@ impl Run {
         );
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
-        let mut voice = match &self.prompt {
-            Some(_) => Voice::of(&target)?,
-            None => Voice::Ids { first: true },
+        let mut output = match &self.prompt {
+            Some(_) => TokenIo::of(&target)?,
+            None => TokenIo::Ids { first: true },
         };
         let text = match self.prompt.as_deref() {
             Some("-") => Some(standard_input()?),
             text => text.map(str::to_owned),
         };
-        let prompt = voice.prompt(text.as_deref(), &self.tokens)?;
+        let prompt = output.prompt(text.as_deref(), &self.tokens)?;
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
-        let options = Options { dtype, threads: self.threads, ..Options::default() };
+        let options = SessionOptions { dtype, threads: self.threads, ..SessionOptions::default() };
         let mut session = crate::engines::native()?
             .open(&target::source(&target), &options)
             .map_err(engine_error)?;
@@ -105,7 +105,7 @@ impl Run {
             seed: self.seed,
         };
         let mut sampler = Sampler::new(sampling);
-        let ends = voice.ends(target.home());
+        let ends = output.ends(target.home());
         let mut next = prompt.clone();
         let room = target.model.context.map_or(usize::MAX, |most| most.saturating_sub(next.len()));
         if room < self.n {
@@ -113,21 +113,21 @@ impl Run {
         }
         if self.n.min(room) == 0 {
             // No tokens to add, but the prompt is still checked: ids in range, within the context.
-            session.step(&[Chunk { slot, tokens: &next, want: Want::None }], &mut NoProbe)?;
+            session.step(&[Chunk { slot, tokens: &next, rows: OutputRows::None }], &mut NoProbe)?;
         }
         let (mut made, mut said, mut ended) = (Vec::new(), String::new(), "length");
         if room < self.n {
             ended = "context";
         }
         for _ in 0..self.n.min(room) {
-            let chunk = Chunk { slot, tokens: &next, want: Want::Last };
+            let chunk = Chunk { slot, tokens: &next, rows: OutputRows::Last };
             let logits = session.step(&[chunk], &mut NoProbe)?;
             let token = sampler.choose(logits[0].row(0));
             if ends.contains(&token) {
                 ended = "end token";
                 break;
             }
-            let piece = voice.say(token)?;
+            let piece = output.next_text(token)?;
             if self.json {
                 said.push_str(&piece);
             } else {
@@ -137,10 +137,10 @@ impl Run {
             next = vec![token];
         }
         if !self.json {
-            term::print(&voice.rest())?;
-            return Ok(Ended::Well);
+            term::print(&output.remaining_text())?;
+            return Ok(CommandOutcome::Ok);
         }
-        said.push_str(&voice.rest());
+        said.push_str(&output.remaining_text());
         let whole = json!({
             "schema": "onboard-run/1",
             "model": target.name,
@@ -151,7 +151,7 @@ impl Run {
             "ended": ended,
         });
         term::print(&serde_json::to_string_pretty(&whole)?)?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 

@@ -9,15 +9,15 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use models::config::Config;
+use models::config::ConfigFile;
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::print;
 
 use crate::findings::model_error;
 use crate::specs;
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::{Ended, term};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::{CommandOutcome, term};
 
 /// Prints a model as its spec resolves it: dims, weights, states, graph; or a GGUF file
 #[expect(clippy::struct_excessive_bools, reason = "one flag per section, any of them together")]
@@ -30,11 +30,11 @@ Examples:
   onboard show SPEC --source                the text of a spec; of its functions: lib/NAME
   onboard show model.gguf                   keys, tensors, and what the types add up to
   onboard show MODEL --json                 for programs; of a GGUF file, every key and tensor")]
-pub(crate) struct Show {
+pub(crate) struct ShowArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// Dims from this config.json; MODEL is then the name of a spec
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -61,8 +61,8 @@ pub(crate) struct Show {
     source: bool,
 }
 
-impl Show {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl ShowArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         // Sections of a resolved model must be requested explicitly.
         if self.source {
             return self.show_source();
@@ -72,15 +72,15 @@ impl Show {
         {
             let both = self.dims == self.weights;
             let sections =
-                gguf::Sections { keys: both || self.dims, tensors: both || self.weights };
+                gguf::GgufSections { keys: both || self.dims, tensors: both || self.weights };
             let show = if self.json { json::show } else { gguf::show };
             term::print(show(&self.which.model, sections)?.trim_end())?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let (model, own) = self.model()?;
         let all = !(self.graph || self.weights || self.states || self.dims);
         if self.json {
-            let asked = model::Sections {
+            let asked = model::ModelSections {
                 dims: all || self.dims,
                 weights: all || self.weights,
                 states: all || self.states,
@@ -88,7 +88,7 @@ impl Show {
             };
             let dtype = self.dtype.unwrap_or(own);
             term::print(&serde_json::to_string_pretty(&model::show(&model, dtype, asked))?)?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let mut text = String::new();
         if all {
@@ -116,7 +116,7 @@ impl Show {
             text.push_str(&heads(&model, dtype));
         }
         term::print(text.trim_end())?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 
     /// Returns the name of the spec that is given in place of a model, if one is.
@@ -130,13 +130,13 @@ impl Show {
     }
 
     /// Prints the file of a spec, of the spec that matches a model, or of a function file.
-    fn show_source(&self) -> Result<Ended> {
+    fn show_source(&self) -> Result<CommandOutcome> {
         let mut specs = specs::open(self.choice.specs.as_deref())?;
         let lib = self.which.model.to_str().and_then(|word| word.strip_prefix("lib/"));
         if let Some(lib) = lib.filter(|_| !self.which.model.exists()) {
             let Some(text) = specs.lib(lib) else { bail!("there is no function file `{lib}`") };
             term::print(text)?;
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let name = if let Some(name) = self.spec_name()? {
             name
@@ -158,7 +158,7 @@ impl Show {
         if !more.is_empty() {
             term::note(&format!("it starts from others: {}", more.join(", ")));
         }
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 
     fn model(&self) -> Result<(Model, Dtype)> {
@@ -176,7 +176,7 @@ impl Show {
         };
         let mut specs = specs::open(self.choice.specs.as_deref())?;
         let spec = specs.named(&self.which.model).map_err(model_error)?;
-        let config = Config::read(path).map_err(model_error)?;
+        let config = ConfigFile::read(path).map_err(model_error)?;
         let model = specs::resolve(&specs, &spec, &config, &self.choice.set)?;
         Ok((model, config.dtype().unwrap_or(Dtype::Bf16)))
     }

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use models::config::Config;
+use models::config::ConfigFile;
 use models::specs::Specs;
-use models::{Error, Refusal};
+use models::{Error, FindingSubject};
 use registry::model::Model;
 
-use crate::findings::{model_error, tell, warn};
+use crate::findings::{model_error, reported_error, warn};
 
 /// Environment variable that lists folders of specs.
 const FOLDERS: &str = "ONBOARD_SPECS";
@@ -24,10 +24,10 @@ pub(crate) fn open(dir: Option<&Path>) -> Result<Specs> {
     let mut specs = Specs::builtin();
     for folder in folders.iter().rev().filter(|folder| !folder.as_os_str().is_empty()) {
         specs.add_folder(folder).map_err(|error| match error {
-            Error::Refused { refusal: refusal @ Refusal::Folder { .. }, findings }
+            Error::Refused { refusal: refusal @ FindingSubject::Folder { .. }, findings }
                 if dir.is_none() =>
             {
-                tell(&findings, &format!("{refusal} ({FOLDERS})"))
+                reported_error(&findings, &format!("{refusal} ({FOLDERS})"))
             }
             other => model_error(other),
         })?;
@@ -36,7 +36,12 @@ pub(crate) fn open(dir: Option<&Path>) -> Result<Specs> {
 }
 
 /// Resolves a spec with a config; warnings are shown.
-pub(crate) fn resolve(specs: &Specs, spec: &str, config: &Config, set: &[String]) -> Result<Model> {
+pub(crate) fn resolve(
+    specs: &Specs,
+    spec: &str,
+    config: &ConfigFile,
+    set: &[String],
+) -> Result<Model> {
     let (model, warnings) = specs.resolve(spec, config, set).map_err(model_error)?;
     warn(&warnings);
     Ok(model)

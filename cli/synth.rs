@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use checkpoints::random::write_random_checkpoint;
 use clap::Args;
 use formats::FileDtype;
-use models::config::Config;
+use models::config::ConfigFile;
 use registry::dtype::Dtype;
 
 use crate::findings::model_error;
 use crate::specs;
-use crate::target::{Choice, parse_dtype};
-use crate::{Ended, interrupt, term, text, write};
+use crate::target::{SpecArgs, parse_dtype};
+use crate::{CommandOutcome, interrupt, term, text, write};
 
 /// Writes a checkpoint of random weights, from a spec and a config
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ Examples:
   onboard synth my.yaml --config MODEL/config.json -o random && onboard bench random
 
 The same seed, spec and config give the same bytes on every machine.")]
-pub(crate) struct Synth {
+pub(crate) struct SynthArgs {
     /// A spec's name, as `onboard list` shows it, or its file
     spec: PathBuf,
     /// Config file with the dims
@@ -45,12 +45,12 @@ pub(crate) struct Synth {
     shard: u64,
 }
 
-impl Synth {
-    pub(crate) fn run(self) -> Result<Ended> {
-        let choice = Choice { specs: self.specs.clone(), ..Choice::default() };
+impl SynthArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
+        let choice = SpecArgs { specs: self.specs.clone(), ..SpecArgs::default() };
         let mut specs = specs::open(choice.specs.as_deref())?;
         let spec = specs.named(&self.spec).map_err(model_error)?;
-        let config = Config::read(&self.config).map_err(model_error)?;
+        let config = ConfigFile::read(&self.config).map_err(model_error)?;
         let model = specs::resolve(&specs, &spec, &config, &[])?;
         let dtype = self.dtype.or_else(|| config.dtype()).unwrap_or(Dtype::Bf16);
         ensure!(
@@ -99,6 +99,6 @@ impl Synth {
         for file in &files {
             term::print(&file.display().to_string())?;
         }
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use models::coverage::Coverage;
-use models::open::{Opened, Options, Remark};
-use models::target::Target;
-use models::{Error, Folder, is_gguf};
+use models::coverage::TensorCoverage;
+use models::local_model::LocalModel;
+use models::open::{OpenOptions, OpenRemark, OpenedModel};
+use models::{CheckpointFolder, Error, is_gguf};
 use registry::dtype::Dtype;
 
 use crate::findings::{model_error, warn};
@@ -16,7 +16,7 @@ use crate::{specs, term};
 
 /// The model that a command works on.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Which {
+pub(crate) struct ModelArgs {
     /// A checkpoint (its folder or its .safetensors file), a GGUF file, or owner/name on a hub
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct Which {
 /// Default branch of a hub.
 const MAIN: &str = "main";
 
-impl Which {
+impl ModelArgs {
     /// Returns a model at a local path, or on a hub at its main branch.
     pub(crate) fn at(model: PathBuf) -> Self {
         Self { model, revision: MAIN.to_owned() }
@@ -37,7 +37,7 @@ impl Which {
 
 /// The checkpoint that a command works on, where a GGUF file will not do.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Weights {
+pub(crate) struct CheckpointArgs {
     /// A checkpoint (its folder or its .safetensors file), or owner/name on a hub
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
@@ -46,22 +46,22 @@ pub(crate) struct Weights {
     pub revision: String,
 }
 
-impl Weights {
+impl CheckpointArgs {
     /// Returns an error for a GGUF file, with a reason.
-    pub(crate) fn which(&self, refused: &str) -> Result<Which> {
+    pub(crate) fn which(&self, refused: &str) -> Result<ModelArgs> {
         let Self { model, revision } = self.clone();
         ensure!(
             !is_gguf(&model),
             "`{}` is a GGUF file, and {refused}; give the checkpoint that it was made from",
             model.display()
         );
-        Ok(Which { model, revision })
+        Ok(ModelArgs { model, revision })
     }
 }
 
 /// Options that choose the spec.
 #[derive(Debug, Clone, Default, Args)]
-pub(crate) struct Choice {
+pub(crate) struct SpecArgs {
     /// Use this spec (a file, or the name of a known one), whatever architecture it matches
     #[arg(long, value_name = "SPEC")]
     pub spec: Option<PathBuf>,
@@ -77,7 +77,7 @@ pub(crate) struct Choice {
 }
 
 /// Returns the folder that `which` names, fetched if it is on a hub.
-pub(crate) fn folder(which: &Which) -> Result<Folder> {
+pub(crate) fn folder(which: &ModelArgs) -> Result<CheckpointFolder> {
     let path = which.model.as_path();
     if let Some(found) = models::folder(path)? {
         return Ok(found);
@@ -90,7 +90,7 @@ pub(crate) fn folder(which: &Which) -> Result<Folder> {
     })?;
     let dir =
         fetch(id, &which.revision).with_context(|| format!("there is no folder `{id}` here"))?;
-    Ok(Folder { dir, name: id.rsplit('/').next().unwrap_or("model").to_owned() })
+    Ok(CheckpointFolder { dir, name: id.rsplit('/').next().unwrap_or("model").to_owned() })
 }
 
 #[cfg(feature = "hub")]
@@ -100,7 +100,7 @@ fn looks_like_id(word: &str) -> bool {
 
 #[cfg(feature = "hub")]
 fn fetch(id: &str, revision: &str) -> Result<PathBuf> {
-    crate::hub::Settings::from_env().checkpoint(id, revision)
+    crate::hub::HubSettings::from_env().checkpoint(id, revision)
 }
 
 #[cfg(not(feature = "hub"))]
@@ -114,12 +114,12 @@ fn fetch(id: &str, _revision: &str) -> Result<PathBuf> {
 }
 
 /// Opens a checkpoint with the chosen spec, or the one that matches its architecture.
-pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
+pub(crate) fn open(which: &ModelArgs, choice: &SpecArgs) -> Result<LocalModel> {
     let found = if is_gguf(&which.model) { None } else { Some(folder(which)?) };
     let path = found.as_ref().map_or(&which.model, |found| &found.dir);
     let mut specs = specs::open(choice.specs.as_deref())?;
-    let Choice { spec, set, model_config, .. } = choice.clone();
-    let options = Options { spec, set, model_config };
+    let SpecArgs { spec, set, model_config, .. } = choice.clone();
+    let options = OpenOptions { spec, set, model_config };
     let opened = models::open::open(path, &mut specs, &options);
     let mut target = shown(opened.map_err(|error| match error {
         Error::NoSpec { architecture, inner, place } => anyhow::anyhow!(
@@ -139,22 +139,22 @@ pub(crate) fn open(which: &Which, choice: &Choice) -> Result<Target> {
 }
 
 /// Shows the warnings and remarks of an opened model.
-pub(crate) fn shown(opened: Opened) -> Target {
+pub(crate) fn shown(opened: OpenedModel) -> LocalModel {
     warn(&opened.warnings);
     for remark in &opened.remarks {
-        let word = if matches!(remark, Remark::Untied { .. }) { "note" } else { "warning" };
+        let word = if matches!(remark, OpenRemark::Untied { .. }) { "note" } else { "warning" };
         term::note(&format!("{word}: {remark}"));
     }
     opened.target
 }
 
 /// Returns the source that engines open.
-pub(crate) fn source(target: &Target) -> engine::Source<'_> {
-    engine::Source { model: Arc::clone(&target.model), dir: &target.dir }
+pub(crate) fn source(target: &LocalModel) -> engine::ModelSource<'_> {
+    engine::ModelSource { model: Arc::clone(&target.model), dir: &target.dir }
 }
 
 /// Returns an error unless the weights and tensors match; shows warnings.
-pub(crate) fn covered(coverage: &Coverage, dir: &Path) -> Result<()> {
+pub(crate) fn covered(coverage: &TensorCoverage, dir: &Path) -> Result<()> {
     coverage.refuse(dir).map_err(model_error)?;
     warn(&coverage.findings);
     Ok(())
@@ -162,12 +162,12 @@ pub(crate) fn covered(coverage: &Coverage, dir: &Path) -> Result<()> {
 
 /// Returns an error if the model explains only part of the checkpoint: results of half a model are
 /// useless. If `--set` is the cause, perhaps on purpose, the user is warned instead.
-pub(crate) fn explained(target: &Target, choice: &Choice) -> Result<()> {
+pub(crate) fn explained(target: &LocalModel, choice: &SpecArgs) -> Result<()> {
     if target.is_gguf() {
         // A file is opened only if every tensor is recognized.
         return Ok(());
     }
-    let coverage = Coverage::of(&target.model, &target.checkpoint()?);
+    let coverage = TensorCoverage::of(&target.model, &target.checkpoint()?);
     if coverage.is_whole() || coverage.foreign.is_some() || choice.set.is_empty() {
         return covered(&coverage, &target.dir);
     }
@@ -181,7 +181,7 @@ pub(crate) fn explained(target: &Target, choice: &Choice) -> Result<()> {
 }
 
 /// Returns an error if the dtype of a state differs from the dtype that ops write to it, in any run.
-pub(crate) fn check_dtypes(target: &Target, runs: &[Dtype]) -> Result<()> {
+pub(crate) fn check_dtypes(target: &LocalModel, runs: &[Dtype]) -> Result<()> {
     target.check_dtypes(runs).map_err(model_error)
 }
 

@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn findings_have_no_control_characters_of_files() {
         let finding = registry::diag::Finding::unplaced("a\x1b[8mb\u{9b}8m").help("c\x1b[8md");
-        let shown = registry::render::render(&[finding], registry::render::Look::Coloured);
+        let shown = registry::render::render(&[finding], registry::render::RenderStyle::Coloured);
         assert!(!clean(&own_colours(&shown)).contains("\x1b[8m"), "{shown:?}");
     }
 

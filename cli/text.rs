@@ -6,12 +6,12 @@ pub(crate) use conversion::size as bytes;
 
 /// Table with aligned columns, two spaces apart.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
     right: Vec<usize>,
 }
 
-impl Table {
+impl TextTable {
     /// Returns an empty table; columns listed in `right` are right-aligned.
     pub(crate) fn new(right: &[usize]) -> Self {
         Self { rows: Vec::new(), right: right.to_vec() }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(&[1]);
+        let mut table = TextTable::new(&[1]);
         table.row(["name", "n"]);
         table.row(["a", "1000"]);
         assert_eq!(table.plain("  "), "  name     n\n  a     1000\n");

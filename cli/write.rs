@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context as _, Result, ensure};
-use formats::output::{Direct, Disk, Draft};
+use formats::output::{DirectDisk, Disk, DraftFile};
 
 /// True for `-`, which selects standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
@@ -56,7 +56,7 @@ pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
         fs_err::create_dir_all(parent)?;
     }
     let cannot = || format!("cannot write `{}`", path.display());
-    let mut draft = Draft::unique(path).with_context(cannot)?;
+    let mut draft = DraftFile::unique(path).with_context(cannot)?;
     let _watched = crate::interrupt::watch(draft.part());
     draft.write_all(bytes).with_context(cannot)?;
     draft.publish(&*disk()).with_context(cannot)
@@ -70,8 +70,8 @@ pub(crate) fn disk() -> Arc<dyn Disk> {
     static DISK: LazyLock<Arc<dyn Disk>> = LazyLock::new(|| {
         let at = std::env::var("ONBOARD_ABORT_AT").ok().and_then(|at| at.parse().ok());
         match at {
-            Some(at) => Arc::new(Abort { at, count: AtomicUsize::new(0) }),
-            None => Arc::new(Direct),
+            Some(at) => Arc::new(AbortingDisk { at, count: AtomicUsize::new(0) }),
+            None => Arc::new(DirectDisk),
         }
     });
     Arc::clone(&DISK)
@@ -79,12 +79,12 @@ pub(crate) fn disk() -> Arc<dyn Disk> {
 
 /// Disk that aborts the process before one rename or removal, like a kill: nothing is cleaned up.
 #[derive(Debug)]
-struct Abort {
+struct AbortingDisk {
     at: usize,
     count: AtomicUsize,
 }
 
-impl Abort {
+impl AbortingDisk {
     fn step(&self) {
         if self.count.fetch_add(1, Ordering::Relaxed) + 1 == self.at {
             std::process::abort();
@@ -92,16 +92,16 @@ impl Abort {
     }
 }
 
-impl Disk for Abort {
+impl Disk for AbortingDisk {
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
         self.step();
-        Direct.rename(from, to)
+        DirectDisk.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> std::io::Result<()> {
         if path.symlink_metadata().is_ok() {
             self.step();
         }
-        Direct.remove(path)
+        DirectDisk.remove(path)
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoints::Checkpoint;
 use formats::FileDtype;
-use formats::gguf::{File, TensorInfo};
+use formats::gguf::{GgufFile, GgufTensor};
 use formats::numbers::{bf16_to_f32, f8_e4m3_scale, f32_to_bf16};
 
 use crate::tool::{Ran, convert, fixture, parity, run};
@@ -30,9 +30,9 @@ fn config(folder: &Path) -> serde_json::Value {
 
 /// Returns the tensors of a GGUF file. Its keys name the source folder, and contain its config.
 fn tensors(file: &Path) -> Vec<(String, Vec<u8>)> {
-    let file = File::open(file).unwrap();
+    let file = GgufFile::open(file).unwrap();
     let tensors = file.tensors().iter();
-    let form = |info: &TensorInfo| format!("{}: {} {:?}", info.name, info.ty, info.shape);
+    let form = |info: &GgufTensor| format!("{}: {} {:?}", info.name, info.ty, info.shape);
     tensors.map(|info| (form(info), file.bytes(&info.name).unwrap().to_vec())).collect()
 }
 

@@ -124,7 +124,7 @@ fn named_chat_templates_are_carried() {
     assert!(!carried.join("other.bin").exists());
     let file = dir.path().join("m.gguf");
     run(convert().arg(&model).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
-    let file = formats::gguf::File::open(&file).unwrap();
+    let file = formats::gguf::GgufFile::open(&file).unwrap();
     let named = file.metadata().str("tokenizer.chat_template.tool_use").unwrap();
     assert_eq!(named, Some("{{ tools }}"));
 }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::llama_cpp::LlamaCpp;
-use engine::{Chunk, Engine, Error, NoProbe, Options, Session, Source, Want};
+use engine::{Chunk, Engine, Error, ModelSource, NoProbe, OutputRows, Session, SessionOptions};
 use libtest_mimic::Arguments;
 use parity::{CheckOptions, Verdict, check_schedules};
 use registry::dtype::Dtype;
@@ -45,13 +45,13 @@ fn main() {
 
 /// Returns options with one thread: several wait for each other in busy loops, which is slow on a loaded
 /// machine.
-fn options() -> Options {
-    Options { threads: Some(1), ..Options::default() }
+fn options() -> SessionOptions {
+    SessionOptions { threads: Some(1), ..SessionOptions::default() }
 }
 
 fn open(engine: LlamaCpp, path: &Path) -> Box<dyn Session> {
     let model = Arc::new(engine.describe(path).unwrap().model);
-    engine.open(&Source { model, dir: path }, &options()).unwrap()
+    engine.open(&ModelSource { model, dir: path }, &options()).unwrap()
 }
 
 fn tokens(from: u32, count: u32) -> Vec<u32> {
@@ -62,9 +62,9 @@ fn every_schedule_gives_what_one_prefill_gives() {
     let file = write(|_, _| {});
     let engine = LlamaCpp::default();
     let described = engine.describe(file.path()).unwrap();
-    assert!(described.wide);
+    assert!(described.f32_weights);
     assert_eq!((described.model.vocab, described.model.context), (VOCAB, Some(CONTEXT)));
-    let source = Source { model: Arc::new(described.model), dir: file.path() };
+    let source = ModelSource { model: Arc::new(described.model), dir: file.path() };
     let options = CheckOptions { threads: Some(1), ..CheckOptions::default() };
     let rows = check_schedules(&engine, &source, &[], &options).unwrap();
     assert!(rows.len() >= 6);
@@ -79,8 +79,8 @@ fn a_step_gives_the_rows_that_were_asked_for() {
     let mut session = open(LlamaCpp::default(), file.path());
     let (a, b, c) = (session.open_slot(), session.open_slot(), session.open_slot());
     let prompt = tokens(1, 9);
-    let chunks = [(a, Want::All), (b, Want::None), (c, Want::Last)];
-    let chunks = chunks.map(|(slot, want)| Chunk { slot, tokens: &prompt, want });
+    let chunks = [(a, OutputRows::All), (b, OutputRows::None), (c, OutputRows::Last)];
+    let chunks = chunks.map(|(slot, rows)| Chunk { slot, tokens: &prompt, rows });
     let logits = session.step(&chunks, &mut NoProbe).unwrap();
     assert_eq!(logits.iter().map(|l| l.rows).collect::<Vec<_>>(), [9, 0, 1]);
     let near = |x: &[f32], y: &[f32]| x.iter().zip(y).all(|(x, y)| (x - y).abs() < 1e-4);
@@ -95,7 +95,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     let mut session = open(engine, file.path());
     let (a, b, c) = (session.open_slot(), session.open_slot(), session.open_slot());
     let mut step = |slot, tokens: &[u32]| {
-        session.step(&[Chunk { slot, tokens, want: Want::Last }], &mut NoProbe)
+        session.step(&[Chunk { slot, tokens, rows: OutputRows::Last }], &mut NoProbe)
     };
     let before = step(a, &tokens(0, 5)).unwrap();
     assert!(matches!(step(a, &[]), Err(Error::EmptyChunk(0))));
@@ -111,12 +111,12 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     assert!(session.truncate(a, 6).unwrap_err().to_string().contains("shorter than that already"));
     assert!(session.save(a).unwrap_err().to_string().contains("as bytes"));
     assert!(matches!(session.restore(&[]), Err(Error::Restore(_))));
-    assert!(!session.shows().taps && !session.shows().states && session.states(a).is_err());
+    assert!(!session.features().taps && !session.features().states && session.states(a).is_err());
 
     // None of these calls has changed the slot.
     assert_eq!(session.position(a).unwrap(), 5);
     session.truncate(a, 4).unwrap();
-    let chunk = Chunk { slot: a, tokens: &tokens(4, 1), want: Want::Last };
+    let chunk = Chunk { slot: a, tokens: &tokens(4, 1), rows: OutputRows::Last };
     let after = session.step(&[chunk], &mut NoProbe).unwrap();
     let furthest = before[0].data.iter().zip(&after[0].data).map(|(x, y)| (x - y).abs());
     assert!(furthest.fold(0.0, f32::max) < 1e-4);
@@ -143,8 +143,8 @@ fn files_that_it_does_not_run_are_refused_with_a_reason() {
 
     let file = write(|_, _| {});
     let model = Arc::new(engine.describe(file.path()).unwrap().model);
-    let source = Source { model, dir: file.path() };
-    let options = Options { dtype: Dtype::Bf16, ..options() };
+    let source = ModelSource { model, dir: file.path() };
+    let options = SessionOptions { dtype: Dtype::Bf16, ..options() };
     let error = engine.open(&source, &options).err().unwrap().to_string();
     assert!(error.contains("engine `llama.cpp` does not run in bf16"), "{error}");
 }

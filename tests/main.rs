@@ -35,5 +35,6 @@ mod raised;
 mod rounded;
 mod signatures;
 mod tool;
+mod type_names;
 mod verify;
 mod writes;

@@ -5,23 +5,23 @@ use std::path::Path;
 
 use formats::FileDtype;
 use formats::numbers::{from_f32, to_f32};
-use formats::safetensors::{Declared, Entry, File, Writer};
+use formats::safetensors::{SafetensorsFile, TensorEntry, TensorSpec, Writer};
 use serde_json::Value;
 
 use crate::tool::{convert, copy, copy_folder, fixture, onboard, parity, run};
 
-pub(crate) type Tensors = BTreeMap<String, (Entry, Vec<u8>)>;
+pub(crate) type Tensors = BTreeMap<String, (TensorEntry, Vec<u8>)>;
 
 /// Rewrites a small safetensors file with its tensors changed by `edit`.
 pub(crate) fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Tensors)) {
-    let file = File::open(from).unwrap();
+    let file = SafetensorsFile::open(from).unwrap();
     let read = |name: &String| {
         let (entry, bytes) = file.tensor(name).unwrap().unwrap();
         (name.clone(), (entry.clone(), bytes.to_vec()))
     };
     let mut tensors: Tensors = file.header().tensors.keys().map(read).collect();
     edit(&mut tensors);
-    let declared = tensors.iter().map(|(name, (entry, _))| Declared {
+    let declared = tensors.iter().map(|(name, (entry, _))| TensorSpec {
         name: name.clone(),
         dtype: entry.dtype,
         shape: entry.shape.clone(),
@@ -241,7 +241,8 @@ fn buffers_among_the_weights_are_passed_over() {
             &model.join("model.safetensors"),
             |tensors| {
                 for end in ["self_attn.rotary_emb.inv_freq", "attention.masked_bias"] {
-                    let entry = Entry { dtype: FileDtype::F16, shape: vec![2], range: (0, 0) };
+                    let entry =
+                        TensorEntry { dtype: FileDtype::F16, shape: vec![2], range: (0, 0) };
                     // Minus infinity, in every second value.
                     tensors
                         .insert(format!("model.layers.0.{end}"), (entry, vec![0, 0xfc, 0, 0xfc]));
@@ -249,7 +250,7 @@ fn buffers_among_the_weights_are_passed_over() {
             },
         );
         run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&plain)).code(0);
-        let made = File::open(&plain.join("model.safetensors")).unwrap();
+        let made = SafetensorsFile::open(&plain.join("model.safetensors")).unwrap();
         let names: Vec<_> = made.header().tensors.keys().collect();
         assert!(!names.iter().any(|name| name.contains("inv_freq")), "{names:?}");
     }
@@ -289,14 +290,14 @@ fn a_route_of_llama_cpps_programs_is_followed_or_refused() {
     for (route, axes) in [("convert_hf_to_gguf", 2), ("llama.cpp", 1)] {
         let (ran, file) = made("qwen2_moe", route, "gguf:f32");
         ran.code(0);
-        let file = formats::gguf::File::open(&file).unwrap();
+        let file = formats::gguf::GgufFile::open(&file).unwrap();
         assert_eq!(file.info(gate).unwrap().shape.len(), axes, "{route}");
     }
     // Weights are rounded to 16 bits in between by one route, and not by the other.
     let bytes = |route: &str| {
         let (ran, file) = made("falcon_h1", route, "gguf:q8_0");
         ran.code(0);
-        let file = formats::gguf::File::open(&file).unwrap();
+        let file = formats::gguf::GgufFile::open(&file).unwrap();
         file.bytes("blk.0.ssm_in.weight").unwrap().to_vec()
     };
     assert!(bytes("convert_hf_to_gguf") != bytes("llama.cpp"));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use formats::codec::BlockType;
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 
 use crate::quant::divergence;
 use crate::tool::{Ran, convert, fixture, parity, run};
@@ -25,7 +25,7 @@ fn cost(file: &Path, name: &str) -> f64 {
 }
 
 fn types(file: &Path) -> BTreeMap<String, BlockType> {
-    let file = File::open(file).unwrap();
+    let file = GgufFile::open(file).unwrap();
     file.tensors().iter().map(|info| (info.name.clone(), info.ty)).collect()
 }
 

@@ -7,7 +7,7 @@ mod fuse;
 use std::collections::BTreeMap;
 
 use formats::codec::BlockType;
-use formats::gguf::{Declared, File};
+use formats::gguf::{GgufFile, GgufTensorSpec};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -57,18 +57,18 @@ fn a_tensor_that_is_none_of_the_models_is_named() {
     let (plain, more) = (dir.path().join("m.gguf"), dir.path().join("more.gguf"));
     let source = fixture("llama");
     run(convert().arg(&source).args(["--to", "gguf:f16", "-o"]).arg(&plain)).code(0);
-    let file = File::open(&plain).unwrap();
-    let mut tensors: Vec<(Declared, Vec<u8>)> = Vec::new();
+    let file = GgufFile::open(&plain).unwrap();
+    let mut tensors: Vec<(GgufTensorSpec, Vec<u8>)> = Vec::new();
     for info in file.tensors() {
         let (name, shape) = (info.name.clone(), info.shape.clone());
         let bytes = file.bytes(&name).unwrap().to_vec();
-        tensors.push((Declared { name, shape, ty: info.ty }, bytes));
+        tensors.push((GgufTensorSpec { name, shape, ty: info.ty }, bytes));
     }
     let verify = || run(convert().arg(&source).arg("--verify").arg(&more));
     write(file.metadata(), &tensors, &more);
     verify().code(0);
     let name = "blk.0.spare.weight".to_owned();
-    tensors.push((Declared { name, shape: vec![8], ty: BlockType::F32 }, vec![0; 32]));
+    tensors.push((GgufTensorSpec { name, shape: vec![8], ty: BlockType::F32 }, vec![0; 32]));
     write(file.metadata(), &tensors, &more);
     verify().code(1).says("tensor `blk.0.spare.weight` is none of the model's");
 }
@@ -83,7 +83,7 @@ fn several_tensors_in_one_are_compared() {
         let made =
             run(convert().arg(&source).args(["--to", "gguf:f16", "--force", "-o"]).arg(&plain));
         made.code(0);
-        fuse(&File::open(&plain).unwrap(), stems, whole, &fused);
+        fuse(&GgufFile::open(&plain).unwrap(), stems, whole, &fused);
         let verify = || run(convert().arg(&source).args(["--json", "--verify"]).arg(&fused));
         let report = json(&verify().code(0).out);
         let named = format!("blk.0.{whole}.weight");

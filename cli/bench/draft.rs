@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
-use engine::draft::{Tally, generate, plain};
-use engine::{Options, Session, Source};
-use models::target::Target;
+use engine::draft::{DraftCounts, generate, plain};
+use engine::{ModelSource, Session, SessionOptions};
+use models::local_model::LocalModel;
 use parity::{CheckOptions, Dump, Verdict};
 use registry::check::has_head;
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use super::Bench;
+use super::BenchArgs;
 use crate::findings::engine_error;
 use crate::reference::beside;
-use crate::{Ended, engines, term};
+use crate::{CommandOutcome, engines, term};
 
 /// Minimum number of drafts for a meaningful share.
 const ENOUGH: u64 = 50;
@@ -26,11 +26,11 @@ const ENOUGH: u64 = 50;
 const NEAR_ZERO: f64 = 0.1;
 
 pub(super) fn run(
-    bench: &Bench,
-    target: &Target,
+    bench: &BenchArgs,
+    target: &LocalModel,
     session: &mut dyn Session,
-    options: &Options,
-) -> Result<Ended> {
+    options: &SessionOptions,
+) -> Result<CommandOutcome> {
     ensure!(bench.n > 1, "-n must be at least 2 to draft");
     let Some(nextn) = &target.model.nextn else {
         bail!("`{}` has no head: its spec has no `nextn`, or its config counts none", target.name);
@@ -42,7 +42,7 @@ pub(super) fn run(
         target.dir.display()
     );
     let Some(model) = nextn.layers.first().cloned() else { bail!("the head has no layers") };
-    let source = Source { model: Arc::clone(&model), dir: &target.dir };
+    let source = ModelSource { model: Arc::clone(&model), dir: &target.dir };
     let mut head = engines::native()?.open(&source, options).map_err(engine_error)?;
     let prompt = prompt(bench, target.model.vocab);
     let begun = Instant::now();
@@ -52,7 +52,7 @@ pub(super) fn run(
     let (fast, tally) = generate(session, head.as_mut(), &prompt, bench.n, usize::from(bench.k))?;
     let drafted = begun.elapsed().as_secs_f64();
     let rate = |seconds: f64| bench.n as f64 / seconds.max(1e-9);
-    let mut text = said(&tally, usize::from(bench.k));
+    let mut text = tally_text(&tally, usize::from(bench.k));
     let same = fast == slow;
     let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
     let _ = writeln!(
@@ -89,11 +89,15 @@ pub(super) fn run(
         text = serde_json::to_string_pretty(&whole)?;
     }
     term::print(text.trim_end())?;
-    Ok(if !same || (suspect && proven != Some(true)) { Ended::Differs } else { Ended::Well })
+    Ok(if !same || (suspect && proven != Some(true)) {
+        CommandOutcome::Differs
+    } else {
+        CommandOutcome::Ok
+    })
 }
 
 /// Returns the initial tokens.
-fn prompt(bench: &Bench, vocab: usize) -> Vec<u32> {
+fn prompt(bench: &BenchArgs, vocab: usize) -> Vec<u32> {
     if bench.tokens.is_empty() {
         (0..16_u64).map(|n| (n * 2_654_435_761 % vocab.max(1) as u64) as u32).collect()
     } else {
@@ -101,7 +105,7 @@ fn prompt(bench: &Bench, vocab: usize) -> Vec<u32> {
     }
 }
 
-fn said(tally: &Tally, k: usize) -> String {
+fn tally_text(tally: &DraftCounts, k: usize) -> String {
     let places: Vec<String> = tally.by_position().iter().map(|x| format!("{x:.3}")).collect();
     format!(
         "drafts             {} in {} steps, {k} each\naccepted           {}\nacceptance rate    {}\n\
@@ -115,7 +119,7 @@ fn said(tally: &Tally, k: usize) -> String {
 }
 
 /// True if the head agrees with the reference beside the model; none if there is no dump of it.
-fn proven(target: &Target, source: &Source<'_>) -> Result<Option<bool>> {
+fn proven(target: &LocalModel, source: &ModelSource<'_>) -> Result<Option<bool>> {
     let Some(path) = beside(&target.dir) else { return Ok(None) };
     let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };
     let options =
@@ -125,7 +129,7 @@ fn proven(target: &Target, source: &Source<'_>) -> Result<Option<bool>> {
     Ok(Some(report.verdict() != Verdict::Fail))
 }
 
-fn mismatch(tally: &Tally, proven: Option<bool>) -> String {
+fn mismatch(tally: &DraftCounts, proven: Option<bool>) -> String {
     let near = format!("of {} drafts nearly none were accepted", tally.drafts());
     match proven {
         Some(true) => {

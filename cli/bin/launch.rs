@@ -33,12 +33,12 @@ fn refuse(said: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-trait Named {
+trait SubcommandExt {
     fn arg0_or_subcommand(&mut self, name: &str) -> &mut Self;
 }
 
 #[cfg(unix)]
-impl Named for Command {
+impl SubcommandExt for Command {
     fn arg0_or_subcommand(&mut self, name: &str) -> &mut Self {
         use std::os::unix::process::CommandExt as _;
         self.arg0(name)
@@ -46,7 +46,7 @@ impl Named for Command {
 }
 
 #[cfg(not(unix))]
-impl Named for Command {
+impl SubcommandExt for Command {
     fn arg0_or_subcommand(&mut self, name: &str) -> &mut Self {
         self.arg(name)
     }

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
-use conversion::folder::Format;
-use conversion::folder::calibrated::{Asked, Scales, Seen, scales};
-use engine::Want;
-use engine::peaks::Peaks;
+use conversion::folder::FolderFormat;
+use conversion::folder::calibrated::{CalibratedScales, PeakSite, ScaleKinds, scales};
+use engine::OutputRows;
+use engine::peaks::KvPeaks;
 
-use super::folder::Plan;
+use super::folder::FolderPlan;
 use super::several;
-use crate::calibrate::Text;
+use crate::calibrate::ChunkedText;
 use crate::term;
 
 /// Scales of activations, and the text that they are measured on.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Scales measured on a text (checkpoints of 8 and 4 bits)")]
-pub(super) struct Calibration {
+pub(super) struct CalibrationArgs {
     /// Give all that a matrix multiplies one scale; without, engines scale each row as it comes
     #[arg(long)]
     static_activations: bool,
@@ -44,16 +44,16 @@ pub(super) struct Calibration {
 }
 
 /// Result of a calibration run over the text.
-pub(super) struct Measured {
-    peaks: Arc<Peaks>,
+pub(super) struct CalibrationRun {
+    peaks: Arc<KvPeaks>,
     chunk: usize,
     chunks: usize,
 }
 
-impl Calibration {
+impl CalibrationArgs {
     /// Returns the kinds of scales that are requested.
-    pub(super) fn asked(&self) -> Asked {
-        Asked { inputs: self.static_activations, caches: self.kv_scales }
+    pub(super) fn asked(&self) -> ScaleKinds {
+        ScaleKinds { inputs: self.static_activations, caches: self.kv_scales }
     }
 
     /// Returns the path of the text, if there is one.
@@ -69,7 +69,7 @@ impl Calibration {
     /// Returns an error for options that a single file does not support.
     pub(super) fn refuse(&self) -> Result<()> {
         ensure!(
-            self.asked() == Asked::default() && !self.has_text(),
+            self.asked() == ScaleKinds::default() && !self.has_text(),
             "--static-activations, --kv-scales and --calibrate are for checkpoints of 8 and 4 bits \
              (--to fp8, ...); a GGUF file has no such scales"
         );
@@ -80,7 +80,7 @@ impl Calibration {
     /// if no format can store them.
     pub(super) fn refuse_lost(
         &self,
-        format: Option<Format>,
+        format: Option<FolderFormat>,
         checkpoint: &Checkpoint,
     ) -> Result<()> {
         let format = format.filter(|format| format.quantizes());
@@ -112,15 +112,15 @@ impl Calibration {
     }
 
     /// Returns the variant of the format that stores these scales.
-    pub(super) fn format(&self, format: Format) -> Result<Format> {
+    pub(super) fn format(&self, format: FolderFormat) -> Result<FolderFormat> {
         let asked = self.asked();
         ensure!(
-            asked == Asked::default() || self.has_text(),
+            asked == ScaleKinds::default() || self.has_text(),
             "--static-activations and --kv-scales are measured on a text: give --calibrate FILE, or \
              --calibrate-tokens IDS where there is no tokenizer"
         );
         ensure!(
-            asked != Asked::default() || !self.has_text(),
+            asked != ScaleKinds::default() || !self.has_text(),
             "--calibrate measures for --static-activations or --kv-scales; give one of them"
         );
         ensure!(
@@ -141,7 +141,7 @@ impl Calibration {
     }
 
     /// Returns the names of the scales, before anything is measured.
-    pub(super) fn planned(&self, plan: &Plan<'_>) -> Result<Scales> {
+    pub(super) fn planned(&self, plan: &FolderPlan<'_>) -> Result<CalibratedScales> {
         self.scales(plan, &|_| Some(0.0))
     }
 
@@ -149,20 +149,20 @@ impl Calibration {
     /// quantized matrices.
     pub(super) fn measure(
         &self,
-        plan: &Plan<'_>,
-        seen: &mut Option<Measured>,
+        plan: &FolderPlan<'_>,
+        seen: &mut Option<CalibrationRun>,
         threads: usize,
-    ) -> Result<Scales> {
-        if self.asked() == Asked::default() {
-            return Ok(Scales::default());
+    ) -> Result<CalibratedScales> {
+        if self.asked() == ScaleKinds::default() {
+            return Ok(CalibratedScales::default());
         }
-        let Measured { peaks, chunk, chunks } = match seen {
+        let CalibrationRun { peaks, chunk, chunks } = match seen {
             Some(measured) => measured,
             None => seen.insert(self.run(plan, threads)?),
         };
         let scales = self.scales(plan, &|seen| match seen {
-            Seen::Input(weight) => peaks.input(weight),
-            Seen::Kept(state, part) => peaks.kept(state, part),
+            PeakSite::Input(weight) => peaks.input(weight),
+            PeakSite::Cache(state, part) => peaks.cached(state, part),
         })?;
         term::note(&format!(
             "{} scales measured on {chunks} chunks of {chunk} tokens",
@@ -177,17 +177,22 @@ impl Calibration {
         Ok(scales)
     }
 
-    fn run(&self, plan: &Plan<'_>, threads: usize) -> Result<Measured> {
+    fn run(&self, plan: &FolderPlan<'_>, threads: usize) -> Result<CalibrationRun> {
         let target = plan.target;
         let path = self.calibrate.as_deref();
-        let text = Text::read(target, path, &self.calibrate_tokens, self.chunk, self.chunks)?;
-        let peaks = Arc::new(Peaks::default());
+        let text =
+            ChunkedText::read(target, path, &self.calibrate_tokens, self.chunk, self.chunks)?;
+        let peaks = Arc::new(KvPeaks::default());
         let run = (target.dtype(), Some(threads));
-        text.run(target, peaks.clone(), run, Want::None)?;
-        Ok(Measured { peaks, chunk: text.chunk, chunks: text.count })
+        text.run(target, peaks.clone(), run, OutputRows::None)?;
+        Ok(CalibrationRun { peaks, chunk: text.chunk, chunks: text.count })
     }
 
-    fn scales(&self, plan: &Plan<'_>, peak: &dyn Fn(Seen) -> Option<f32>) -> Result<Scales> {
+    fn scales(
+        &self,
+        plan: &FolderPlan<'_>,
+        peak: &dyn Fn(PeakSite) -> Option<f32>,
+    ) -> Result<CalibratedScales> {
         let made = (&plan.tensors[..], &plan.choices[..]);
         scales(plan.format, self.asked(), &plan.target.model, made, peak).map_err(several)
     }

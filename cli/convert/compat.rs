@@ -2,13 +2,13 @@
 
 use anyhow::{Result, bail};
 
-use super::Convert;
-use crate::target::{self, Which};
-use crate::{Ended, term};
+use super::ConvertArgs;
+use crate::target::{self, ModelArgs};
+use crate::{CommandOutcome, term};
 
-impl Convert {
+impl ConvertArgs {
     /// Writes the config with the keys that engines read, or prints it without an output path.
-    pub(super) fn config_alone(&self, which: &Which) -> Result<Ended> {
+    pub(super) fn config_alone(&self, which: &ModelArgs) -> Result<CommandOutcome> {
         let target = target::open(which, &self.choice)?;
         let text = crate::launch::compat_config(&target)?;
         match &self.output[..] {
@@ -21,6 +21,6 @@ impl Convert {
             }
             _ => bail!("--compat without --to writes one config; give one --output"),
         }
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use conversion::gguf::{self as plan, Output, Planned};
+use conversion::gguf::{self as plan, GgufOutput, GgufPlan};
 use conversion::mix::LEVELS;
 use formats::codec::BlockType;
 use formats::gguf::Metadata;
@@ -11,33 +11,33 @@ use formats::gguf::split::SET_KEY;
 use formats::imatrix::Imatrix;
 use models::gguf;
 
-use super::format::{self, Format};
-use super::{Convert, Model};
+use super::format::GgufFormat;
+use super::{ConvertArgs, GgufModel, set_id};
 use crate::term;
 
 /// Keys and types of a file.
-pub(super) struct Draft {
-    pub(super) output: Output,
+pub(super) struct GgufDraft {
+    pub(super) output: GgufOutput,
     pub(super) keys: Metadata,
     /// Types that each tensor may be raised to.
     pub(super) levels: Vec<[BlockType; LEVELS]>,
 }
 
-impl Convert {
+impl ConvertArgs {
     /// Chooses the types and keys of one format.
     pub(super) fn draft(
         &self,
-        source: &Model<'_>,
-        format: &Format,
+        source: &GgufModel<'_>,
+        format: &GgufFormat,
         path: PathBuf,
         imatrix: Option<&Imatrix>,
-    ) -> Result<Draft> {
+    ) -> Result<GgufDraft> {
         let none = Metadata::new();
         // The choice of types needs the numbers of heads and layers, which are in the keys.
         let facts = plan::keys(&source.gguf, "", &none, 0);
         let chosen = self.types.choose(format, source, &facts, imatrix)?;
         let factors = plan::factors(&source.tensors, &chosen.choices, self.types.identity());
-        let output = Output {
+        let output = GgufOutput {
             path,
             choices: chosen.choices,
             file_type: chosen.file_type,
@@ -48,7 +48,7 @@ impl Convert {
             importance: chosen.importance,
             factors,
         };
-        if let Some(warning) = plan::unheeded(&source.gguf.arch, &output, &source.tensors) {
+        if let Some(warning) = plan::ignored_factors(&source.gguf.arch, &output, &source.tensors) {
             term::note(&format!("warning: {warning}"));
         }
         let (name, file_type) = (&source.name, output.file_type);
@@ -69,26 +69,30 @@ impl Convert {
                 keys.set(gguf::OVERRIDES_KEY, self.choice.set.join("\n").as_str());
             }
         }
-        Ok(Draft { output, keys, levels: chosen.levels })
+        Ok(GgufDraft { output, keys, levels: chosen.levels })
     }
 
     /// Lays out the files of one format.
-    pub(super) fn lay_out(&self, source: &Model<'_>, draft: &mut Draft) -> Result<Vec<Planned>> {
-        let Draft { output, keys, .. } = draft;
+    pub(super) fn lay_out(
+        &self,
+        source: &GgufModel<'_>,
+        draft: &mut GgufDraft,
+    ) -> Result<Vec<GgufPlan>> {
+        let GgufDraft { output, keys, .. } = draft;
         if let Some((_, count)) = self.shard {
             output.split = Some(plan::even_limit(output, keys, &source.tensors, count)?);
         }
         if output.split.is_some() {
             let identity = self.types.identity();
-            let made_of = self.set_key(|| format::made_of(source, output, identity))?;
-            keys.set(SET_KEY, made_of.as_str());
+            let set_id = self.set_key(|| set_id::of_gguf(source, output, identity))?;
+            keys.set(SET_KEY, set_id.as_str());
         }
         Ok(plan::lay_out(output, keys, &source.tensors)?)
     }
 
     /// Returns an error for existing files before anything is measured for them.
-    pub(super) fn refuse_taken(&self, files: &[Planned]) -> Result<()> {
-        let mine = |(no, _): &(usize, &Planned)| self.shard.is_none_or(|(mine, _)| mine == *no);
+    pub(super) fn refuse_taken(&self, files: &[GgufPlan]) -> Result<()> {
+        let mine = |(no, _): &(usize, &GgufPlan)| self.shard.is_none_or(|(mine, _)| mine == *no);
         for (_, file) in files.iter().enumerate().filter(mine) {
             let output = file.path.clone();
             let allowed = self.force || self.resume || !output.exists();

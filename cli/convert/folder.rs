@@ -8,21 +8,21 @@ use checkpoints::Checkpoint;
 use checkpoints::checkpoint::INDEX;
 use checkpoints::weights::flows;
 use conversion::folder::{
-    self, Choice, Format, Item, Planned, Scales, Tensor, Wanted, config, peaks,
+    self, CalibratedScales, DtypeChoice, FolderFile, FolderFormat, FolderItem, FolderTensor,
+    ListingOptions, config, peaks,
 };
-use conversion::{Folder, SideFile, Work};
+use conversion::{OutFolder, SideFile, Work};
 use engine::{Engine, NativeEngine};
 use formats::python_json::texts_as_words;
-use models::coverage::Coverage;
-use models::target::Target;
-use sha2::{Digest as _, Sha256};
+use models::coverage::TensorCoverage;
+use models::local_model::LocalModel;
 
-use super::{Convert, several};
-use crate::target::{self, Which};
-use crate::{Ended, term, text};
+use super::{ConvertArgs, set_id, several};
+use crate::target::{self, ModelArgs};
+use crate::{CommandOutcome, term, text};
 
-mod beside;
 mod show;
+mod side_files;
 mod target_kl;
 
 /// File that engines read first.
@@ -31,28 +31,28 @@ const CONFIG: &str = "config.json";
 const SHARD: u64 = 5_000_000_000;
 
 /// Plan of a folder, complete before any value is written.
-pub(super) struct Plan<'c> {
-    pub(super) format: Format,
-    pub(super) target: &'c Target,
+pub(super) struct FolderPlan<'c> {
+    pub(super) format: FolderFormat,
+    pub(super) target: &'c LocalModel,
     pub(super) checkpoint: &'c Checkpoint,
-    pub(super) tensors: Vec<Tensor<'c>>,
-    pub(super) choices: Vec<Choice>,
+    pub(super) tensors: Vec<FolderTensor<'c>>,
+    pub(super) choices: Vec<DtypeChoice>,
     /// Scales of activations: their names, and once measured their values.
-    pub(super) scales: Scales,
-    pub(super) items: Vec<Item<'c>>,
-    pub(super) files: Vec<Planned>,
+    pub(super) scales: CalibratedScales,
+    pub(super) items: Vec<FolderItem<'c>>,
+    pub(super) files: Vec<FolderFile>,
     pub(super) folder: PathBuf,
     /// True if the config gets the keys of engines in addition to those of transformers.
     pub(super) compat: bool,
 }
 
-impl Plan<'_> {
+impl FolderPlan<'_> {
     /// Returns the modules with a matrix that is not quantized.
     pub(super) fn ignored(&self) -> Vec<String> {
         let module = |name: &str| name.strip_suffix(".weight").map(str::to_owned);
         let all = self.tensors.iter().zip(&self.choices);
         let kept = all.filter(|(_, choice)| choice.kept.is_some()).map(|(tensor, _)| tensor);
-        let name = |tensor: &Tensor<'_>| match tensor.mixture {
+        let name = |tensor: &FolderTensor<'_>| match tensor.mixture {
             _ if tensor.shape.len() == 2 => module(&tensor.name),
             // Stacked experts are a parameter of their module, or its weight.
             Some(_) if tensor.shape.len() == 3 => module(&tensor.name)
@@ -100,7 +100,7 @@ impl Plan<'_> {
             return None;
         }
         let all = self.tensors.iter().zip(&self.choices);
-        let stay: Vec<(&Tensor<'_>, &Choice)> = all
+        let stay: Vec<(&FolderTensor<'_>, &DtypeChoice)> = all
             .filter(|(tensor, choice)| choice.kept.is_some() && tensor.mixture.is_some())
             .collect();
         let (first, choice) = stay.first()?;
@@ -122,7 +122,7 @@ impl Plan<'_> {
             return None;
         }
         let all = self.tensors.iter().zip(&self.choices);
-        let wide: Vec<&Tensor<'_>> =
+        let wide: Vec<&FolderTensor<'_>> =
             all.filter(|(_, choice)| !choice.why.is_empty()).map(|(tensor, _)| tensor).collect();
         let first = wide.first()?;
         let count = text::plural(wide.len(), "tensor");
@@ -139,36 +139,20 @@ impl Plan<'_> {
         self.format.unread_by(mixture).map(|why| format!("warning: {why}"))
     }
 
-    fn limit(&self, args: &Convert) -> u64 {
+    fn limit(&self, args: &ConvertArgs) -> u64 {
         match args.shard {
             Some((_, count)) => folder::even_limit(&self.items, count),
             None => args.split_max_size.unwrap_or(SHARD),
         }
     }
-
-    /// Returns a text that identifies the files of one conversion of the same weights, on any machine.
-    fn made_of(&self) -> Result<String> {
-        let mut hash = Sha256::new();
-        hash.update(env!("CARGO_PKG_VERSION"));
-        hash.update(self.checkpoint.fingerprint()?);
-        hash.update(&self.target.spec.sha256);
-        hash.update(format!("{:?} {:?}", self.format, self.choices));
-        Ok(format!("{:x}", hash.finalize()))
-    }
-
-    /// Returns a text that identifies the work: a run that resumes it reads the same files.
-    fn fingerprint(&self) -> Result<String> {
-        let mut hash = Sha256::new();
-        hash.update(self.made_of()?);
-        self.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
-        self.files.iter().for_each(|file| hash.update(&file.header));
-        self.scales.all.iter().for_each(|(_, scale)| hash.update(scale.to_le_bytes()));
-        Ok(format!("{:x}", hash.finalize()))
-    }
 }
 
 /// Writes one folder, or prints the plan.
-pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended> {
+pub(super) fn run(
+    args: &ConvertArgs,
+    which: &ModelArgs,
+    format: FolderFormat,
+) -> Result<CommandOutcome> {
     let [output] = &args.output[..] else {
         bail!("where to? give one folder: -o DIR");
     };
@@ -176,12 +160,12 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     ensure!(!output.is_file(), "`{}` is a file; `{}` is a folder", output.display(), format.name());
     let target = target::open(which, &args.choice)?;
     let checkpoint = target.checkpoint()?;
-    target::covered(&Coverage::of(&target.model, &checkpoint), &target.dir)?;
+    target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
     let mut plan = plan(&target, &checkpoint, format, output, args.quantize_output)?;
     plan.compat = args.compat;
     plan.scales = args.calibration.planned(&plan)?;
     ensure!(
-        format.quantizes() || !args.goal.is_asked(),
+        format.quantizes() || !args.goal.is_set(),
         "--target-kl: `{}` loses nothing",
         format.name()
     );
@@ -200,11 +184,11 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
         plan.scales = args.calibration.planned(&plan)?;
     }
     plan.items = folder::items(format, &plan.tensors, &plan.choices, None, &plan.scales);
-    let made_of = args.set_key(|| plan.made_of())?;
-    plan.files = folder::lay_out(output, &plan.items, plan.limit(args), &made_of)?;
+    let set_id = args.set_key(|| set_id::of_folder(&plan))?;
+    plan.files = folder::lay_out(output, &plan.items, plan.limit(args), &set_id)?;
     if args.plan {
         term::print(&if args.json { show::json(&plan)? } else { show::text(&plan) })?;
-        return Ok(Ended::Well);
+        return Ok(CommandOutcome::Ok);
     }
     ensure!(
         plan.quantized() > 0 || !format.quantizes(),
@@ -214,9 +198,9 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
     );
     args.note_fewer(plan.files.len())?;
     if args.shard.is_some_and(|(no, _)| no >= plan.files.len()) {
-        return Ok(Ended::Well);
+        return Ok(CommandOutcome::Ok);
     }
-    let beside = beside::files(&plan)?;
+    let beside = side_files::files(&plan)?;
     plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
     plan.items = items(args, &plan)?;
     let ended = write(args, &plan, beside)?;
@@ -230,11 +214,10 @@ pub(super) fn run(args: &Convert, which: &Which, format: Format) -> Result<Ended
 }
 
 /// Returns the items to write. If scales are shared, the weights are read to compute them.
-fn items<'c>(args: &Convert, plan: &Plan<'c>) -> Result<Vec<Item<'c>>> {
+fn items<'c>(args: &ConvertArgs, plan: &FolderPlan<'c>) -> Result<Vec<FolderItem<'c>>> {
     let (tensors, choices) = (&plan.tensors, &plan.choices);
     let peaks = if plan.format.shares() {
-        let peaks = peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads());
-        Some(peaks.map_err(|why| anyhow::anyhow!(why))?)
+        Some(peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads())?)
     } else {
         None
     };
@@ -242,26 +225,25 @@ fn items<'c>(args: &Convert, plan: &Plan<'c>) -> Result<Vec<Item<'c>>> {
 }
 
 fn plan<'c>(
-    target: &'c Target,
+    target: &'c LocalModel,
     checkpoint: &'c Checkpoint,
-    format: Format,
+    format: FolderFormat,
     into: &Path,
     output: bool,
-) -> Result<Plan<'c>> {
+) -> Result<FolderPlan<'c>> {
     let model = &target.model;
     let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
         .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
-    let wanted = Wanted { apart: format.quantizes(), output };
-    let tensors =
-        folder::tensors(checkpoint, model, &weights, wanted).map_err(|why| anyhow::anyhow!(why))?;
+    let wanted = ListingOptions { apart: format.quantizes(), output };
+    let tensors = folder::tensors(checkpoint, model, &weights, wanted)?;
     let choices = format.choose(&tensors, &model.quant);
-    Ok(Plan {
+    Ok(FolderPlan {
         format,
         target,
         checkpoint,
         tensors,
         choices,
-        scales: Scales::default(),
+        scales: CalibratedScales::default(),
         items: Vec::new(),
         files: Vec::new(),
         folder: into.to_owned(),
@@ -271,22 +253,26 @@ fn plan<'c>(
 
 /// Returns the work of a whole folder, or that of one of its shards.
 pub(super) fn work<'c>(
-    plan: &Plan<'c>,
+    plan: &FolderPlan<'c>,
     shard: Option<usize>,
     beside: Vec<SideFile>,
 ) -> Result<Work<'c>> {
     let folder = &plan.folder;
     fs_err::create_dir_all(folder)?;
-    let mut work = folder::work(&plan.items, &plan.files, shard, plan.fingerprint()?);
-    work.stale = beside::stale(plan, &beside)?;
+    let mut work = folder::work(&plan.items, &plan.files, shard, set_id::of_folder_run(plan)?);
+    work.stale = side_files::stale_files(plan, &beside)?;
     work.beside = beside;
     // Engines start with the config; programs that read only tensors start with the index.
     work.gates = vec![folder.join(INDEX), folder.join(CONFIG)];
-    work.folder = Some(Folder { path: folder.clone(), shared: shard.is_some() });
+    work.folder = Some(OutFolder { path: folder.clone(), shared: shard.is_some() });
     Ok(work)
 }
 
-fn write(args: &Convert, plan: &Plan<'_>, beside: Vec<SideFile>) -> Result<Ended> {
+fn write(
+    args: &ConvertArgs,
+    plan: &FolderPlan<'_>,
+    beside: Vec<SideFile>,
+) -> Result<CommandOutcome> {
     let shard = args.shard.map(|(no, _)| no);
     let work = work(plan, shard, beside)?;
     let same = fs_err::canonicalize(&plan.folder)? == fs_err::canonicalize(&plan.target.dir)?;
@@ -297,7 +283,7 @@ fn write(args: &Convert, plan: &Plan<'_>, beside: Vec<SideFile>) -> Result<Ended
 }
 
 /// Returns an error for a folder that holds a checkpoint, before anything is measured for it.
-fn refuse_taken(args: &Convert, folder: &Path) -> Result<()> {
+fn refuse_taken(args: &ConvertArgs, folder: &Path) -> Result<()> {
     ensure!(
         args.force || args.resume || args.shard.is_some() || !folder.join(CONFIG).exists(),
         "`{}` holds a checkpoint already; remove it, choose another folder, or allow it with --force",
@@ -307,7 +293,7 @@ fn refuse_taken(args: &Convert, folder: &Path) -> Result<()> {
 }
 
 /// Opens the output as any reader would, and checks its tensors against the plan.
-fn reopen(plan: &Plan<'_>) -> Result<()> {
+fn reopen(plan: &FolderPlan<'_>) -> Result<()> {
     let said = || format!("`{}` was written and cannot be read", plan.folder.display());
     let written = Checkpoint::open(&plan.folder).with_context(said)?;
     let outs = plan.items.iter().flat_map(|item| &item.outs);
@@ -325,7 +311,7 @@ fn reopen(plan: &Plan<'_>) -> Result<()> {
 }
 
 /// Returns the config of the new checkpoint.
-pub(super) fn config_text(plan: &Plan<'_>) -> Result<String> {
+pub(super) fn config_text(plan: &FolderPlan<'_>) -> Result<String> {
     let mut json = plan.target.config.value()?;
     let map = json.as_object_mut().context("the config is no object")?;
     for key in ["quantization_config", "compression_config"] {

@@ -9,28 +9,27 @@ use anyhow::{Result, bail, ensure};
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, ValueEnum};
-use conversion::gguf::{self as plan, Arithmetic, Choice, Output, Planned, Tensor, base_type};
+use conversion::gguf::{self as plan, Arithmetic, PlannedTensor, TypeChoice, base_type};
 use conversion::mix;
 use formats::FileDtype;
 use formats::codec::BlockType;
-use formats::gguf::{Dims, Metadata};
+use formats::gguf::{DimsStyle, Metadata};
 use formats::imatrix::Imatrix;
-use sha2::{Digest as _, Sha256};
 
-use super::Model;
+use super::GgufModel;
 
 /// `general.file_type` of NVFP4, which is no mix.
 const NVFP4_FILE: u32 = 39;
 
 /// Format that can be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Format {
+pub(crate) struct GgufFormat {
     /// Name as given after `gguf:`.
     pub(crate) name: String,
-    target: mix::Target,
+    target: mix::MixTarget,
 }
 
-impl Format {
+impl GgufFormat {
     /// True if the format is lossy.
     pub(crate) fn quantizes(&self) -> bool {
         self.target.default_type().is_quantized()
@@ -43,16 +42,16 @@ impl Format {
                  gguf:q4_k_m, or one checkpoint format such as fp8 (`--to help` lists them)"
             );
         };
-        let target = mix::Target::parse(name)?;
+        let target = mix::MixTarget::parse(name)?;
         Ok(Self { name: name.to_ascii_lowercase(), target })
     }
 }
 
 /// Parser of the value of `--to`; `help` works without the other arguments.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Named;
+pub(crate) struct FormatParser;
 
-impl TypedValueParser for Named {
+impl TypedValueParser for FormatParser {
     type Value = String;
 
     fn parse_ref(
@@ -74,7 +73,7 @@ fn help() -> String {
     let mut text =
         "GGUF types, as in --to gguf:q4_k_m (a mix: most tensors are of the type named)\n"
             .to_owned();
-    for target in mix::Target::all() {
+    for target in mix::MixTarget::all() {
         let ty = target.default_type();
         let bits = ty.bytes() as f64 * 8.0 / ty.elements() as f64;
         let needs = if ty.needs_importance() { "  needs --imatrix" } else { "" };
@@ -82,7 +81,7 @@ fn help() -> String {
         text.extend([format!("  {name:<10} {ty:<8} {bits:.2} bits{needs}\n")]);
     }
     text.push_str("Checkpoints, as in --to fp8 -o DIR\n");
-    for (name, _, what) in conversion::folder::Format::all() {
+    for (name, _, what) in conversion::folder::FolderFormat::all() {
         text.extend([format!("  {name:<16} {what}\n")]);
     }
     text
@@ -90,7 +89,7 @@ fn help() -> String {
 
 /// The route of llama.cpp's programs whose tensors a file equals byte for byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Identity {
+pub(crate) enum PeerRoute {
     /// `convert_hf_to_gguf.py --outtype BASE`, then `llama-quantize`: every matrix is rounded to BASE (see --base) first
     #[value(name = "llama.cpp")]
     LlamaCpp,
@@ -104,7 +103,7 @@ const DIRECT: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
 
 /// Options that choose the type of each tensor.
 #[derive(Debug, Clone, Default, Args)]
-pub(crate) struct Types {
+pub(crate) struct TypeArgs {
     /// An importance matrix, from `onboard imatrix` or llama.cpp (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
@@ -132,7 +131,7 @@ pub(crate) struct Types {
     /// which the converter takes from folder names and model cards; the order of keys; and `ssm_a`, which
     /// torch's exp may leave one unit in the last place off, depending on its build and CPU.
     #[arg(long, value_name = "ROUTE")]
-    identity: Option<Identity>,
+    identity: Option<PeerRoute>,
 }
 
 fn tensor_type(text: &str) -> Result<mix::TensorType, String> {
@@ -151,8 +150,8 @@ fn plain_type(text: &str) -> Result<BlockType, String> {
 }
 
 /// Types chosen for a file.
-pub(crate) struct Chosen {
-    pub(crate) choices: Vec<Choice>,
+pub(crate) struct TensorTypes {
+    pub(crate) choices: Vec<TypeChoice>,
     /// Finer types that each tensor may be raised to; all equal to its own type if it may not be raised.
     pub(crate) levels: Vec<[BlockType; mix::LEVELS]>,
     pub(crate) file_type: u32,
@@ -162,21 +161,21 @@ pub(crate) struct Chosen {
     pub(crate) keys: Metadata,
 }
 
-impl Types {
+impl TypeArgs {
     pub(crate) fn identity(&self) -> bool {
         self.identity.is_some()
     }
 
     /// Returns the form of shapes in the header.
-    pub(crate) fn dims(&self) -> Dims {
+    pub(crate) fn dims(&self) -> DimsStyle {
         match self.identity {
-            Some(Identity::Converter) => Dims::AsGiven,
-            _ => Dims::Trimmed,
+            Some(PeerRoute::Converter) => DimsStyle::AsGiven,
+            _ => DimsStyle::Trimmed,
         }
     }
 
     /// Returns an error for a type that the route does not write.
-    fn refuse_route(&self, format: &Format) -> Result<()> {
+    fn refuse_route(&self, format: &GgufFormat) -> Result<()> {
         let direct = DIRECT.iter().any(|name| format.name.eq_ignore_ascii_case(name));
         let changed = !self.tensor_type.is_empty()
             || self.output_tensor_type.is_some()
@@ -186,7 +185,7 @@ impl Types {
             || self.base.is_some()
             || self.imatrix.is_some();
         ensure!(
-            self.identity != Some(Identity::Converter) || (direct && !changed),
+            self.identity != Some(PeerRoute::Converter) || (direct && !changed),
             "--identity convert_hf_to_gguf: that program writes {} as a whole and nothing else; use \
              --identity llama.cpp for `{}` and for types of single tensors",
             DIRECT.join(", "),
@@ -231,13 +230,13 @@ impl Types {
         Ok(self.imatrix.as_deref().map(Imatrix::read).transpose()?)
     }
 
-    fn asked(&self, tensor: &str) -> bool {
+    fn has_type_option(&self, tensor: &str) -> bool {
         self.tensor_type.iter().any(|wanted| wanted.fits(tensor))
     }
 
     /// Returns the block format that a tensor keeps: more bits would not add information. An f32 file keeps
     /// none.
-    fn packed(&self, tensor: &Tensor<'_>, plain: BlockType) -> Option<BlockType> {
+    fn source_block_type(&self, tensor: &PlannedTensor<'_>, plain: BlockType) -> Option<BlockType> {
         let packed = tensor.packed.as_ref()?.ty;
         // Rows have to divide, and a factor needs a tensor of its own.
         let row = tensor.flow.shape().last().copied().unwrap_or(0);
@@ -246,18 +245,18 @@ impl Types {
             return None;
         }
         let bits = |ty: BlockType| ty.bytes() * 8 * 256 / ty.elements();
-        let asked = self.pure || self.asked(&tensor.name);
+        let asked = self.pure || self.has_type_option(&tensor.name);
         (!asked && plain != BlockType::F32 && bits(plain) >= bits(packed)).then_some(packed)
     }
 
     /// Chooses the type of every tensor of a file with these keys.
     pub(crate) fn choose(
         &self,
-        format: &Format,
-        model: &Model<'_>,
+        format: &GgufFormat,
+        model: &GgufModel<'_>,
         keys: &Metadata,
         imatrix: Option<&Imatrix>,
-    ) -> Result<Chosen> {
+    ) -> Result<TensorTypes> {
         self.refuse_route(format)?;
         let plain = format.target.default_type();
         let quantized = plain.is_quantized();
@@ -275,13 +274,13 @@ impl Types {
             format.name
         );
         let imatrix = imatrix.filter(|_| quantized);
-        let facts = mix::Facts::read(keys, imatrix.is_some())?;
-        let tensors: Vec<mix::Tensor<'_>> = model
+        let facts = mix::MixFacts::read(keys, imatrix.is_some())?;
+        let tensors: Vec<mix::MixTensor<'_>> = model
             .tensors
             .iter()
             .map(|tensor| {
                 let (name, shape) = (tensor.name.as_str(), tensor.flow.shape());
-                mix::Tensor { name, shape, base: base_type(name, shape, base) }
+                mix::MixTensor { name, shape, base: base_type(name, shape, base) }
             })
             .collect();
         for wanted in &self.tensor_type {
@@ -304,7 +303,7 @@ impl Types {
         let (mut lists, mut any_packed) = (BTreeMap::new(), false);
         let assigned = mix::assign(format.target, &tensors, &facts, &overrides)?;
         for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
-            let packed = self.packed(tensor, plain);
+            let packed = self.source_block_type(tensor, plain);
             any_packed |= packed.is_some();
             // In an unquantized file, some operators still require f32.
             if !quantized && tensors[n].base == BlockType::F32 {
@@ -330,9 +329,9 @@ impl Types {
                 Some(_) => "kept: as it is packed".to_owned(),
                 None => assigned.why,
             };
-            choices.push(Choice { ty, why });
+            choices.push(TypeChoice { ty, why });
         }
-        let two_steps = self.identity == Some(Identity::LlamaCpp);
+        let two_steps = self.identity == Some(PeerRoute::LlamaCpp);
         let via = (quantized && two_steps).then(|| dtype_of(base));
         let mut more = Metadata::new();
         if let (Some(imatrix), Some(path)) = (imatrix, &self.imatrix) {
@@ -347,15 +346,15 @@ impl Types {
         let of = |ty| choices.iter().any(|choice| choice.ty == ty);
         let file_type = match any_packed && !quantized {
             true if of(BlockType::Nvfp4) => NVFP4_FILE,
-            true => mix::Target::parse("mxfp4_moe")?.file_type(),
+            true => mix::MixTarget::parse("mxfp4_moe")?.file_type(),
             false => format.target.file_type(),
         };
-        Ok(Chosen { choices, levels, file_type, via, importance: lists, keys: more })
+        Ok(TensorTypes { choices, levels, file_type, via, importance: lists, keys: more })
     }
 }
 
 /// Returns the error weights of a tensor, one list per matrix.
-fn weights(imatrix: &Imatrix, tensor: &Tensor<'_>) -> Result<Option<Arc<Vec<f32>>>> {
+fn weights(imatrix: &Imatrix, tensor: &PlannedTensor<'_>) -> Result<Option<Arc<Vec<f32>>>> {
     let shape = tensor.flow.shape();
     let row = shape.last().copied().unwrap_or(1);
     let matrices = shape.iter().rev().skip(2).product();
@@ -379,7 +378,11 @@ fn dtype_of(ty: BlockType) -> FileDtype {
 }
 
 /// Returns the output path of each format: one path each, or one folder for all.
-pub(crate) fn paths(formats: &[Format], outputs: &[PathBuf], name: &str) -> Result<Vec<PathBuf>> {
+pub(crate) fn paths(
+    formats: &[GgufFormat],
+    outputs: &[PathBuf],
+    name: &str,
+) -> Result<Vec<PathBuf>> {
     let named = |folder: &Path| {
         formats.iter().map(|format| folder.join(format!("{name}-{}.gguf", format.name))).collect()
     };
@@ -425,40 +428,4 @@ pub(crate) fn parse_shard(text: &str) -> Result<(usize, usize), String> {
         return Err(wrong());
     }
     Ok((no - 1, count))
-}
-
-/// Returns a text that identifies the files of one conversion of the same weights, on any machine.
-pub(super) fn made_of(model: &Model<'_>, output: &Output, identity: bool) -> Result<String> {
-    let mut hash = Sha256::new();
-    hash.update(env!("CARGO_PKG_VERSION"));
-    hash.update(model.checkpoint.fingerprint()?);
-    hash.update(&model.spec.sha256);
-    // Resolved rules of the spec, with the settings of the command line.
-    hash.update(format!(
-        "{:?} {:?} {:?} {:?} {identity}",
-        model.gguf.rules, output.choices, output.via, output.dims
-    ));
-    for (name, weights) in &output.importance {
-        hash.update(format!("{name} {}", weights.len()));
-        weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
-    }
-    Ok(format!("{:x}", hash.finalize()))
-}
-
-/// Returns a text that identifies the work: a run that resumes it reads the same files.
-pub(super) fn fingerprint(
-    model: &Model<'_>,
-    planned: &[(Output, Vec<Planned>)],
-    identity: bool,
-) -> Result<String> {
-    let mut hash = Sha256::new();
-    model.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
-    for (output, files) in planned {
-        hash.update(made_of(model, output, identity)?);
-        hash.update(format!("{:?} {:?}", output.shard, output.split));
-        for file in files {
-            hash.update(&file.layout.header);
-        }
-    }
-    Ok(format!("{:x}", hash.finalize()))
 }

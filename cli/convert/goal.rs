@@ -5,27 +5,25 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::{Engine, NativeEngine, Options, Rounds, Source};
-use models::target::Target;
+use engine::{Engine, InputRounding, ModelSource, NativeEngine, SessionOptions};
+use models::local_model::LocalModel;
 use parity::Dump;
-use parity::cost::{Reference, cost};
-use parity::recorded::Recorded;
+use parity::cost::{ReferenceLogprobs, cost};
+use parity::recorded_logprobs::RecordedLogprobs;
 use registry::dtype::Dtype;
 
-use super::Convert;
-use super::trial::Trial;
-use crate::calibrate::Text;
+use super::ConvertArgs;
+use super::trial_folder::TrialFolder;
+use crate::calibrate::ChunkedText;
 use crate::findings::check_error;
 use crate::reference::{beside, no_reference};
 use crate::target;
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// A divergence, and what it is measured against.
 #[derive(Debug, Args)]
-// A group has the name of its struct by default, and that name is taken.
-#[group(id = "divergence")]
 #[command(next_help_heading = "A divergence to meet")]
-pub(super) struct Asked {
+pub(super) struct DivergenceArgs {
     /// Choose by measurement, so that the mean divergence from the reference is at most so many nats: GGUF
     /// tensors get finer types, matrices of checkpoints stay as they are, the ones that matter most for their size
     /// first. Takes the room of another output or two while it measures
@@ -58,17 +56,17 @@ fn parse_kl(text: &str) -> Result<f64, String> {
 }
 
 /// Maximum divergence, and the means to measure it.
-pub(super) struct Goal {
+pub(super) struct DivergenceGoal {
     pub(super) most: f64,
     /// Folder for trial conversions.
-    pub(super) trial: Trial,
-    reference: Box<dyn Reference>,
-    options: Options,
+    pub(super) trial: TrialFolder,
+    reference: Box<dyn ReferenceLogprobs>,
+    options: SessionOptions,
 }
 
-impl Asked {
+impl DivergenceArgs {
     /// True if a target divergence is given.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_set(&self) -> bool {
         self.target_kl.is_some()
     }
 
@@ -90,16 +88,20 @@ impl Asked {
     /// Returns the goal, if the flags set one. A text is run here.
     pub(super) fn goal(
         &self,
-        args: &Convert,
-        target: &Target,
+        args: &ConvertArgs,
+        target: &LocalModel,
         output: &Path,
-    ) -> Result<Option<Goal>> {
+    ) -> Result<Option<DivergenceGoal>> {
         let Some(most) = self.target_kl else { return Ok(None) };
         ensure!(!args.plan, "--target-kl measures weights, and --plan reads none");
-        let options = Options { dtype: Dtype::F32, threads: args.threads, ..Options::default() };
+        let options = SessionOptions {
+            dtype: Dtype::F32,
+            threads: args.threads,
+            ..SessionOptions::default()
+        };
         target::check_dtypes(target, &[Dtype::F32])?;
-        let begin = || Trial::begin(output, args.shard);
-        let (trial, reference): (Trial, Box<dyn Reference>) =
+        let begin = || TrialFolder::begin(output, args.shard);
+        let (trial, reference): (TrialFolder, Box<dyn ReferenceLogprobs>) =
             if let Some(text) = self.read_text(args, target)? {
                 let trial = begin()?;
                 let recorded = record(target, &text, &options, &trial)?;
@@ -108,21 +110,21 @@ impl Asked {
                 let dump = self.dump(target)?;
                 (begin()?, Box::new(dump))
             };
-        let rounds = if self.w8a8 { Rounds::All } else { Rounds::None };
+        let rounds = if self.w8a8 { InputRounding::All } else { InputRounding::None };
         // Codes that give NaN count as infinite divergence, so that others are chosen.
-        let options = Options { rounds, finite: false, ..options };
-        Ok(Some(Goal { most, trial, reference, options }))
+        let options = SessionOptions { rounds, finite: false, ..options };
+        Ok(Some(DivergenceGoal { most, trial, reference, options }))
     }
 
-    fn read_text(&self, args: &Convert, target: &Target) -> Result<Option<Text>> {
+    fn read_text(&self, args: &ConvertArgs, target: &LocalModel) -> Result<Option<ChunkedText>> {
         if self.text.is_none() && self.tokens.is_empty() {
             return Ok(None);
         }
         let (chunk, chunks) = args.calibration.cut();
-        Text::read(target, self.text.as_deref(), &self.tokens, chunk, chunks).map(Some)
+        ChunkedText::read(target, self.text.as_deref(), &self.tokens, chunk, chunks).map(Some)
     }
 
-    fn dump(&self, target: &Target) -> Result<Dump> {
+    fn dump(&self, target: &LocalModel) -> Result<Dump> {
         let path = self.reference.clone().or_else(|| beside(&target.dir));
         let path = path.with_context(|| {
             format!(
@@ -149,12 +151,18 @@ impl Asked {
 }
 
 /// Runs a text with unquantized weights.
-fn record(target: &Target, text: &Text, options: &Options, trial: &Trial) -> Result<Recorded> {
+fn record(
+    target: &LocalModel,
+    text: &ChunkedText,
+    options: &SessionOptions,
+    trial: &TrialFolder,
+) -> Result<RecordedLogprobs> {
     let (engine, source) = (NativeEngine::new(), target::source(target));
     let bar = term::count_bar(text.count as u64, "chunks");
     let path = trial.path.join("text.f32");
     let chunks = text.chunks().collect();
-    let recorded = Recorded::record(&engine, &source, chunks, options, &path, &|| bar.inc(1));
+    let recorded =
+        RecordedLogprobs::record(&engine, &source, chunks, options, &path, &|| bar.inc(1));
     bar.finish_and_clear();
     let recorded = recorded.map_err(check_error)?;
     term::note(&format!(
@@ -164,10 +172,15 @@ fn record(target: &Target, text: &Text, options: &Options, trial: &Trial) -> Res
     Ok(recorded)
 }
 
-impl Goal {
+impl DivergenceGoal {
     /// Returns the mean divergence of a model's weights in a folder or file, or of an engine's own.
-    pub(super) fn measure(&self, engine: &dyn Engine, target: &Target, at: &Path) -> Result<f64> {
-        let source = Source { model: Arc::clone(&target.model), dir: at };
+    pub(super) fn measure(
+        &self,
+        engine: &dyn Engine,
+        target: &LocalModel,
+        at: &Path,
+    ) -> Result<f64> {
+        let source = ModelSource { model: Arc::clone(&target.model), dir: at };
         let cost = cost(engine, &source, &*self.reference, &self.options).map_err(check_error)?;
         ensure!(cost.positions > 0, "the reference has no position to measure at");
         Ok(cost.kl.mean)
@@ -176,16 +189,16 @@ impl Goal {
     /// Measures the output in the engine that opens it. A single shard cannot run.
     pub(super) fn confirm(
         &self,
-        args: &Convert,
-        target: &Target,
+        args: &ConvertArgs,
+        target: &LocalModel,
         written: &Path,
         open: impl FnOnce(&Path) -> Result<Box<dyn Engine>>,
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         if let Some((_, count)) = args.shard {
             term::note(&format!(
                 "one of {count} files cannot be run: when all are there, `parity check` measures them"
             ));
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         let kl = self.measure(&*open(written)?, target, written)?;
         let (most, place) = (self.most, written.display());
@@ -196,13 +209,16 @@ impl Goal {
         term::print(&format!(
             "divergence from the reference {kl:.3e}, asked for at most {most:e}"
         ))?;
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 }
 
 /// Returns the smallest number of `count` items to give up that suffices, by bisection. The caller knows
 /// that all suffice and none does not.
-pub(super) fn fewest(count: usize, mut enough: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
+pub(super) fn smallest_sufficient(
+    count: usize,
+    mut enough: impl FnMut(usize) -> Result<bool>,
+) -> Result<usize> {
     let (mut low, mut high) = (0, count);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -219,7 +235,7 @@ mod tests {
     fn halving_asks_seldom() {
         for (count, wanted) in [(1, 1), (2, 1), (2, 2), (100, 1), (100, 37), (100, 100)] {
             let mut asked = 0;
-            let found = fewest(count, |n| {
+            let found = smallest_sufficient(count, |n| {
                 asked += 1;
                 Ok(n >= wanted)
             });

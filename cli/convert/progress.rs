@@ -6,9 +6,9 @@ use indicatif::ProgressBar;
 use crate::term;
 
 /// Progress bar that counts values.
-pub(super) struct Watch(ProgressBar);
+pub(super) struct ConversionBar(ProgressBar);
 
-impl Watch {
+impl ConversionBar {
     pub(super) fn new(numbers: u64) -> Self {
         Self(term::count_bar(numbers, "weights"))
     }
@@ -18,7 +18,7 @@ impl Watch {
     }
 }
 
-impl Progress for Watch {
+impl Progress for ConversionBar {
     fn advance(&self, numbers: u64) {
         self.0.inc(numbers);
     }

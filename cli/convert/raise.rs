@@ -12,30 +12,30 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use checkpoints::{GgufWeights, own_names};
-use conversion::gguf::Choice;
+use conversion::gguf::TypeChoice;
 use conversion::mix::LEVELS;
-use engine::mixed::Mixed;
+use engine::mixed::MixedEngine;
 use formats::codec::BlockType;
-use formats::gguf::File;
-use models::target::Target;
+use formats::gguf::GgufFile;
+use models::local_model::LocalModel;
 use registry::gguf::Gguf;
 
-use super::draft::Draft;
-use super::goal::{Goal, fewest};
-use super::{Convert, Model, several};
+use super::draft::GgufDraft;
+use super::goal::{DivergenceGoal, smallest_sufficient};
+use super::{ConvertArgs, GgufModel, several};
 use crate::term;
 
+mod level_trials;
 mod order;
-mod tried;
 
-use order::Costs;
-use tried::Tried;
+use level_trials::LevelTrials;
+use order::LevelCosts;
 
 /// Level at which no raisable tensor is quantized.
 const TOP: usize = LEVELS - 1;
 
 /// Tensors that are made of the same weights.
-struct Group {
+struct TypeGroup {
     /// Indices in the list of tensors, without those that cannot be raised.
     tensors: Vec<usize>,
     /// Indices in the graph.
@@ -43,38 +43,38 @@ struct Group {
 }
 
 /// Inputs of the search.
-struct Search<'a> {
-    goal: &'a Goal,
-    target: &'a Target,
-    groups: &'a [Group],
-    tried: &'a Tried,
+struct RaiseSearch<'a> {
+    goal: &'a DivergenceGoal,
+    target: &'a LocalModel,
+    groups: &'a [TypeGroup],
+    tried: &'a LevelTrials,
 }
 
 /// Result of the search: a level for each group, and the cost of each group alone at the lowest level.
-struct Found {
+struct RaisedLevels {
     levels: Vec<usize>,
     costs: Vec<f64>,
 }
 
 /// Raises types to meet the target divergence, if one is set.
 pub(super) fn choose(
-    args: &Convert,
-    source: &Model<'_>,
-    target: &Target,
-    draft: &mut Draft,
-) -> Result<Option<Goal>> {
+    args: &ConvertArgs,
+    source: &GgufModel<'_>,
+    target: &LocalModel,
+    draft: &mut GgufDraft,
+) -> Result<Option<DivergenceGoal>> {
     let Some(goal) = args.goal.goal(args, target, &draft.output.path)? else { return Ok(None) };
     let gguf = target.model.gguf.clone().unwrap_or_else(|| own_names(&target.model));
     let groups = groups(source, target, &gguf, &draft.levels)?;
     let types = goal.trial.path.join("types");
-    let tried = Tried::write(args, source, target, &gguf, draft, &types)?;
-    let search = Search { goal: &goal, target, groups: &groups, tried: &tried };
+    let tried = LevelTrials::write(args, source, target, &gguf, draft, &types)?;
+    let search = RaiseSearch { goal: &goal, target, groups: &groups, tried: &tried };
     let (none, most) = (search.measure(&vec![TOP; groups.len()])?, goal.most);
     ensure!(
         none <= most,
         "--target-kl {most:e} cannot be met: with every matrix as it is the divergence is {none:.3e} \
          already{}",
-        staying(source, draft)
+        fixed_tensors(source, draft)
     );
     let all = search.measure(&vec![0; groups.len()])?;
     let raised = if all > most {
@@ -97,20 +97,20 @@ pub(super) fn choose(
     Ok(Some(goal))
 }
 
-impl Search<'_> {
+impl RaiseSearch<'_> {
     /// Returns the divergence with each group at a level.
     fn measure(&self, levels: &[usize]) -> Result<f64> {
         let mut from = vec![0; self.target.model.graph.weights.len()];
         for (group, &level) in self.groups.iter().zip(levels) {
             group.weights.iter().for_each(|&weight| from[weight] = self.tried.place[level]);
         }
-        let mixed = Mixed { sources: self.tried.sources.clone(), from };
+        let mixed = MixedEngine { sources: self.tried.sources.clone(), from };
         self.goal.measure(&mixed, self.target, &self.goal.trial.path)
     }
 
     /// Finds the levels that meet the goal with the fewest raises. `none` is the divergence with nothing
     /// quantized; `bytes` returns the size of a tensor at a level.
-    fn find(&self, none: f64, bytes: impl Fn(usize, usize) -> u64) -> Result<Found> {
+    fn find(&self, none: f64, bytes: impl Fn(usize, usize) -> u64) -> Result<RaisedLevels> {
         let count = self.groups.len();
         let mut costs = vec![0.0; count];
         let bar = term::count_bar(count as u64, "groups");
@@ -121,8 +121,8 @@ impl Search<'_> {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        let of = |(group, cost): (&Group, &f64)| {
-            Costs::new(cost - none, &group.tensors, &self.tried.errors, &bytes)
+        let of = |(group, cost): (&TypeGroup, &f64)| {
+            LevelCosts::new(cost - none, &group.tensors, &self.tried.errors, &bytes)
         };
         let raises = order::raises(&self.groups.iter().zip(&costs).map(of).collect::<Vec<_>>());
         let after = |raised: usize| {
@@ -131,12 +131,17 @@ impl Search<'_> {
             levels
         };
         let enough = |raised: usize| Ok(self.measure(&after(raised))? <= self.goal.most);
-        Ok(Found { levels: after(fewest(raises.len(), enough)?), costs })
+        Ok(RaisedLevels { levels: after(smallest_sufficient(raises.len(), enough)?), costs })
     }
 }
 
 /// Assigns the found types to the tensors of a draft; returns a line for each change.
-fn raise(source: &Model<'_>, draft: &mut Draft, groups: &[Group], found: &Found) -> Vec<String> {
+fn raise(
+    source: &GgufModel<'_>,
+    draft: &mut GgufDraft,
+    groups: &[TypeGroup],
+    found: &RaisedLevels,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for ((group, &level), cost) in groups.iter().zip(&found.levels).zip(&found.costs) {
         for &n in &group.tensors {
@@ -148,35 +153,35 @@ fn raise(source: &Model<'_>, draft: &mut Draft, groups: &[Group], found: &Found)
             let why =
                 format!("{}; raised from {was}, which would cost {cost:.1e} nats", choice.why);
             lines.push(format!("  {name:<40} {:<8} {why}", ty.name()));
-            *choice = Choice { ty, why };
+            *choice = TypeChoice { ty, why };
         }
     }
     lines
 }
 
 /// Opens a written file for measurement, independent of its name.
-pub(super) fn written(target: &Target, path: &Path) -> Result<Mixed> {
+pub(super) fn written(target: &LocalModel, path: &Path) -> Result<MixedEngine> {
     let model = &target.model;
     let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
-    let weights = GgufWeights::new(File::open(path)?, &gguf, &model.graph.weights)?;
-    Ok(Mixed { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
+    let weights = GgufWeights::new(GgufFile::open(path)?, &gguf, &model.graph.weights)?;
+    Ok(MixedEngine { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
 }
 
 /// Groups the tensors that may be raised by the weights that they are made of. Tensors that do not run with
 /// the model, such as the prediction head, keep the type of the mix.
 fn groups(
-    source: &Model<'_>,
-    target: &Target,
+    source: &GgufModel<'_>,
+    target: &LocalModel,
     gguf: &Gguf,
     levels: &[[BlockType; LEVELS]],
-) -> Result<Vec<Group>> {
+) -> Result<Vec<TypeGroup>> {
     let names = source.tensors.iter().enumerate().map(|(n, tensor)| (tensor.name.as_str(), n));
     let places: BTreeMap<&str, usize> = names.collect();
     let groups = gguf.groups(&target.model.graph.weights).map_err(several)?;
     let groups = groups.into_iter().map(|group| {
         let tensors = group.tensors.iter().filter_map(|(name, _)| places.get(name.as_str()));
         let raised = |&n: &usize| levels[n][0] != levels[n][TOP];
-        Group { tensors: tensors.copied().filter(raised).collect(), weights: group.weights }
+        TypeGroup { tensors: tensors.copied().filter(raised).collect(), weights: group.weights }
     });
     Ok(groups.filter(|group| !group.tensors.is_empty()).collect())
 }
@@ -187,7 +192,7 @@ fn bytes(ty: BlockType, numbers: usize) -> u64 {
 }
 
 /// Describes the tensors that stay quantized at every level.
-fn staying(source: &Model<'_>, draft: &Draft) -> String {
+fn fixed_tensors(source: &GgufModel<'_>, draft: &GgufDraft) -> String {
     let tensors = source.tensors.iter().zip(&draft.levels);
     let mut stay = tensors.filter(|(_, levels)| levels[TOP].is_quantized());
     stay.next().map_or_else(String::new, |(first, levels)| {

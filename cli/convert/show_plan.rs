@@ -5,16 +5,16 @@ use std::fmt::Write as _;
 use std::iter::repeat;
 
 use anyhow::Result;
-use conversion::gguf::{Output, Planned};
+use conversion::gguf::{GgufOutput, GgufPlan};
 
-use super::Model;
+use super::GgufModel;
 use crate::text::bytes as size;
 
 /// Reason for a tensor whose type follows from another tensor.
 const BEHIND: &str = "what the blocks are multiplied by";
 
 /// Formats the plan for people.
-pub(super) fn text(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> String {
+pub(super) fn text(model: &GgufModel<'_>, planned: &[(GgufOutput, Vec<GgufPlan>)]) -> String {
     let mut text =
         format!("{} as `{}`, {} tensors\n", model.name, model.gguf.arch, model.tensors.len());
     for (output, files) in planned {
@@ -60,7 +60,10 @@ pub(super) fn text(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Str
 }
 
 /// Formats the plan for programs.
-pub(super) fn json(model: &Model<'_>, planned: &[(Output, Vec<Planned>)]) -> Result<String> {
+pub(super) fn json(
+    model: &GgufModel<'_>,
+    planned: &[(GgufOutput, Vec<GgufPlan>)],
+) -> Result<String> {
     let outputs: Vec<_> = planned
         .iter()
         .map(|(output, files)| {

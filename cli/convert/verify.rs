@@ -10,16 +10,16 @@ use conversion::Measure;
 use conversion::gguf::Arithmetic;
 use formats::codec::{self, BlockType, expected_error};
 use formats::gguf::companions::multiply;
-use formats::gguf::{File, Fused, TensorInfo};
-use models::target::Target;
+use formats::gguf::{FusedTensor, GgufFile, GgufTensor};
+use models::local_model::LocalModel;
 use registry::gguf::key_differences;
-use registry::weight_map::Step;
+use registry::weight_map::WeightStep;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::Model;
-use crate::target::{self, Choice, Which};
-use crate::{Ended, term};
+use super::GgufModel;
+use crate::target::{self, ModelArgs, SpecArgs};
+use crate::{CommandOutcome, term};
 
 /// Values compared at a time.
 const SLAB: usize = 1 << 20;
@@ -27,14 +27,14 @@ const SLAB: usize = 1 << 20;
 /// Checks a file against the rules of its loader.
 pub(super) fn loader_rules(path: &Path) -> Result<()> {
     // A file of a set is checked alone: the others may be on other machines.
-    let map = formats::mmap::Map::open(path)?;
-    formats::gguf::Header::parse(path, &map)
+    let map = formats::mmap::FileMap::open(path)?;
+    formats::gguf::GgufHeader::parse(path, &map)
         .with_context(|| format!("`{}` was written and cannot be read", path.display()))?;
     Ok(())
 }
 
 /// Checks that every block of a tensor can be used.
-pub(super) fn sound(file: &File, info: &TensorInfo) -> Result<()> {
+pub(super) fn sound(file: &GgufFile, info: &GgufTensor) -> Result<()> {
     let bytes =
         file.bytes(&info.name).with_context(|| format!("tensor `{}` has no bytes", info.name))?;
     codec::validate(info.ty, bytes).with_context(|| format!("tensor `{}`", info.name))
@@ -42,7 +42,7 @@ pub(super) fn sound(file: &File, info: &TensorInfo) -> Result<()> {
 
 /// Tensor of a file, with its error against the source.
 #[derive(Debug)]
-pub(crate) struct Distance {
+pub(crate) struct TensorDeviation {
     pub(crate) name: String,
     pub(crate) ty: BlockType,
     pub(crate) measure: Measure,
@@ -50,7 +50,7 @@ pub(crate) struct Distance {
     sha256: String,
 }
 
-impl Distance {
+impl TensorDeviation {
     /// Describes the fault if the values differ from the source's by more than rounding.
     fn fault(&self) -> Option<String> {
         /// Margin for values with outliers, on which types lose more.
@@ -71,7 +71,7 @@ impl Distance {
 }
 
 /// Compares every tensor of a file with its source; also returns tensors without a counterpart.
-fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
+fn compare_all(model: &GgufModel<'_>, file: &GgufFile) -> (Vec<TensorDeviation>, Vec<String>) {
     let (mut distances, mut faults) = (Vec::new(), Vec::new());
     let tensors = as_fused(&model.tensors, file, &mut faults);
     for tensor in &tensors {
@@ -87,7 +87,12 @@ fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
         }
         match compare(file, info, tensor) {
             Ok((measure, sha256)) => {
-                distances.push(Distance { name: name.clone(), ty: info.ty, measure, sha256 });
+                distances.push(TensorDeviation {
+                    name: name.clone(),
+                    ty: info.ty,
+                    measure,
+                    sha256,
+                });
             }
             Err(why) => faults.push(format!("tensor `{name}`: {why}")),
         }
@@ -101,12 +106,12 @@ fn compare_all(model: &Model<'_>, file: &File) -> (Vec<Distance>, Vec<String>) {
 
 /// Returns the tensors of a model, fused like those of the file.
 fn as_fused<'c>(
-    tensors: &[super::Tensor<'c>],
-    file: &File,
+    tensors: &[super::PlannedTensor<'c>],
+    file: &GgufFile,
     faults: &mut Vec<String>,
-) -> Vec<super::Tensor<'c>> {
+) -> Vec<super::PlannedTensor<'c>> {
     let mut made = tensors.to_vec();
-    for Fused { whole, parts, axis } in file.fused() {
+    for FusedTensor { whole, parts, axis } in file.fused() {
         if made.iter().any(|tensor| tensor.name == whole) {
             continue;
         }
@@ -114,9 +119,9 @@ fn as_fused<'c>(
             parts.iter().map(|part| made.iter().position(|tensor| tensor.name == *part)).collect();
         let Some(places) = places else { continue };
         let flows = places.iter().map(|&n| made[n].flow.clone()).collect();
-        match Flow::run(&[Step::Concat(axis)], flows).map(|mut flows| flows.pop()) {
+        match Flow::run(&[WeightStep::Concat(axis)], flows).map(|mut flows| flows.pop()) {
             Ok(Some(flow)) => {
-                let tensor = super::Tensor { name: whole, flow, ..made[places[0]].clone() };
+                let tensor = super::PlannedTensor { name: whole, flow, ..made[places[0]].clone() };
                 made.retain(|tensor| !parts.contains(&tensor.name));
                 made.push(tensor);
             }
@@ -129,16 +134,16 @@ fn as_fused<'c>(
 
 /// Returns the model as the file has it: without its head if the file has none.
 fn as_file<'c>(
-    target: &Target,
+    target: &LocalModel,
     checkpoint: &'c Checkpoint,
     arithmetic: Arithmetic,
-    file: &File,
-) -> Result<Model<'c>> {
-    let model = Model::new(target, checkpoint, arithmetic)?;
+    file: &GgufFile,
+) -> Result<GgufModel<'c>> {
+    let model = GgufModel::new(target, checkpoint, arithmetic)?;
     if model.gguf.ahead == 0 {
         return Ok(model);
     }
-    let bare = Model::with_or_without(target, checkpoint, arithmetic, false)?;
+    let bare = GgufModel::with_or_without(target, checkpoint, arithmetic, false)?;
     let plain: BTreeSet<&str> = bare.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     let mut head = model.tensors.iter().filter(|tensor| !plain.contains(tensor.name.as_str()));
     if head.any(|tensor| file.info(&tensor.name).is_some()) {
@@ -149,7 +154,7 @@ fn as_file<'c>(
 }
 
 /// Lists the keys of a file that differ from those of its checkpoint.
-fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
+fn keys(model: &GgufModel<'_>, file: &GgufFile) -> Result<Vec<String>> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
     let other = (arch != model.gguf.arch)
         .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
@@ -158,22 +163,26 @@ fn keys(model: &Model<'_>, file: &File) -> Result<Vec<String>> {
 }
 
 /// Measures the errors of a file's tensors against the checkpoint in a folder.
-pub(crate) fn distances(folder: &Path, choice: &Choice, path: &Path) -> Result<Vec<Distance>> {
-    let target = target::open(&Which::at(folder.to_owned()), choice)?;
+pub(crate) fn distances(
+    folder: &Path,
+    choice: &SpecArgs,
+    path: &Path,
+) -> Result<Vec<TensorDeviation>> {
+    let target = target::open(&ModelArgs::at(folder.to_owned()), choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let file = File::open(path)?;
+    let file = GgufFile::open(path)?;
     let model = as_file(&target, &checkpoint, Arithmetic::Wide, &file)?;
     let (distances, faults) = compare_all(&model, &file);
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
 }
 
 pub(super) fn run(
-    which: &Which,
-    choice: &Choice,
+    which: &ModelArgs,
+    choice: &SpecArgs,
     path: &Path,
     arithmetic: Arithmetic,
     json: bool,
-) -> Result<Ended> {
+) -> Result<CommandOutcome> {
     let is_folder = path.is_dir() || path.extension().is_some_and(|end| end == "safetensors");
     if is_folder {
         bail!(
@@ -185,13 +194,13 @@ pub(super) fn run(
     }
     let target = target::open(which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
-    let file = File::open(path)?;
+    let file = GgufFile::open(path)?;
     let model = as_file(&target, &checkpoint, arithmetic, &file)?;
     let (mut distances, mut faults) = compare_all(&model, &file);
     if distances.is_empty() && !faults.is_empty() {
         bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
     }
-    faults.extend(distances.iter().filter_map(Distance::fault));
+    faults.extend(distances.iter().filter_map(TensorDeviation::fault));
     faults.extend(keys(&model, &file)?);
     distances.sort_by(|a, b| b.measure.relative().total_cmp(&a.measure.relative()));
     if json {
@@ -202,19 +211,19 @@ pub(super) fn run(
         term::print(&distances.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     }
     if faults.is_empty() {
-        return Ok(Ended::Well);
+        return Ok(CommandOutcome::Ok);
     }
     term::note(&faults.join("\n"));
-    Ok(Ended::Differs)
+    Ok(CommandOutcome::Differs)
 }
 
-fn line(Distance { name, ty, measure, sha256 }: &Distance) -> String {
+fn line(TensorDeviation { name, ty, measure, sha256 }: &TensorDeviation) -> String {
     let (relative, cosine) = (measure.relative(), measure.cosine());
     let (ty, hash) = (ty.name(), &sha256[..16]);
     format!("{name:<40} {ty:<8} relative error {relative:.6}  cosine {cosine:.6}  sha256 {hash}")
 }
 
-fn row(Distance { name, ty, measure, sha256 }: &Distance) -> serde_json::Value {
+fn row(TensorDeviation { name, ty, measure, sha256 }: &TensorDeviation) -> serde_json::Value {
     json!({
         "name": name,
         "type": ty.name(),
@@ -227,14 +236,14 @@ fn row(Distance { name, ty, measure, sha256 }: &Distance) -> serde_json::Value {
 
 /// Returns the error of a tensor against its source, and the hash of its bytes.
 fn compare(
-    file: &File,
-    info: &TensorInfo,
-    tensor: &super::Tensor<'_>,
+    file: &GgufFile,
+    info: &GgufTensor,
+    tensor: &super::PlannedTensor<'_>,
 ) -> Result<(Measure, String), String> {
     let bytes = file.bytes(&info.name).ok_or("it has no bytes")?;
     let step = SLAB / info.ty.elements() * info.ty.elements();
     let (mut sum, count) = (Measure::default(), tensor.flow.len());
-    let factors = file.factors(info)?;
+    let factors = file.factors(info).map_err(|why| why.to_string())?;
     let matrix: usize = info.shape.iter().rev().take(2).product();
     let (mut numbers, mut seen) = (Vec::new(), Vec::new());
     let mut hash = Sha256::new();

@@ -7,30 +7,30 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
-use engine::{Engine, Options, Source};
-use models::config::Config;
+use engine::{Engine, ModelSource, SessionOptions};
+use models::config::ConfigFile;
 use models::is_gguf;
 use parity::Dump;
 use parity::dump::Prompt;
-use parity::record::{Subject, record};
+use parity::record::{RecordingPlan, record};
 use registry::dtype::Dtype;
 use registry::file;
 use registry::model::Model;
 use serde_json::{Value, json};
 
-use crate::engines::{self, EngineArgs, Found, parse_seconds};
+use crate::engines::{self, EngineArgs, ResolvedEngine, parse_seconds};
 use crate::findings::{check_error, model_error};
 use crate::reference::beside;
 use crate::specs;
-use crate::target::{self, Choice, Which};
-use crate::{Ended, term, write};
+use crate::target::{self, ModelArgs, SpecArgs};
+use crate::{CommandOutcome, term, write};
 
 /// Positions past the longest prompt, for greedy tokens and for positions that an engine reserves.
 const MORE: usize = 64;
 
 /// The engine that is recorded in place of the reference.
 #[derive(Debug, Args)]
-pub(super) struct EngineDump {
+pub(super) struct EngineDumpArgs {
     /// Record this engine instead of transformers: a name that `onboard engine list` shows, or a path
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
@@ -47,10 +47,10 @@ pub(super) struct EngineDump {
     #[arg(long, requires = "engine")]
     allow_dtype_mismatch: bool,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
 }
 
-impl EngineDump {
+impl EngineDumpArgs {
     /// Returns an error for settings that require an engine.
     pub(super) fn refuse_without_engine(&self) -> Result<()> {
         let choice = &self.choice;
@@ -77,7 +77,7 @@ impl EngineDump {
         output: &Path,
         dtypes: &[Dtype],
         prompts: Option<&str>,
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         write::refuse_stdout(output)?;
         let dtypes = if dtypes.is_empty() { &[Dtype::F32] } else { dtypes };
         let args = EngineArgs {
@@ -85,9 +85,9 @@ impl EngineDump {
             options: self.options.clone(),
             timeout: self.timeout,
         };
-        let which = Which::at(model.to_owned());
+        let which = ModelArgs::at(model.to_owned());
         match args.find()? {
-            Found::Child(child) => {
+            ResolvedEngine::Child(child) => {
                 ensure!(
                     !is_gguf(model),
                     "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
@@ -97,20 +97,20 @@ impl EngineDump {
                 let (model, _) = model_of(&which, &self.choice, &dir, None)?;
                 let prompts = self.prompts(&dir, prompts, &model)?;
                 let engine = child.engine(room(&prompts));
-                let source = Source { model: Arc::new(model), dir: &dir };
+                let source = ModelSource { model: Arc::new(model), dir: &dir };
                 self.record(&engine, &source, prompts, dtypes, output, &|| engine.facts())
             }
-            Found::Server(url) => bail!(
+            ResolvedEngine::Server(url) => bail!(
                 "`{url}` is a server: `parity check` compares one, and a dump is written of engines that run here"
             ),
-            Found::Here(driver) if driver.describe.is_some() => {
+            ResolvedEngine::InProcess(driver) if driver.describe.is_some() => {
                 let opened = engines::describe(driver, model)?;
                 let prompts = self.prompts(model, prompts, &opened.model)?;
                 let engine = engines::start(driver, room(&prompts))?;
-                let source = Source { model: Arc::new(opened.model), dir: model };
+                let source = ModelSource { model: Arc::new(opened.model), dir: model };
                 self.record(engine.as_ref(), &source, prompts, dtypes, output, &|| None)
             }
-            Found::Here(driver) => {
+            ResolvedEngine::InProcess(driver) => {
                 let target = target::open(&which, &self.choice)?;
                 if !self.allow_dtype_mismatch {
                     target::check_dtypes(&target, dtypes)?;
@@ -132,19 +132,19 @@ impl EngineDump {
     fn record(
         &self,
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         prompts: Vec<Prompt>,
         dtypes: &[Dtype],
         output: &Path,
         facts: &dyn Fn() -> Option<String>,
-    ) -> Result<Ended> {
+    ) -> Result<CommandOutcome> {
         term::note(&format!(
             "running {} prompts with {} in {}",
             prompts.len(),
             engine.name(),
             dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
         ));
-        let subject = Subject {
+        let subject = RecordingPlan {
             model: identity(source)?,
             prompts,
             dtypes,
@@ -154,7 +154,7 @@ impl EngineDump {
             },
         };
         let allow_dtype_mismatch = self.allow_dtype_mismatch;
-        let options = Options { allow_dtype_mismatch, ..Options::default() };
+        let options = SessionOptions { allow_dtype_mismatch, ..SessionOptions::default() };
         let found = record(engine, source, subject, &options).map_err(check_error)?;
         for note in &found.notes {
             term::note(&format!("note: {note}"));
@@ -170,7 +170,7 @@ impl EngineDump {
         let text = found.write(&tensors).map_err(check_error)?;
         write::atomic(&manifest, &text)?;
         term::note(&format!("wrote {}", output.display()));
-        Ok(Ended::Well)
+        Ok(CommandOutcome::Ok)
     }
 
     /// Returns the prompts: given, from a dump, from the dump beside the model, or derived.
@@ -200,7 +200,7 @@ fn room(prompts: &[Prompt]) -> usize {
 }
 
 /// Returns the `model` entry of a manifest.
-fn identity(source: &Source<'_>) -> Result<Value> {
+fn identity(source: &ModelSource<'_>) -> Result<Value> {
     let architecture = &source.model.architecture;
     if source.dir.is_file() {
         let hash = parity::dump::sha256(source.dir)?;
@@ -215,12 +215,12 @@ fn identity(source: &Source<'_>) -> Result<Value> {
 
 /// Resolves a model for an engine that builds its own graph. Without a spec only rows can be compared.
 pub(crate) fn model_of(
-    which: &Which,
-    choice: &Choice,
+    which: &ModelArgs,
+    choice: &SpecArgs,
     dir: &Path,
     vocab: Option<usize>,
 ) -> Result<(Model, Option<models::specs::SpecId>)> {
-    let config = Config::of_folder(dir).map_err(model_error)?;
+    let config = ConfigFile::of_folder(dir).map_err(model_error)?;
     let known = specs::open(choice.specs.as_deref())?.matching(&config)?;
     if choice.spec.is_some() || known.is_some() {
         let target = target::open(which, choice)?;

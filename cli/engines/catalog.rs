@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use engine::capability::{Kind, Sheet};
+use engine::capability::{EngineKind, EngineSheet};
 use engine::drivers::DRIVERS;
 use registry::file;
 
@@ -13,29 +13,30 @@ const PREFIX: &str = "onboard-engine-";
 
 /// Named engine.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CatalogEntry {
     /// Name of the engine.
     pub name: String,
     /// Sheet of the engine; none for a program on the PATH.
-    pub sheet: Option<Sheet>,
+    pub sheet: Option<EngineSheet>,
     /// File of the sheet, or the program; none for a built-in sheet.
     pub place: Option<PathBuf>,
 }
 
 /// Lists all engines. Sheets of the user take precedence over built-in ones and over programs on the PATH.
-pub(crate) fn catalog() -> Result<Vec<Entry>> {
-    let mut entries: Vec<Entry> = DRIVERS
+pub(crate) fn catalog() -> Result<Vec<CatalogEntry>> {
+    let mut entries: Vec<CatalogEntry> = DRIVERS
         .iter()
-        .map(|driver| Entry {
+        .map(|driver| CatalogEntry {
             name: driver.name.to_owned(),
-            sheet: Some(Sheet::of(driver.name)),
+            sheet: Some(EngineSheet::of(driver.name)),
             place: None,
         })
         .collect();
     let mut seen: BTreeSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
     let built_in = registry::engines::sheets().iter().filter_map(|(_, text)| {
-        let sheet = Sheet::parse(text).ok().filter(|sheet| sheet.kind == Kind::Child)?;
-        Some(Entry { name: sheet.engine.clone(), sheet: Some(sheet), place: None })
+        let sheet =
+            EngineSheet::parse(text).ok().filter(|sheet| sheet.kind == EngineKind::Child)?;
+        Some(CatalogEntry { name: sheet.engine.clone(), sheet: Some(sheet), place: None })
     });
     for entry in own_sheets()?.into_iter().chain(built_in).chain(programs()) {
         if seen.insert(entry.name.clone()) {
@@ -54,25 +55,29 @@ fn folder() -> Option<PathBuf> {
     set("ONBOARD_ENGINES").or_else(|| Some(config()?.join("onboard/engines")))
 }
 
-fn own_sheets() -> Result<Vec<Entry>> {
+fn own_sheets() -> Result<Vec<CatalogEntry>> {
     let Some(folder) = folder().filter(|folder| folder.is_dir()) else { return Ok(Vec::new()) };
     let mut entries = Vec::new();
     for path in listed(&folder, |name| Path::new(name).extension() == Some("yaml".as_ref())) {
         let text = file::read_text(&path, file::SPEC)?;
         let place = path.display();
-        let sheet = Sheet::parse(&text).map_err(|e| anyhow!("the sheet `{place}`: {e}"))?;
-        if sheet.kind != Kind::Child {
+        let sheet = EngineSheet::parse(&text).map_err(|e| anyhow!("the sheet `{place}`: {e}"))?;
+        if sheet.kind != EngineKind::Child {
             return Err(anyhow!(
                 "the sheet `{place}` is of an engine in process, which has to be built in; expected `kind: child`"
             ));
         }
         let full = fs_err::canonicalize(&path).context("cannot find the sheet")?;
-        entries.push(Entry { name: sheet.engine.clone(), sheet: Some(sheet), place: Some(full) });
+        entries.push(CatalogEntry {
+            name: sheet.engine.clone(),
+            sheet: Some(sheet),
+            place: Some(full),
+        });
     }
     Ok(entries)
 }
 
-fn programs() -> Vec<Entry> {
+fn programs() -> Vec<CatalogEntry> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut entries = Vec::new();
     for folder in std::env::split_paths(&path) {
@@ -80,7 +85,7 @@ fn programs() -> Vec<Entry> {
             let name = place.file_stem().unwrap_or_default().to_string_lossy();
             let name = name.trim_start_matches(PREFIX).to_owned();
             if is_program(&place) && !name.is_empty() {
-                entries.push(Entry { name, sheet: None, place: Some(place) });
+                entries.push(CatalogEntry { name, sheet: None, place: Some(place) });
             }
         }
     }

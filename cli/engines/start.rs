@@ -6,29 +6,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use engine::capability::Sheet;
-use engine::child::{ChildEngine, Launch};
+use engine::capability::EngineSheet;
+use engine::child::{ChildEngine, EngineLaunch};
 use tempfile::TempDir;
 
 use super::EngineArgs;
-use super::catalog::{Entry, is_program};
-use crate::interrupt::{self, Watched};
+use super::catalog::{CatalogEntry, is_program};
+use crate::interrupt::{self, RemovalGuard};
 
 /// Python reader of taps and states that plugins share with `parity dump`.
 const READER: &str = include_str!("../../parity/reference/dump.py");
 
 /// Engine in a child process, ready to be started.
-pub(crate) struct Child {
+pub(crate) struct ChildCommand {
     /// Command that starts the engine.
-    pub launch: Launch,
+    pub launch: EngineLaunch,
     /// Sheet with the supported dtypes; without one, all are supported.
-    sheet: Option<Sheet>,
+    sheet: Option<EngineSheet>,
     /// Temporary folder of Python files, kept for as long as the engine may run and dropped last.
-    _watched: Watched,
+    _watched: RemovalGuard,
     _files: TempDir,
 }
 
-impl Child {
+impl ChildCommand {
     /// Finds an engine at a path: a Python file, or a program.
     pub(super) fn at_path(path: &Path, args: &EngineArgs) -> Result<Self> {
         let shown = path.display();
@@ -51,7 +51,7 @@ impl Child {
     }
 
     /// Finds an engine that has a sheet, or is on the PATH.
-    pub(super) fn of_entry(entry: &Entry, args: &EngineArgs) -> Result<Self> {
+    pub(super) fn of_entry(entry: &CatalogEntry, args: &EngineArgs) -> Result<Self> {
         let name = entry.name.clone();
         let Some(sheet) = &entry.sheet else {
             let program = entry.place.clone().context("a program on the PATH has a place")?;
@@ -83,7 +83,7 @@ impl Child {
     fn new(
         name: String,
         words: Vec<OsString>,
-        sheet: Option<Sheet>,
+        sheet: Option<EngineSheet>,
         args: &EngineArgs,
     ) -> Result<Self> {
         let files = tempfile::Builder::new().prefix("onboard-engine-").tempdir()?;
@@ -121,7 +121,7 @@ impl Child {
                  set ONBOARD_PYTHON to a python that has it"
             )
         });
-        let launch = Launch {
+        let launch = EngineLaunch {
             name,
             program: PathBuf::from(program),
             arguments,
@@ -139,7 +139,7 @@ impl Child {
     }
 
     /// Returns the sheet, which limits the dtypes; none if any may be tried.
-    pub(crate) fn sheet(&self) -> Option<&Sheet> {
+    pub(crate) fn sheet(&self) -> Option<&EngineSheet> {
         self.sheet.as_ref()
     }
 }
@@ -150,7 +150,7 @@ pub(super) fn python() -> OsString {
     set.unwrap_or_else(|| "python3".into())
 }
 
-impl Entry {
+impl CatalogEntry {
     /// Explains why the engine cannot start here, as far as known without starting it.
     pub(crate) fn obstacle(&self) -> Option<String> {
         let sheet = self.sheet.as_ref()?;

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hub::Options;
+use hub::HubOptions;
 use registry::file;
 
 /// Hub and cache settings from the environment.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct HubSettings {
     /// Address, without a trailing slash.
     pub endpoint: String,
     /// Token, sent only to the hub.
@@ -19,10 +19,10 @@ pub(crate) struct Settings {
     /// True to use only the cache, without the network.
     pub offline: bool,
     /// Timeouts.
-    pub options: Options,
+    pub options: HubOptions,
 }
 
-impl Settings {
+impl HubSettings {
     /// Reads the process's environment.
     pub(crate) fn from_env() -> Self {
         Self::read(&|key| std::env::var_os(key))
@@ -53,7 +53,7 @@ impl Settings {
                     .or_else(|| file::read_text(&token_file, file::CONFIG).ok().and_then(clean))
             })
             .flatten();
-        let mut options = Options::default();
+        let mut options = HubOptions::default();
         let seconds =
             |key: &str| set(key).and_then(|value| value.parse::<u64>().ok()).filter(|n| *n > 0);
         if let Some(found) = seconds("HF_HUB_ETAG_TIMEOUT") {
@@ -108,8 +108,8 @@ fn expand(value: OsString, get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn read(set: &[(&str, &str)]) -> Settings {
-        Settings::read(&|key| {
+    fn read(set: &[(&str, &str)]) -> HubSettings {
+        HubSettings::read(&|key| {
             let found = set.iter().find(|(name, _)| *name == key);
             found.map(|(_, value)| (*value).into())
         })

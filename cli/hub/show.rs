@@ -10,12 +10,12 @@ use crate::{term, text};
 
 /// Progress state.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct DownloadProgress {
     bar: RefCell<Option<ProgressBar>>,
     named: RefCell<BTreeSet<String>>,
 }
 
-impl Progress {
+impl DownloadProgress {
     /// Shows one event.
     pub(crate) fn show(&self, event: &Event<'_>) {
         let mut bar = self.bar.borrow_mut();
@@ -41,17 +41,17 @@ impl Progress {
                     bar.finish_and_clear();
                 }
             }
-            Event::Retry { why, wait } => Self::say(
+            Event::Retry { why, wait } => Self::next_text(
                 bar.as_ref(),
                 &format!("{why}; trying again in {:.0} s", wait.as_secs_f64().ceil()),
             ),
             Event::Waiting { what } => {
-                Self::say(
+                Self::next_text(
                     bar.as_ref(),
                     &format!("waiting for another process that fetches {what}"),
                 );
             }
-            Event::Unverified { what } => Self::say(
+            Event::Unverified { what } => Self::next_text(
                 bar.as_ref(),
                 &format!(
                     "warning: the hub states no hash for {what}; only its length was compared"
@@ -61,7 +61,7 @@ impl Progress {
     }
 
     /// Prints a line beside the bar.
-    fn say(bar: Option<&ProgressBar>, text: &str) {
+    fn next_text(bar: Option<&ProgressBar>, text: &str) {
         match bar {
             Some(bar) => bar.suspend(|| term::note(text)),
             None => term::note(text),

@@ -1,11 +1,11 @@
 //! Words of a command, with quoting for shells and systemd units.
 
-use registry::sheet::apply::Chosen;
+use registry::sheet::apply::ChosenSetting;
 
-use super::Launched;
+use super::PlannedLaunch;
 
 /// Returns the environment variables of a launch.
-pub(super) fn environment(launched: &Launched) -> Vec<(String, String)> {
+pub(super) fn environment(launched: &PlannedLaunch) -> Vec<(String, String)> {
     let settings = launched.outcome.settings.iter();
     settings
         .filter_map(|chosen| {
@@ -16,7 +16,7 @@ pub(super) fn environment(launched: &Launched) -> Vec<(String, String)> {
 }
 
 /// Returns the words of the command; `model` follows the model flag.
-pub(super) fn words(launched: &Launched, model: &str) -> Vec<String> {
+pub(super) fn words(launched: &PlannedLaunch, model: &str) -> Vec<String> {
     let mut words = launched.sheet.command.clone();
     words.extend(model_words(launched, model));
     for chosen in &launched.outcome.settings {
@@ -26,13 +26,13 @@ pub(super) fn words(launched: &Launched, model: &str) -> Vec<String> {
 }
 
 /// Returns the words that name the model.
-pub(super) fn model_words(launched: &Launched, model: &str) -> Vec<String> {
+pub(super) fn model_words(launched: &PlannedLaunch, model: &str) -> Vec<String> {
     let flag = Some(launched.sheet.model_flag.clone()).filter(|flag| !flag.is_empty());
     flag.into_iter().chain([model.to_owned()]).collect()
 }
 
 /// Returns the words that pass a setting.
-pub(super) fn flag(launched: &Launched, chosen: &Chosen) -> Vec<String> {
+pub(super) fn flag(launched: &PlannedLaunch, chosen: &ChosenSetting) -> Vec<String> {
     let setting = launched.sheet.settings.get(&chosen.name);
     setting.map(|setting| setting.words(&chosen.value)).unwrap_or_default()
 }

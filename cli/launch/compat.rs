@@ -2,16 +2,16 @@
 
 use anyhow::{Context as _, Result, ensure};
 use formats::python_json::texts_as_words;
-use models::target::Target;
-use registry::sheet::config_keys::{Added, lacking};
-use registry::sheet::facts::{About, facts};
+use models::local_model::LocalModel;
+use registry::sheet::config_keys::{AddedKey, lacking};
+use registry::sheet::facts::{FactInputs, facts};
 
 use super::{json, sheets};
-use crate::findings::tell;
+use crate::findings::reported_error;
 use crate::term;
 
 /// Lists the keys that the config of a checkpoint lacks.
-fn added(target: &Target) -> Result<Vec<Added>> {
+fn missing_keys(target: &LocalModel) -> Result<Vec<AddedKey>> {
     let config = target.config.parsed();
     ensure!(
         !config.is_wrapped(),
@@ -19,15 +19,15 @@ fn added(target: &Target) -> Result<Vec<Added>> {
          whose engines read the inner config",
         target.dir.display()
     );
-    let about = About { dtype: Some(target.dtype()), tp: 1, ..About::default() };
+    let about = FactInputs { dtype: Some(target.dtype()), tp: 1, ..FactInputs::default() };
     lacking(&sheets()?, &facts(&target.model, &about), config)
-        .map_err(|findings| tell(&findings, "the keys cannot be worked out"))
+        .map_err(|findings| reported_error(&findings, "the keys cannot be worked out"))
 }
 
 /// Adds the missing keys to a config, and notes them. Existing keys are unchanged.
-pub(crate) fn extend(target: &Target, config: &mut serde_json::Value) -> Result<()> {
+pub(crate) fn extend(target: &LocalModel, config: &mut serde_json::Value) -> Result<()> {
     let map = config.as_object_mut().context("the config is no object")?;
-    let added = added(target)?;
+    let added = missing_keys(target)?;
     if added.is_empty() {
         term::note("the config lacks no key that an engine is known to read");
     }
@@ -46,7 +46,7 @@ pub(crate) fn extend(target: &Target, config: &mut serde_json::Value) -> Result<
 }
 
 /// Returns the text of a checkpoint's config with the added keys.
-pub(crate) fn text(target: &Target) -> Result<String> {
+pub(crate) fn text(target: &LocalModel) -> Result<String> {
     let mut config = target.config.value()?;
     extend(target, &mut config)?;
     Ok(texts_as_words(format!("{config:#}\n")))

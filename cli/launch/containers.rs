@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use registry::scalar::Scalar;
 
 use super::units::model_path;
-use super::{Launched, command};
+use super::{PlannedLaunch, command};
 
 /// Folder of the model inside a container.
 const INSIDE: &str = "/model";
@@ -26,7 +26,7 @@ struct Container {
 }
 
 impl Container {
-    fn of(launched: &Launched) -> Result<Self> {
+    fn of(launched: &PlannedLaunch) -> Result<Self> {
         let sheet = &launched.sheet;
         let image = sheet.image.as_ref().with_context(|| {
             format!("the sheet of `{}` names no `image`; use --as text or systemd", sheet.engine)
@@ -55,7 +55,7 @@ impl Container {
 }
 
 /// Formats a Docker Compose file.
-pub(super) fn compose(launched: &Launched) -> Result<String> {
+pub(super) fn compose(launched: &PlannedLaunch) -> Result<String> {
     let it = Container::of(launched)?;
     let mut text = format!("services:\n  {}:\n    image: {}\n", it.name, quoted(&it.image));
     let _ = writeln!(text, "    entrypoint: []\n    command: {}", list(&it.words));
@@ -84,7 +84,7 @@ pub(super) fn compose(launched: &Launched) -> Result<String> {
 }
 
 /// Formats a deployment and a service of Kubernetes.
-pub(super) fn kubernetes(launched: &Launched) -> Result<String> {
+pub(super) fn kubernetes(launched: &PlannedLaunch) -> Result<String> {
     let it = Container::of(launched)?;
     let name = &it.name;
     let mut text = format!(

@@ -1,14 +1,14 @@
 //! Formats a launch as JSON.
 
 use registry::scalar::Scalar;
-use registry::sheet::Origin;
-use registry::sheet::apply::{By, Said};
+use registry::sheet::SourceReference;
+use registry::sheet::apply::{RuleMessage, ValueOrigin};
 use serde_json::{Map, Number, Value, json};
 
-use super::{Launched, command};
+use super::{PlannedLaunch, command};
 
 /// Returns everything about the launch as one object.
-pub(super) fn show(launched: &Launched) -> Value {
+pub(super) fn show(launched: &PlannedLaunch) -> Value {
     let outcome = &launched.outcome;
     let settings = outcome.settings.iter().map(|chosen| {
         let setting = launched.sheet.settings.get(&chosen.name);
@@ -17,8 +17,8 @@ pub(super) fn show(launched: &Launched) -> Value {
             "value": scalar(&chosen.value),
             "words": command::flag(launched, chosen),
             "env": setting.and_then(|setting| setting.env.clone()),
-            "by": match &chosen.by { By::User => "user", By::Model => "model", By::Rule(_) => "rule" },
-            "rule": match &chosen.by { By::Rule(rule) => Some(rule), _ => None },
+            "by": match &chosen.by { ValueOrigin::User => "user", ValueOrigin::Model => "model", ValueOrigin::Rule(_) => "rule" },
+            "rule": match &chosen.by { ValueOrigin::Rule(rule) => Some(rule), _ => None },
             "why": chosen.why,
             "source": chosen.source.as_ref().map(origin),
         })
@@ -48,19 +48,19 @@ pub(super) fn show(launched: &Launched) -> Value {
         "environment": command::environment(launched).into_iter().map(|(k, v)| (k, v.into())).collect::<Map<_, _>>(),
         "settings": settings.collect::<Vec<_>>(),
         "plan": plan.collect::<Vec<_>>(),
-        "facts": said(&outcome.facts),
-        "warnings": said(&outcome.warnings),
-        "refusals": said(&outcome.refusals),
+        "facts": messages(&outcome.facts),
+        "warnings": messages(&outcome.warnings),
+        "refusals": messages(&outcome.refusals),
     })
 }
 
-fn said(all: &[Said]) -> Vec<Value> {
+fn messages(all: &[RuleMessage]) -> Vec<Value> {
     all.iter()
         .map(|one| json!({ "rule": one.rule, "text": one.text, "source": one.source.as_ref().map(origin) }))
         .collect()
 }
 
-fn origin(origin: &Origin) -> Value {
+fn origin(origin: &SourceReference) -> Value {
     origin.place.as_str().into()
 }
 

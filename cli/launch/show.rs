@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use registry::scalar::Scalar;
-use registry::sheet::apply::{By, Said, Value};
-use registry::sheet::{Origin, shown};
+use registry::sheet::apply::{PlannedValue, RuleMessage, ValueOrigin};
+use registry::sheet::{SourceReference, shown};
 
-use super::{Launched, command};
-use crate::text::{Table, bytes};
+use super::{PlannedLaunch, command};
+use crate::text::{TextTable, bytes};
 
 /// Returns the whole text.
-pub(super) fn text(launched: &Launched) -> String {
+pub(super) fn text(launched: &PlannedLaunch) -> String {
     let mut text = header(launched);
     text.push_str(&shell(launched));
     text.push_str(&reasons(launched));
@@ -20,14 +20,14 @@ pub(super) fn text(launched: &Launched) -> String {
         if !all.is_empty() {
             let _ = writeln!(text, "\n# {title}");
             for said in all {
-                let _ = writeln!(text, "#   {}", sourced(said));
+                let _ = writeln!(text, "#   {}", message_text(said));
             }
         }
     }
     text
 }
 
-fn header(launched: &Launched) -> String {
+fn header(launched: &PlannedLaunch) -> String {
     let gpu = &launched.asked.gpu;
     let sm = gpu.sm.map(|sm| format!(", SM {sm}")).unwrap_or_default();
     let mib = shown(&Scalar::Int(gpu.memory));
@@ -43,7 +43,7 @@ fn header(launched: &Launched) -> String {
 }
 
 /// Formats the command over several lines.
-fn shell(launched: &Launched) -> String {
+fn shell(launched: &PlannedLaunch) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut first: Vec<String> = command::environment(launched)
         .into_iter()
@@ -61,8 +61,8 @@ fn shell(launched: &Launched) -> String {
     lines.join(" \\\n  ") + "\n"
 }
 
-fn reasons(launched: &Launched) -> String {
-    let mut table = Table::new(&[]);
+fn reasons(launched: &PlannedLaunch) -> String {
+    let mut table = TextTable::new(&[]);
     for chosen in &launched.outcome.settings {
         let Some(setting) = launched.sheet.settings.get(&chosen.name) else { continue };
         let shown = match (&setting.env, setting.words(&chosen.value)) {
@@ -71,9 +71,9 @@ fn reasons(launched: &Launched) -> String {
             (None, words) => words.join(" "),
         };
         let by = match &chosen.by {
-            By::User => "you".to_owned(),
-            By::Model => "model".to_owned(),
-            By::Rule(rule) => rule.clone(),
+            ValueOrigin::User => "you".to_owned(),
+            ValueOrigin::Model => "model".to_owned(),
+            ValueOrigin::Rule(rule) => rule.clone(),
         };
         let place = chosen.source.as_ref().map(place).unwrap_or_default();
         table.row([shown, by, format!("{}{place}", chosen.why)]);
@@ -82,11 +82,11 @@ fn reasons(launched: &Launched) -> String {
     if rows.is_empty() { rows } else { format!("\n# flags\n{rows}") }
 }
 
-fn memory(launched: &Launched) -> String {
+fn memory(launched: &PlannedLaunch) -> String {
     if launched.outcome.plan.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[1]);
+    let mut table = TextTable::new(&[1]);
     for value in &launched.outcome.plan {
         if value.value == Scalar::Null {
             continue;
@@ -102,7 +102,7 @@ fn memory(launched: &Launched) -> String {
 }
 
 /// Formats a planned value with its unit.
-fn amount(value: &Value) -> String {
+fn amount(value: &PlannedValue) -> String {
     match (value.unit.as_str(), &value.value) {
         ("bytes", number) => match number.as_f64() {
             Some(n) if n >= 0.0 => bytes(n as u64),
@@ -114,16 +114,16 @@ fn amount(value: &Value) -> String {
 }
 
 /// Formats a text with its rule's name and source.
-pub(super) fn sourced(said: &Said) -> String {
+pub(super) fn message_text(said: &RuleMessage) -> String {
     format!("{}{}", said.text, said.source.as_ref().map(place).unwrap_or_default())
 }
 
 /// Formats a refusal.
-pub(super) fn refusal(said: &Said) -> String {
+pub(super) fn refusal(said: &RuleMessage) -> String {
     let source = said.source.as_ref().map(|source| format!("\n  source: {}", source.place));
     format!("refused: {}\n  rule: {}{}", said.text, said.rule, source.unwrap_or_default())
 }
 
-fn place(origin: &Origin) -> String {
+fn place(origin: &SourceReference) -> String {
     format!(" [{}]", origin.place)
 }

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{Launched, command, show};
+use super::{PlannedLaunch, command, show};
 
 /// Returns the text of the unit. Paths are absolute, because a unit has no working folder.
-pub(super) fn systemd(launched: &Launched) -> String {
+pub(super) fn systemd(launched: &PlannedLaunch) -> String {
     let model = model_path(launched);
     let mut words = command::words(launched, &model).into_iter().map(|word| command::unit(&word));
     // systemd requires an absolute path of the command: `env` looks it up in PATH.
@@ -24,13 +24,13 @@ pub(super) fn systemd(launched: &Launched) -> String {
     let _ = writeln!(text, "ExecStart={program} {}", words.collect::<Vec<_>>().join(" "));
     text.push_str("Restart=on-failure\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n");
     for said in &launched.outcome.facts {
-        let _ = writeln!(text, "# {}", show::sourced(said));
+        let _ = writeln!(text, "# {}", show::message_text(said));
     }
     text
 }
 
 /// Returns the absolute path of a local model.
-pub(super) fn model_path(launched: &Launched) -> String {
+pub(super) fn model_path(launched: &PlannedLaunch) -> String {
     let whole = fs_err::canonicalize(Path::new(&launched.model)).ok().filter(|_| launched.local);
     whole.map_or_else(|| launched.model.clone(), |path| path.display().to_string())
 }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use endpoints::{Options, find};
+use endpoints::{EndpointOptions, find};
 use registry::scalar::Scalar;
-use registry::sheet::Report;
+use registry::sheet::SettingsReport;
 use registry::sheet::versions::Version;
 use serde_json::{Value, json};
 
-use super::Launched;
-use crate::text::Table;
-use crate::{Ended, engines, term};
+use super::PlannedLaunch;
+use crate::text::TextTable;
+use crate::{CommandOutcome, engines, term};
 
 /// Maximum size of an answer.
 const MOST_BYTES: u64 = 16 << 20;
@@ -20,43 +20,43 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// Result of comparing an actual value with the requested one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum SettingStatus {
     Agrees,
     Differs,
     /// The server does not report the value.
-    Unsaid,
+    Unreported,
 }
 
-impl Verdict {
+impl SettingStatus {
     fn word(self) -> &'static str {
         match self {
             Self::Agrees => "agrees",
             Self::Differs => "DIFFERS",
-            Self::Unsaid => "not said",
+            Self::Unreported => "not said",
         }
     }
 }
 
 /// Line of the comparison.
-struct Line {
+struct SettingComparison {
     name: String,
     asked: String,
     in_force: String,
-    verdict: Verdict,
+    verdict: SettingStatus,
 }
 
 /// Queries a server, prints the comparison, and exits with 1 if something differs.
-pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended> {
+pub(super) fn run(launched: &PlannedLaunch, url: &str, as_json: bool) -> Result<CommandOutcome> {
     ensure!(
         !launched.sheet.reports.is_empty(),
         "the sheet of `{}` has no `reports`: nothing says where a server tells what is in force",
         launched.sheet.engine
     );
-    let options = Options {
+    let options = EndpointOptions {
         key: engines::api_key()?,
         answer: ANSWER,
         most_bytes: MOST_BYTES,
-        ..Options::default()
+        ..EndpointOptions::default()
     };
     let mut lines = Vec::new();
     for report in &launched.sheet.reports {
@@ -69,8 +69,8 @@ pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended
             Err(error) => return Err(error.into()),
         }
     }
-    unsaid(launched, &mut lines);
-    let differs = lines.iter().any(|line| line.verdict == Verdict::Differs);
+    add_unreported(launched, &mut lines);
+    let differs = lines.iter().any(|line| line.verdict == SettingStatus::Differs);
     if as_json {
         let rows = lines.iter().map(|line| {
             json!({ "name": line.name, "asked": line.asked, "in_force": line.in_force, "verdict": line.verdict.word().to_lowercase() })
@@ -84,7 +84,7 @@ pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended
         });
         term::print(&serde_json::to_string_pretty(&whole)?)?;
     } else {
-        let mut table = Table::new(&[]);
+        let mut table = TextTable::new(&[]);
         table.row(["setting", "asked", "in force", ""]);
         for line in &lines {
             table.row(
@@ -94,33 +94,42 @@ pub(super) fn run(launched: &Launched, url: &str, as_json: bool) -> Result<Ended
         }
         term::print(table.plain("").trim_end())?;
     }
-    Ok(if differs { Ended::Differs } else { Ended::Well })
+    Ok(if differs { CommandOutcome::Differs } else { CommandOutcome::Ok })
 }
 
 /// Compares the fields of one answer.
-fn compare(launched: &Launched, report: &Report, answer: &Value, lines: &mut Vec<Line>) {
+fn compare(
+    launched: &PlannedLaunch,
+    report: &SettingsReport,
+    answer: &Value,
+    lines: &mut Vec<SettingComparison>,
+) {
     for (name, path) in &report.fields {
         let found = find(answer, path).unwrap_or(&Value::Null);
         let in_force = shown(found);
-        let Some((asked, verdict)) = judged(launched, name, found) else { continue };
+        let Some((asked, verdict)) = compare_setting(launched, name, found) else { continue };
         // A later answer replaces an earlier one that does not report the value.
         if let Some(line) = lines.iter_mut().find(|line| line.name == *name) {
-            if line.verdict == Verdict::Unsaid {
-                *line = Line { name: name.clone(), asked, in_force, verdict };
+            if line.verdict == SettingStatus::Unreported {
+                *line = SettingComparison { name: name.clone(), asked, in_force, verdict };
             }
             continue;
         }
-        lines.push(Line { name: name.clone(), asked, in_force, verdict });
+        lines.push(SettingComparison { name: name.clone(), asked, in_force, verdict });
     }
 }
 
 /// Compares an actual value with the requested one, and returns both; none for a setting that was not
 /// chosen.
-fn judged(launched: &Launched, name: &str, found: &Value) -> Option<(String, Verdict)> {
+fn compare_setting(
+    launched: &PlannedLaunch,
+    name: &str,
+    found: &Value,
+) -> Option<(String, SettingStatus)> {
     let agree = |agrees: bool| match (found, agrees) {
-        (Value::Null, _) => Verdict::Unsaid,
-        (_, true) => Verdict::Agrees,
-        (_, false) => Verdict::Differs,
+        (Value::Null, _) => SettingStatus::Unreported,
+        (_, true) => SettingStatus::Agrees,
+        (_, false) => SettingStatus::Differs,
     };
     let text = found.as_str().unwrap_or_default();
     match name {
@@ -154,11 +163,16 @@ fn judged(launched: &Launched, name: &str, found: &Value) -> Option<(String, Ver
 }
 
 /// Adds settings that no answer reports: those that were chosen, and the class in use.
-fn unsaid(launched: &Launched, lines: &mut Vec<Line>) {
+fn add_unreported(launched: &PlannedLaunch, lines: &mut Vec<SettingComparison>) {
     let mut add = |name: &str, asked: String| {
         if !lines.iter().any(|line| line.name == name) {
             let (name, in_force) = (name.to_owned(), "-".to_owned());
-            lines.push(Line { name, asked, in_force, verdict: Verdict::Unsaid });
+            lines.push(SettingComparison {
+                name,
+                asked,
+                in_force,
+                verdict: SettingStatus::Unreported,
+            });
         }
     };
     for chosen in &launched.outcome.settings {

@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use engine::Source;
-use engine::capability::Sheet;
+use engine::ModelSource;
+use engine::capability::EngineSheet;
 use models::is_gguf;
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::dump::model_of;
-use crate::engines::{self, Child};
+use crate::engines::{self, ChildCommand};
 use crate::findings::check_error;
 use crate::reference::open_dump;
 use crate::target;
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// Positions past the longest schedule, whose length depends on windows and can exceed the prompts.
 const SCHEDULES: usize = 160;
 
-impl Check {
-    pub(super) fn run_child(&self, child: &Child) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_child(&self, child: &ChildCommand) -> Result<CommandOutcome> {
         let name = &child.launch.name;
         let choice = &self.choice;
         for (flag, given) in [
@@ -48,7 +48,7 @@ impl Check {
         let (model, spec) = model_of(&self.which, &self.choice, &dir, vocab)?;
         let dtypes = self.dtypes_of(child.sheet(), &dump)?;
         let engine = child.engine(engines::room(&dump).max(SCHEDULES));
-        let source = Source { model: Arc::new(model), dir: &dir };
+        let source = ModelSource { model: Arc::new(model), dir: &dir };
         let options = CheckOptions { own_caches: true, ..self.options(dtypes) };
         let mut report = parity::check(&engine, &source, &dump, &options).map_err(check_error)?;
         report.subject.sha256.spec = spec.map(|spec| spec.sha256);
@@ -64,7 +64,7 @@ impl Check {
     }
 
     /// Returns the requested dtypes, or those of the dump that the engine supports.
-    fn dtypes_of(&self, sheet: Option<&Sheet>, dump: &Dump) -> Result<Vec<Dtype>> {
+    fn dtypes_of(&self, sheet: Option<&EngineSheet>, dump: &Dump) -> Result<Vec<Dtype>> {
         let has = |dtype: &Dtype| sheet.is_none_or(|sheet| sheet.dtypes.contains(dtype.name()));
         let asked = match sheet {
             _ if !self.dtype.is_empty() => self.dtype.clone(),

@@ -3,24 +3,24 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use engine::{Engine, Options, Source};
+use engine::{Engine, ModelSource, SessionOptions};
 use parity::Dump;
-use parity::quantized::{Costs, Quantized, judge};
+use parity::quantized::{CostReport, QuantizedWeights, judge};
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::findings::check_error;
-use crate::{Ended, annotate, term, write};
+use crate::{CommandOutcome, annotate, term, write};
 
-impl Check {
+impl ParityCheckArgs {
     /// Runs the prompts of a dump and prints the differences from it.
     pub(super) fn show_cost(
         &self,
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         (path, dump): (&Path, &Dump),
-        options: &Options,
-        quantized: Quantized,
-    ) -> Result<Ended> {
+        options: &SessionOptions,
+        quantized: QuantizedWeights,
+    ) -> Result<CommandOutcome> {
         ensure!(
             self.html.is_none() && self.junit.is_none(),
             "--html and --junit show gates, and what quantization costs has none: it is in --json FILE"
@@ -28,7 +28,7 @@ impl Check {
         let costs = judge(engine, source, (path, dump), options, quantized).map_err(check_error)?;
         show(self.json.as_deref(), &costs)?;
         if costs.is_explained() {
-            return Ok(Ended::Well);
+            return Ok(CommandOutcome::Ok);
         }
         annotate::error(&format!(
             "`{}` is {}: mean KL {:.3e}, at most {:.1e}",
@@ -40,12 +40,12 @@ impl Check {
                  bound is that of most models; dump it with --dtypes f32,bf16 to have it measured",
             );
         }
-        Ok(Ended::Differs)
+        Ok(CommandOutcome::Differs)
     }
 }
 
 /// Prints the costs, as JSON if requested, and as text.
-fn show(json: Option<&Path>, costs: &Costs) -> Result<()> {
+fn show(json: Option<&Path>, costs: &CostReport) -> Result<()> {
     let whole = || serde_json::to_string_pretty(costs);
     match json {
         Some(path) if path.as_os_str() == "-" => term::print(&whole()?)?,

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use engine::{Engine, Source};
-use parity::diagnose::{self, DiagnoseOptions, Diagnosis, Observed};
+use engine::{Engine, ModelSource};
+use parity::diagnose::{self, DiagnoseOptions, Diagnosis, ObservedPrompt};
 use parity::{CheckOptions, Dump, Report};
 use registry::dtype::Dtype;
 
-use super::{BUDGET, Check};
+use super::{BUDGET, ParityCheckArgs};
 use crate::engines::EngineArgs;
 use crate::findings::check_error;
-use crate::target::{Choice, Which, parse_dtype};
-use crate::{Ended, term};
+use crate::target::{ModelArgs, SpecArgs, parse_dtype};
+use crate::{CommandOutcome, term};
 
 /// Names the edit of a spec that explains a failing check
 #[derive(Debug, Args)]
@@ -30,11 +30,11 @@ they restore; the best have to pass the whole check. If another engine differs, 
 engine gives its numbers. A mistake without such an edit is `not in my book`.
 
 Exit codes: 0 agree, 1 differ, 2 could not run.")]
-pub(crate) struct Diagnose {
+pub(crate) struct DiagnoseArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// The dump; default: MODEL/reference, then MODEL/dump
     #[arg(long, value_name = "DUMP")]
     reference: Option<PathBuf>,
@@ -54,10 +54,10 @@ pub(crate) struct Diagnose {
     threads: Option<usize>,
 }
 
-impl Diagnose {
-    pub(crate) fn run(self) -> Result<Ended> {
-        let check = Check::of_file(self.which, self.choice, &PathBuf::new(), false);
-        Check {
+impl DiagnoseArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
+        let check = ParityCheckArgs::of_file(self.which, self.choice, &PathBuf::new(), false);
+        ParityCheckArgs {
             reference: self.reference,
             engine: self.engine,
             dtype: self.dtype,
@@ -71,7 +71,7 @@ impl Diagnose {
     }
 }
 
-impl Check {
+impl ParityCheckArgs {
     fn diagnose_options(&self, check: &CheckOptions) -> DiagnoseOptions {
         DiagnoseOptions {
             budget: Duration::from_secs(self.budget),
@@ -84,28 +84,30 @@ impl Check {
     pub(super) fn diagnosis(
         &self,
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dump: &Dump,
         report: &Report,
         check: &CheckOptions,
     ) -> Result<Option<Diagnosis>> {
         let options = self.diagnose_options(check);
-        watched(|progress| diagnose::diagnose(engine, source, dump, report, &options, progress))
-            .map_err(check_error)
+        with_progress(|progress| {
+            diagnose::diagnose(engine, source, dump, report, &options, progress)
+        })
+        .map_err(check_error)
     }
 
     /// Searches for the edit with which our engine reproduces the values of another.
     pub(super) fn explanation(
         &self,
         other: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dump: &Dump,
         report: &Report,
         check: &CheckOptions,
     ) -> Result<Option<Diagnosis>> {
         let native = crate::engines::native()?;
         let options = self.diagnose_options(check);
-        watched(|progress| {
+        with_progress(|progress| {
             diagnose::explain_check(
                 other,
                 native.as_ref(),
@@ -120,16 +122,16 @@ impl Check {
     }
 
     /// Searches for the edit with which our engine reproduces the rows of a server.
-    pub(super) fn ignored(
+    pub(super) fn diagnose_server(
         &self,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dtype: Dtype,
-        observed: &[Observed],
+        observed: &[ObservedPrompt],
         noise: f64,
     ) -> Result<Option<Diagnosis>> {
         let options = self.diagnose_options(&self.options(vec![dtype]));
         let native = crate::engines::native()?;
-        let found = watched(|progress| {
+        let found = with_progress(|progress| {
             diagnose::explain(native.as_ref(), source, dtype, observed, noise, &options, progress)
         });
         Ok(found?)
@@ -137,7 +139,7 @@ impl Check {
 }
 
 /// Runs a search under a progress bar.
-fn watched<T>(search: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> T) -> T {
+fn with_progress<T>(search: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> T) -> T {
     let bar = term::count_bar(0, "edits");
     let mut progress = |done: usize, all: usize, name: &str| {
         bar.set_length(all as u64);

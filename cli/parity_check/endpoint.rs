@@ -4,19 +4,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use endpoints::{Options, Trust};
-use models::coverage::Coverage;
-use parity::evidence::{Effort, EvidenceOptions, check_server};
+use endpoints::{EndpointOptions, TrustedCertificates};
+use models::coverage::TensorCoverage;
+use parity::evidence::{CheckTimes, EvidenceOptions, check_server};
 use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
-use tokenizer::Reference;
+use tokenizer::ReferenceTokenizer;
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::engines::{api_key, native, parse_seconds, variable};
 use crate::findings::check_error;
 use crate::reference::{beside, open_dump};
 use crate::target;
-use crate::{Ended, term};
+use crate::{CommandOutcome, term};
 
 /// Maximum vocabulary size for which whole rows are requested.
 const WHOLE: usize = 4096;
@@ -25,14 +25,14 @@ const WHOLE: usize = 4096;
 const TOP: usize = 64;
 
 /// Settings of the client, from `--engine-option`.
-struct Settings {
-    options: Options,
+struct ClientSettings {
+    options: EndpointOptions,
     tokens: usize,
     parallel: usize,
 }
 
-impl Check {
-    pub(super) fn run_server(&self, url: &str) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_server(&self, url: &str) -> Result<CommandOutcome> {
         for (flag, given) in [
             ("--plain-graph", self.plain_graph),
             ("--allow-dtype-mismatch", self.allow_dtype_mismatch),
@@ -52,12 +52,15 @@ impl Check {
         };
         let target = target::open(&self.which, &self.choice)?;
         if !target.is_gguf() {
-            target::covered(&Coverage::of(&target.model, &target.checkpoint()?), &target.dir)?;
+            target::covered(
+                &TensorCoverage::of(&target.model, &target.checkpoint()?),
+                &target.dir,
+            )?;
         }
         let dump = self.dump_of(&target.dir)?;
         let settings = self.settings(target.model.vocab)?;
         let server = endpoints::connect(url, &settings.options)?;
-        let tokenizer = Reference::read(target.home()).ok().flatten();
+        let tokenizer = ReferenceTokenizer::read(target.home()).ok().flatten();
         let encode = |text: &str, around: bool| tokenizer.as_ref()?.encode(text, around).ok();
         let options = EvidenceOptions {
             dtype,
@@ -80,14 +83,18 @@ impl Check {
             parity::evidence::Error::Check(error) => check_error(error),
             other => other.into(),
         })?;
-        tell(&evidence.effort);
+        print_effort(&evidence.effort);
         let mut report = evidence.report;
         report.subject.sha256.spec = Some(target.spec.sha256.clone());
         if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
             if self.diagnose {
                 let (observed, noise) = (&evidence.observed, evidence.noise);
-                report.diagnosis =
-                    self.ignored(&target::source(&target), evidence.dtype, observed, noise)?;
+                report.diagnosis = self.diagnose_server(
+                    &target::source(&target),
+                    evidence.dtype,
+                    observed,
+                    noise,
+                )?;
             } else {
                 term::note("hint: --diagnose looks for what the server ignores of the model");
             }
@@ -109,14 +116,14 @@ impl Check {
         open_dump(dir, self.reference.as_deref()).map(|(_, dump)| Some(dump))
     }
 
-    fn settings(&self, vocab: usize) -> Result<Settings> {
-        let mut settings = Settings {
-            options: Options {
+    fn settings(&self, vocab: usize) -> Result<ClientSettings> {
+        let mut settings = ClientSettings {
+            options: EndpointOptions {
                 vocab,
                 top: if vocab <= WHOLE { vocab } else { TOP },
                 answer: self.engine.timeout,
                 key: api_key()?,
-                ..Options::default()
+                ..EndpointOptions::default()
             },
             tokens: 16,
             parallel: 4,
@@ -131,7 +138,7 @@ impl Check {
     }
 }
 
-impl Settings {
+impl ClientSettings {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let count = |most: usize| {
             let found = value.parse::<usize>().ok().filter(|n| (1..=most).contains(n));
@@ -153,10 +160,10 @@ impl Settings {
                 let path = PathBuf::from(value);
                 let bytes = registry::file::read(&path, registry::file::CONFIG)
                     .with_context(|| format!("cannot read `{value}`"))?;
-                self.options.trust = Trust::Pem(bytes);
+                self.options.trust = TrustedCertificates::Pem(bytes);
             }
             "insecure" => match value {
-                "true" => self.options.trust = Trust::Anyone,
+                "true" => self.options.trust = TrustedCertificates::Any,
                 "false" => {}
                 _ => bail!("`{value}` is neither `true` nor `false`"),
             },
@@ -174,7 +181,7 @@ fn seconds(value: &str) -> Result<Duration> {
 }
 
 /// Prints how the time was spent.
-fn tell(effort: &Effort) {
+fn print_effort(effort: &CheckTimes) {
     term::note(&format!(
         "time: {:.1} s for the server, {:.1} s for the native engine",
         effort.server.as_secs_f64(),

@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use engine::drivers::Driver;
-use engine::{Options, Rounds, Source};
+use engine::drivers::EngineDriver;
+use engine::{InputRounding, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error};
-use formats::gguf::File;
-use parity::quantized::{Quantized, is_quantized};
+use formats::gguf::GgufFile;
+use parity::quantized::{QuantizedWeights, is_quantized};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
-use super::Check;
+use super::ParityCheckArgs;
 use super::gguf::tensors;
 use crate::findings::check_error;
-use crate::{Ended, convert, engines};
+use crate::{CommandOutcome, convert, engines};
 
 /// Maximum `|Δlogprob|` of an f32 file in an engine with different arithmetic. It is ten times the bound of
 /// the native engine, for block sums and exponentials by table or polynomial.
 const BOUND: f64 = 1e-3;
 
-impl Check {
-    pub(super) fn run_file(&self, driver: &'static Driver) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_file(&self, driver: &'static EngineDriver) -> Result<CommandOutcome> {
         let name = driver.name;
         let choice = &self.choice;
         for (flag, given) in [
@@ -40,24 +40,28 @@ impl Check {
             .with_context(|| format!("cannot read the reference `{}`", reference.display()))?;
         let path = self.which.model.as_path();
         let opened = engines::open_file(driver, path, &dump)?;
-        let model = Source { model: Arc::new(opened.file.model), dir: path };
-        let file = File::open(path)?;
+        let model = ModelSource { model: Arc::new(opened.file.model), dir: path };
+        let file = GgufFile::open(path)?;
         if self.bound.is_none() && is_quantized(&file) {
-            let options =
-                Options { dtype: Dtype::F32, threads: self.threads, ..Options::default() };
+            let options = SessionOptions {
+                dtype: Dtype::F32,
+                threads: self.threads,
+                ..SessionOptions::default()
+            };
             let tensors = match &self.source {
                 Some(source) => tensors(convert::distances(source, &self.choice, path)?),
                 None => Vec::new(),
             };
             // The engine multiplies blocks by blocks of 8 bits.
             let inputs = expected_error(BlockType::Q80).unwrap_or(0.0);
-            let quantized = Quantized { inputs, ..Quantized::of_file(&file, tensors) };
+            let quantized =
+                QuantizedWeights { inputs, ..QuantizedWeights::of_file(&file, tensors) };
             let engine = opened.engine.as_ref();
             return self.show_cost(engine, &model, (reference, &dump), &options, quantized);
         }
         let bound = match self.bound {
             Some(bound) => bound,
-            None if opened.file.wide => BOUND,
+            None if opened.file.f32_weights => BOUND,
             None => bail!(
                 "`{}` keeps numbers in less than 32 bits, and how much that may move a \
                  log-probability nobody can say in general: give --bound NATS",
@@ -66,7 +70,7 @@ impl Check {
         };
         let options = CheckOptions {
             same_model: false,
-            rounds: Some(Rounds::None),
+            rounds: Some(InputRounding::None),
             logprob: Some(bound),
             ..self.options(self.dtypes_of_file())
         };

@@ -5,34 +5,34 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
-use engine::Options;
-use models::target::Target;
+use engine::SessionOptions;
+use models::local_model::LocalModel;
 use parity::Dump;
-use parity::quantized::Quantized;
+use parity::quantized::QuantizedWeights;
 use registry::dtype::Dtype;
 
-use super::Check;
+use super::ParityCheckArgs;
 use crate::findings::check_error;
-use crate::{Ended, target};
+use crate::{CommandOutcome, target};
 
-impl Check {
+impl ParityCheckArgs {
     pub(super) fn run_coded(
         &self,
-        target: &Target,
+        target: &LocalModel,
         checkpoint: &Checkpoint,
         reference: (&Path, &Dump),
-    ) -> Result<Ended> {
-        let options = Options {
+    ) -> Result<CommandOutcome> {
+        let options = SessionOptions {
             dtype: Dtype::F32,
             threads: self.threads,
             // The reference ran other weights, with the inputs of those weights.
             rounds: self.rounds().unwrap_or_default(),
-            ..Options::default()
+            ..SessionOptions::default()
         };
         let source = self.source.as_deref().map(|source| {
             Checkpoint::open(source).context("cannot read the checkpoint given as --source")
         });
-        let quantized = Quantized::of_checkpoint(checkpoint, source.transpose()?.as_ref())
+        let quantized = QuantizedWeights::of_checkpoint(checkpoint, source.transpose()?.as_ref())
             .map_err(check_error)?;
         let engine = self.engine.of_models()?;
         self.show_cost(engine.as_ref(), &target::source(target), reference, &options, quantized)

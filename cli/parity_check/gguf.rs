@@ -4,50 +4,53 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use engine::{Options, Rounds};
-use formats::gguf::File;
-use models::target::Target;
+use engine::{InputRounding, SessionOptions};
+use formats::gguf::GgufFile;
+use models::local_model::LocalModel;
 use parity::CheckOptions;
-use parity::quantized::{Quantized, Tensor, is_quantized};
+use parity::quantized::{QuantizedTensor, QuantizedWeights, is_quantized};
 use registry::dtype::Dtype;
 
-use super::Check;
-use crate::Ended;
-use crate::convert::{self, Distance};
+use super::ParityCheckArgs;
+use crate::CommandOutcome;
+use crate::convert::{self, TensorDeviation};
 use crate::reference::open_dump;
 use crate::{target, term};
 
-impl Check {
-    pub(super) fn run_gguf(&self, target: &Target) -> Result<Ended> {
+impl ParityCheckArgs {
+    pub(super) fn run_gguf(&self, target: &LocalModel) -> Result<CommandOutcome> {
         let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
-        if dump.manifest.rounds().is_some_and(|rounds| rounds != Rounds::None) {
+        if dump.manifest.rounds().is_some_and(|rounds| rounds != InputRounding::None) {
             term::note(
                 "note: the dump's reference rounds what matrices of codes multiply (`rounds` in its manifest), and a GGUF \
                  file knows nothing of that; to compare weights alone, dump a copy without codes: convert MODEL --to bf16",
             );
         }
-        let file = File::open(&target.dir)?;
+        let file = GgufFile::open(&target.dir)?;
         if is_quantized(&file) {
-            let options =
-                Options { dtype: Dtype::F32, threads: self.threads, ..Options::default() };
+            let options = SessionOptions {
+                dtype: Dtype::F32,
+                threads: self.threads,
+                ..SessionOptions::default()
+            };
             let tensors = match self.source(target) {
                 Some(source) => tensors(convert::distances(&source, &self.choice, &target.dir)?),
                 None => Vec::new(),
             };
-            let quantized = Quantized::of_file(&file, tensors);
+            let quantized = QuantizedWeights::of_file(&file, tensors);
             let (engine, source) = (self.engine.of_models()?, target::source(target));
             return self.show_cost(engine.as_ref(), &source, (&path, &dump), &options, quantized);
         }
         let options = CheckOptions {
             same_model: false,
-            rounds: Some(Rounds::None),
+            rounds: Some(InputRounding::None),
             ..self.options(self.dtypes_of_file())
         };
         self.compare(target, &dump, &options)
     }
 
     /// Returns the source checkpoint of the file: as given, or the folder it lies in.
-    fn source(&self, target: &Target) -> Option<PathBuf> {
+    fn source(&self, target: &LocalModel) -> Option<PathBuf> {
         let beside = || {
             let home = target.home();
             home.join("config.json").is_file().then(|| home.to_owned())
@@ -57,7 +60,9 @@ impl Check {
 }
 
 /// Returns the quantized tensors of a file, with their errors.
-pub(super) fn tensors(distances: Vec<Distance>) -> Vec<Tensor> {
+pub(super) fn tensors(distances: Vec<TensorDeviation>) -> Vec<QuantizedTensor> {
     let quantized = distances.into_iter().filter(|one| one.ty.is_quantized());
-    quantized.map(|one| Tensor::of_blocks(one.name, one.ty, one.measure.relative())).collect()
+    quantized
+        .map(|one| QuantizedTensor::of_blocks(one.name, one.ty, one.measure.relative()))
+        .collect()
 }

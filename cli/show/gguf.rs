@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use formats::codec::BlockType;
-use formats::gguf::{Array, File, Metadata, Value};
+use formats::gguf::{GgufFile, Metadata, MetadataArray, MetadataValue};
 
-use crate::text::{self, Table};
+use crate::text::{self, TextTable};
 
 /// Maximum length of a text that is shown, and of an array.
 const TEXT: usize = 60;
@@ -15,16 +15,16 @@ const ELEMENTS: usize = 4;
 
 /// Requested sections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sections {
+pub(super) struct GgufSections {
     pub(super) keys: bool,
     pub(super) tensors: bool,
 }
 
 /// Formats the file as text.
-pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
-    let file = File::open(path)?;
+pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
+    let file = GgufFile::open(path)?;
     let mut text = String::new();
-    let Sections { keys, tensors } = sections;
+    let GgufSections { keys, tensors } = sections;
     if keys && tensors {
         text.push_str(&head(path, &file)?);
         text.push_str("\n# keys\n\n");
@@ -47,7 +47,7 @@ pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
 }
 
 /// Returns the head line: `tiny.gguf: tiny, GGUF version 3, 12 keys, 5 tensors in 2 files`.
-fn head(path: &Path, file: &File) -> Result<String> {
+fn head(path: &Path, file: &GgufFile) -> Result<String> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or("no architecture");
     let (keys, tensors) = (file.metadata().len(), file.tensors().len());
     let files = match file.files().len() {
@@ -61,10 +61,10 @@ fn head(path: &Path, file: &File) -> Result<String> {
 }
 
 fn keys(metadata: &Metadata) -> String {
-    let mut table = Table::new(&[]);
+    let mut table = TextTable::new(&[]);
     for (key, value) in metadata.iter() {
         let kind = match value {
-            Value::Array(array) => format!("{}[{}]", array.kind(), array.len()),
+            MetadataValue::Array(array) => format!("{}[{}]", array.kind(), array.len()),
             other => other.kind().to_string(),
         };
         table.row([escaped(key), kind, shown(value)]);
@@ -73,18 +73,18 @@ fn keys(metadata: &Metadata) -> String {
 }
 
 /// Formats a value as in a spec, with long ones shortened.
-fn shown(value: &Value) -> String {
+fn shown(value: &MetadataValue) -> String {
     match value {
-        Value::String(text) => format!("\"{}\"", cut(text)),
-        Value::Array(array) => elements(array),
-        Value::Bool(x) => x.to_string(),
-        Value::F32(x) => format!("{x:?}"),
-        Value::F64(x) => format!("{x:?}"),
+        MetadataValue::String(text) => format!("\"{}\"", cut(text)),
+        MetadataValue::Array(array) => elements(array),
+        MetadataValue::Bool(x) => x.to_string(),
+        MetadataValue::F32(x) => format!("{x:?}"),
+        MetadataValue::F64(x) => format!("{x:?}"),
         other => other.integer().map_or(String::new(), |x| x.to_string()),
     }
 }
 
-fn elements(array: &Array) -> String {
+fn elements(array: &MetadataArray) -> String {
     let some = (0..ELEMENTS).filter_map(|n| array.get(n));
     let mut shown: Vec<String> = some.map(|value| shown(&value)).collect();
     if array.len() > ELEMENTS {
@@ -104,9 +104,9 @@ fn escaped(text: &str) -> String {
     text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
-fn tensors(file: &File) -> String {
+fn tensors(file: &GgufFile) -> String {
     let many = file.files().len() > 1;
-    let mut table = Table::new(&[3, 4]);
+    let mut table = TextTable::new(&[3, 4]);
     table.row(["tensor", "type", "shape", "bytes", "at"].into_iter().chain(many.then_some("file")));
     for info in file.tensors() {
         let place = many.then(|| (info.file + 1).to_string());
@@ -123,9 +123,9 @@ fn tensors(file: &File) -> String {
 }
 
 /// Formats the totals of each type, the largest first, and the sum.
-fn types(file: &File) -> String {
-    let mut sums = BTreeMap::<BlockType, Sum>::new();
-    let mut all = Sum::default();
+fn types(file: &GgufFile) -> String {
+    let mut sums = BTreeMap::<BlockType, TypeTotals>::new();
+    let mut all = TypeTotals::default();
     for info in file.tensors() {
         for sum in [sums.entry(info.ty).or_default(), &mut all] {
             sum.tensors += 1;
@@ -136,7 +136,7 @@ fn types(file: &File) -> String {
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(ty, sum)| (std::cmp::Reverse(sum.bytes), *ty));
-    let mut table = Table::new(&[1, 2, 3, 4]);
+    let mut table = TextTable::new(&[1, 2, 3, 4]);
     table.row(["type", "tensors", "numbers", "bytes", "bits per number"]);
     for (ty, sum) in sums {
         table.row(sum.row(ty.to_string()));
@@ -146,13 +146,13 @@ fn types(file: &File) -> String {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Sum {
+struct TypeTotals {
     tensors: usize,
     numbers: u64,
     bytes: u64,
 }
 
-impl Sum {
+impl TypeTotals {
     fn row(self, name: String) -> [String; 5] {
         let bits = match self.numbers {
             0 => "-".into(),

@@ -3,21 +3,21 @@
 use std::path::Path;
 
 use anyhow::Result;
-use formats::gguf::{Array, File, TensorInfo, Value};
+use formats::gguf::{GgufFile, GgufTensor, MetadataArray, MetadataValue};
 use serde_json::{Map, Number, json};
 
-use super::gguf::Sections;
+use super::gguf::GgufSections;
 
 /// Returns the requested sections as one object.
-pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
-    let file = File::open(path)?;
+pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
+    let file = GgufFile::open(path)?;
     let mut whole = json!({
         "file": path.display().to_string(),
         "version": file.version(),
         "files": file.files().len(),
     });
     if sections.keys {
-        let key = |(name, value): (&str, &Value)| {
+        let key = |(name, value): (&str, &MetadataValue)| {
             (name.to_owned(), json!({ "kind": value.kind_name(), "value": json_of(value) }))
         };
         whole["keys"] = file.metadata().iter().map(key).collect::<Map<_, _>>().into();
@@ -28,7 +28,7 @@ pub(super) fn show(path: &Path, sections: Sections) -> Result<String> {
     Ok(serde_json::to_string_pretty(&whole)?)
 }
 
-fn tensor(info: &TensorInfo) -> serde_json::Value {
+fn tensor(info: &GgufTensor) -> serde_json::Value {
     json!({
         "name": info.name,
         "type": info.ty.name(),
@@ -40,13 +40,13 @@ fn tensor(info: &TensorInfo) -> serde_json::Value {
 }
 
 /// Converts a value to JSON. Numbers that JSON cannot express (NaN, the infinities) become strings.
-fn json_of(value: &Value) -> serde_json::Value {
+fn json_of(value: &MetadataValue) -> serde_json::Value {
     match value {
-        Value::String(text) => text.as_str().into(),
-        Value::Bool(flag) => (*flag).into(),
-        Value::F32(x) => float(x.to_string().parse().unwrap_or(f64::from(*x))),
-        Value::F64(x) => float(*x),
-        Value::Array(array) => list(array),
+        MetadataValue::String(text) => text.as_str().into(),
+        MetadataValue::Bool(flag) => (*flag).into(),
+        MetadataValue::F32(x) => float(x.to_string().parse().unwrap_or(f64::from(*x))),
+        MetadataValue::F64(x) => float(*x),
+        MetadataValue::Array(array) => list(array),
         other => match other.integer().map(i64::try_from) {
             Some(Ok(x)) => x.into(),
             // Above the range of a signed integer.
@@ -59,6 +59,6 @@ fn float(x: f64) -> serde_json::Value {
     Number::from_f64(x).map_or_else(|| x.to_string().into(), Into::into)
 }
 
-fn list(array: &Array) -> serde_json::Value {
+fn list(array: &MetadataArray) -> serde_json::Value {
     (0..array.len()).filter_map(|n| array.get(n)).map(|value| json_of(&value)).collect()
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value, json};
 /// Requested sections.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag per section, any of them together")]
-pub(super) struct Sections {
+pub(super) struct ModelSections {
     pub(super) dims: bool,
     pub(super) weights: bool,
     pub(super) states: bool,
@@ -17,7 +17,7 @@ pub(super) struct Sections {
 }
 
 /// Returns the sections of a model as one object; `dtype` replaces `activation`.
-pub(super) fn show(model: &Model, dtype: Dtype, asked: Sections) -> Value {
+pub(super) fn show(model: &Model, dtype: Dtype, asked: ModelSections) -> Value {
     let graph = &model.graph;
     let mut whole = json!({
         "schema": "onboard-model/1",

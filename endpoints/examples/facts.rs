@@ -6,14 +6,14 @@
 
 use std::error::Error;
 
-use onboard_endpoints::{Ask, Cache, Options, connect};
+use onboard_endpoints::{EndpointOptions, PrefixCache, PromptRequest, connect};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).ok_or("give the address of a server")?;
-    let endpoint = connect(&url, &Options { vocab: 32_000, ..Options::default() })?;
+    let endpoint = connect(&url, &EndpointOptions { vocab: 32_000, ..EndpointOptions::default() })?;
     let facts = endpoint.facts();
     println!("{} {:?} serves {}", facts.driver, facts.version, facts.model);
-    let ask = Ask { tokens: &[1, 5, 9], cache: Cache::Default };
+    let ask = PromptRequest { tokens: &[1, 5, 9], cache: PrefixCache::Default };
     let scored = endpoint.score(&ask, &[0, 1])?;
     println!("{} rows", scored.rows.len());
     Ok(())

@@ -7,13 +7,13 @@ use crate::error::shown;
 
 /// Scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct ServerOrigin {
     scheme: String,
     host: String,
     port: u16,
 }
 
-impl Origin {
+impl ServerOrigin {
     /// Returns the origin of an absolute `http` or `https` address without credentials.
     pub(crate) fn of(uri: &Uri) -> Option<Self> {
         let scheme = uri.scheme_str()?.to_ascii_lowercase();
@@ -34,7 +34,7 @@ impl Origin {
 }
 
 /// Parses the address of a server: no query, no fragment; a final `/v1` or slash is removed.
-pub(crate) fn base(url: &str) -> Result<(String, Origin), Error> {
+pub(crate) fn base(url: &str) -> Result<(String, ServerOrigin), Error> {
     let refused = || Error::Address(shown(url));
     let plain = url.trim().trim_end_matches('/');
     let plain = plain.strip_suffix("/v1").unwrap_or(plain).trim_end_matches('/');
@@ -42,12 +42,12 @@ pub(crate) fn base(url: &str) -> Result<(String, Origin), Error> {
         return Err(refused());
     }
     let uri: Uri = plain.parse().map_err(|_| refused())?;
-    let origin = Origin::of(&uri).ok_or_else(refused)?;
+    let origin = ServerOrigin::of(&uri).ok_or_else(refused)?;
     Ok((plain.to_owned(), origin))
 }
 
 /// Resolves the `Location` of a response to a request for `from`, if it stays at the origin.
-pub(crate) fn redirect(from: &Uri, origin: &Origin, location: &str) -> Option<Uri> {
+pub(crate) fn redirect(from: &Uri, origin: &ServerOrigin, location: &str) -> Option<Uri> {
     let target = location.trim();
     let authority = from.authority()?;
     let scheme = from.scheme_str()?;
@@ -59,7 +59,7 @@ pub(crate) fn redirect(from: &Uri, origin: &Origin, location: &str) -> Option<Ur
         target.to_owned()
     };
     let uri: Uri = absolute.parse().ok()?;
-    (Origin::of(&uri)? == *origin).then_some(uri)
+    (ServerOrigin::of(&uri)? == *origin).then_some(uri)
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn redirects_stay_at_the_origin() {
         let from: Uri = "http://h:1/a".parse().unwrap();
-        let origin = Origin::of(&from).unwrap();
+        let origin = ServerOrigin::of(&from).unwrap();
         for (to, stays) in [
             ("/b", true),
             ("http://H:1/b", true),

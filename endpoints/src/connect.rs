@@ -1,22 +1,22 @@
 //! Identifies a server and reads its self-description.
 
-use registry::sheet::Report;
+use registry::sheet::SettingsReport;
 use registry::sheet::versions::Version;
 use serde_json::Value;
 
-use crate::drivers::{DRIVERS, Driver, names, sheet};
+use crate::drivers::{DRIVERS, EndpointDriver, names, sheet};
 use crate::error::shown;
-use crate::http::Http;
+use crate::http::ServerConnection;
 use crate::json::{find, text};
-use crate::{Endpoint, Error, Facts, Options, Scores};
+use crate::{Endpoint, EndpointOptions, Error, LogprobSupport, ServerFacts};
 
 /// Address of the list of served models, which all known servers have.
 const MODELS: &str = "/v1/models";
 
 /// Connects to the server at `url`: identifies it, and determines which log-probabilities it provides.
-pub fn connect(url: &str, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
-    let http = Http::new(url, options)?;
-    let models = tolerant(&http, MODELS)?;
+pub fn connect(url: &str, options: &EndpointOptions) -> Result<Box<dyn Endpoint>, Error> {
+    let http = ServerConnection::new(url, options)?;
+    let models = optional_json(&http, MODELS)?;
     let listed = models.clone().unwrap_or(Value::Null);
     let driver = match &options.driver {
         Some(name) => *DRIVERS
@@ -30,13 +30,13 @@ pub fn connect(url: &str, options: &Options) -> Result<Box<dyn Endpoint>, Error>
 }
 
 /// Reads the report at `path` of a server, with the limits of any other response.
-pub fn report(url: &str, path: &str, options: &Options) -> Result<Value, Error> {
-    Http::new(url, options)?.get(path)?.json()
+pub fn report(url: &str, path: &str, options: &EndpointOptions) -> Result<Value, Error> {
+    ServerConnection::new(url, options)?.get(path)?.json()
 }
 
 /// Reads JSON that a server may not have. A rejected key, a rate limit or an unreachable server is an
 /// error, because it says nothing about the address.
-fn tolerant(http: &Http, path: &str) -> Result<Result<Value, String>, Error> {
+fn optional_json(http: &ServerConnection, path: &str) -> Result<Result<Value, String>, Error> {
     match http.get(path) {
         Ok(answer) => Ok(answer.json().map_err(|error| error.to_string())),
         Err(error @ Error::Status { code, .. }) if !matches!(code, 401 | 403 | 429) => {
@@ -47,13 +47,16 @@ fn tolerant(http: &Http, path: &str) -> Result<Result<Value, String>, Error> {
 }
 
 /// Finds the first driver that recognizes a response of the server.
-fn recognise(http: &Http, models: &Result<Value, String>) -> Result<&'static Driver, Error> {
+fn recognise(
+    http: &ServerConnection,
+    models: &Result<Value, String>,
+) -> Result<&'static EndpointDriver, Error> {
     let mut tried = Vec::new();
     let listed = models.as_ref().unwrap_or(&Value::Null);
     for driver in DRIVERS {
         let path = sheet(driver).and_then(|sheet| Some(sheet.reports.first()?.path.clone()));
         let path = path.unwrap_or_else(|| driver.probe.to_owned());
-        let answer = if path == MODELS { models.clone() } else { tolerant(http, &path)? };
+        let answer = if path == MODELS { models.clone() } else { optional_json(http, &path)? };
         match answer {
             Ok(answer) if (driver.knows)(&answer, listed) => return Ok(driver),
             Ok(_) => tried.push(format!("`{path}` is not that of {}", driver.name)),
@@ -65,11 +68,11 @@ fn recognise(http: &Http, models: &Result<Value, String>) -> Result<&'static Dri
 
 /// Collects the server's self-description.
 fn facts(
-    http: &Http,
-    driver: &'static Driver,
+    http: &ServerConnection,
+    driver: &'static EndpointDriver,
     models: &Value,
-    options: &Options,
-) -> Result<Facts, Error> {
+    options: &EndpointOptions,
+) -> Result<ServerFacts, Error> {
     let ids = |list: &Value| -> Vec<String> {
         let items = list.as_array().map_or(&[][..], Vec::as_slice);
         items.iter().filter_map(|item| Some(item.get("id")?.as_str()?.to_owned())).collect()
@@ -90,7 +93,7 @@ fn facts(
     let count = |path: &str| {
         find(about, path).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
     };
-    let mut facts = Facts {
+    let mut facts = ServerFacts {
         url: http.base.clone(),
         driver: driver.name,
         version: None,
@@ -101,7 +104,7 @@ fn facts(
         context: count("max_model_len"),
         dtype: None,
         settings: Vec::new(),
-        scores: Scores::Nothing,
+        scores: LogprobSupport::None,
         generates: None,
         ignores_eos: false,
         cache_off: false,
@@ -111,8 +114,11 @@ fn facts(
         unverified: None,
     };
     for report in sheet(driver).map(|sheet| sheet.reports).unwrap_or_default() {
-        let answer =
-            if report.path == MODELS { Ok(models.clone()) } else { tolerant(http, &report.path)? };
+        let answer = if report.path == MODELS {
+            Ok(models.clone())
+        } else {
+            optional_json(http, &report.path)?
+        };
         match answer {
             Ok(answer) => read(&mut facts, &report, &answer),
             Err(_) if report.optional => {}
@@ -125,14 +131,14 @@ fn facts(
 
 /// Returns the versions that the sheet of a driver's engine is verified for, unless the server's is one of
 /// them.
-fn unverified(driver: &Driver, version: Option<&str>) -> Option<String> {
+fn unverified(driver: &EndpointDriver, version: Option<&str>) -> Option<String> {
     let range = sheet(driver)?.versions?;
     let known = Version::parse(version?).is_some_and(|version| range.contains(&version));
     (!known).then(|| range.to_string())
 }
 
 /// Reads the fields of one report.
-fn read(facts: &mut Facts, report: &Report, answer: &Value) {
+fn read(facts: &mut ServerFacts, report: &SettingsReport, answer: &Value) {
     for (name, path) in &report.fields {
         let Some(value) = find(answer, path).and_then(text) else { continue };
         match name.as_str() {

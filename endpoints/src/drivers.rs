@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use registry::diag::Source;
+use registry::diag::SourceText;
 use registry::sheet::Sheet;
 use serde_json::Value;
 
-use crate::http::Http;
-use crate::{Endpoint, Error, Facts, Options};
+use crate::http::ServerConnection;
+use crate::{Endpoint, EndpointOptions, Error, ServerFacts};
 
 mod llama_server;
 mod openai;
@@ -15,11 +15,12 @@ mod sglang;
 mod vllm;
 
 /// Opens a server after its identification.
-pub(crate) type Open = fn(Http, Facts, &Options) -> Result<Box<dyn Endpoint>, Error>;
+pub(crate) type OpenEndpoint =
+    fn(ServerConnection, ServerFacts, &EndpointOptions) -> Result<Box<dyn Endpoint>, Error>;
 
 /// HTTP API, with the way to recognize its servers.
 #[derive(Debug)]
-pub struct Driver {
+pub struct EndpointDriver {
     /// Name, as given to `--engine-option driver=`.
     pub name: &'static str,
     /// Description in one line.
@@ -34,11 +35,11 @@ pub struct Driver {
     /// `/v1/models`.
     pub(crate) knows: fn(&Value, &Value) -> bool,
     /// Determines what the server provides, and opens it.
-    pub(crate) open: Open,
+    pub(crate) open: OpenEndpoint,
 }
 
 /// All drivers, in the order in which they are tried.
-pub const DRIVERS: [&Driver; 4] =
+pub const DRIVERS: [&EndpointDriver; 4] =
     [&sglang::DRIVER, &llama_server::DRIVER, &vllm::DRIVER, &openai::DRIVER];
 
 /// Returns the names of all drivers.
@@ -52,14 +53,14 @@ fn owner(models: &Value) -> &str {
 }
 
 /// Returns the sheet of a driver's engine.
-pub(crate) fn sheet(driver: &Driver) -> Option<Sheet> {
+pub(crate) fn sheet(driver: &EndpointDriver) -> Option<Sheet> {
     let wanted = driver.sheet?;
     let mut sources = registry::sheet::builtin();
-    let (_, source): (_, Arc<Source>) = sources.find(|(name, _)| *name == wanted)?;
+    let (_, source): (_, Arc<SourceText>) = sources.find(|(name, _)| *name == wanted)?;
     Sheet::read(&source).ok()
 }
 
 /// Returns the flag that changes a setting of a driver's engine, from the sheet.
-fn flag(driver: &Driver, setting: &str) -> Option<String> {
+fn flag(driver: &EndpointDriver, setting: &str) -> Option<String> {
     sheet(driver)?.settings.get(setting)?.flag.clone()
 }

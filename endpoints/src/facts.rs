@@ -2,7 +2,7 @@
 
 /// Log-probabilities of prompts that a server provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scores {
+pub enum LogprobSupport {
     /// Whole vocabulary at each position.
     Full,
     /// Up to this many top tokens at each position, and the next token of the prompt.
@@ -10,12 +10,12 @@ pub enum Scores {
     /// Only the next token of the prompt at each position.
     Target,
     /// No log-probabilities.
-    Nothing,
+    None,
 }
 
 /// Description of a server and of the log-probabilities that it provides.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct ServerFacts {
     /// Address, without a trailing slash.
     pub url: String,
     /// Name of the driver.
@@ -37,13 +37,13 @@ pub struct Facts {
     /// Actual settings, read with the engine's sheet.
     pub settings: Vec<(String, String)>,
     /// Log-probabilities of prompts.
-    pub scores: Scores,
+    pub scores: LogprobSupport,
     /// Number of entries per row of a generated token, with their ids; none if ids or log-probabilities are
     /// missing.
     pub generates: Option<usize>,
     /// True if exactly the requested number of tokens is generated, whatever their ids.
     pub ignores_eos: bool,
-    /// True if `Cache::Off` has an effect.
+    /// True if `PrefixCache::Off` has an effect.
     pub cache_off: bool,
     /// Maximum difference of a log-probability of an f32 run, if the server's arithmetic differs.
     pub bound: Option<f64>,
@@ -55,7 +55,7 @@ pub struct Facts {
     pub unverified: Option<String>,
 }
 
-impl Facts {
+impl ServerFacts {
     /// Returns `NAME VERSION at URL`.
     pub fn title(&self) -> String {
         let version = self.version.as_ref().map(|v| format!(" {v}")).unwrap_or_default();

@@ -12,9 +12,9 @@ use ureq::http::header::HeaderValue;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Timeout};
 
-use crate::address::{Origin, base, redirect};
+use crate::address::{ServerOrigin, base, redirect};
 use crate::error::shown;
-use crate::{Error, Options, Trust};
+use crate::{EndpointOptions, Error, TrustedCertificates};
 
 /// Maximum number of redirects of one request.
 const MOST_HOPS: usize = 5;
@@ -30,11 +30,11 @@ const CERTIFICATE: &str = "trust its certificate with the engine option `ca=FILE
 
 /// Connection to one server.
 #[derive(Debug)]
-pub(crate) struct Http {
+pub(crate) struct ServerConnection {
     agent: Agent,
     /// Address without a trailing slash.
     pub(crate) base: String,
-    origin: Origin,
+    origin: ServerOrigin,
     key: Option<HeaderValue>,
     tries: u32,
     backoff: Duration,
@@ -45,13 +45,13 @@ pub(crate) struct Http {
 
 /// Complete response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ServerResponse {
     pub(crate) url: String,
     pub(crate) bytes: Vec<u8>,
 }
 
 /// Failure of one attempt.
-struct Failure {
+struct FailedRequest {
     error: Error,
     /// True if another attempt may succeed.
     again: bool,
@@ -59,14 +59,14 @@ struct Failure {
     after: Option<Duration>,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for FailedRequest {
     fn from(error: Error) -> Self {
         Self { error, again: false, after: None }
     }
 }
 
-impl Http {
-    pub(crate) fn new(url: &str, options: &Options) -> Result<Self, Error> {
+impl ServerConnection {
+    pub(crate) fn new(url: &str, options: &EndpointOptions) -> Result<Self, Error> {
         let (base, origin) = base(url)?;
         let header = |key: &String| {
             let fits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
@@ -101,17 +101,17 @@ impl Http {
     }
 
     /// Sends a GET request.
-    pub(crate) fn get(&self, path: &str) -> Result<Answer, Error> {
+    pub(crate) fn get(&self, path: &str) -> Result<ServerResponse, Error> {
         self.persist(path, None)
     }
 
     /// Sends a POST request with a JSON body.
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Answer, Error> {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<ServerResponse, Error> {
         self.persist(path, Some(body))
     }
 
     /// Repeats an attempt until it succeeds, fails permanently, or has failed too often.
-    fn persist(&self, path: &str, body: Option<&Value>) -> Result<Answer, Error> {
+    fn persist(&self, path: &str, body: Option<&Value>) -> Result<ServerResponse, Error> {
         let bytes = body.map(|body| body.to_string().into_bytes());
         let mut failed = 0;
         loop {
@@ -129,7 +129,7 @@ impl Http {
     }
 
     /// Sends a request and follows redirects that stay at the origin.
-    fn follow(&self, path: &str, body: Option<&[u8]>) -> Result<Answer, Failure> {
+    fn follow(&self, path: &str, body: Option<&[u8]>) -> Result<ServerResponse, FailedRequest> {
         let address = format!("{}{path}", self.base);
         let mut uri: Uri = address.parse().map_err(|_| Error::Address(shown(&address)))?;
         for _ in 0..=MOST_HOPS {
@@ -161,12 +161,12 @@ impl Http {
             let after = after.and_then(|v| v.trim().parse().ok()).map(Duration::from_secs);
             let bytes = self.read(answer.body_mut(), &url)?;
             if status.is_success() {
-                return Ok(Answer { url, bytes });
+                return Ok(ServerResponse { url, bytes });
             }
             let code = status.as_u16();
             let error = Error::Status { code, words: words(&bytes), help: advice(code), url };
             let again = matches!(code, 408 | 425 | 429 | 500..=599);
-            return Err(Failure { error, again, after });
+            return Err(FailedRequest { error, again, after });
         }
         let found = format!("it redirects more than {MOST_HOPS} times, in a loop perhaps");
         let help = "give the address of the server itself";
@@ -180,7 +180,7 @@ impl Http {
         }
     }
 
-    fn read(&self, body: &mut ureq::Body, url: &str) -> Result<Vec<u8>, Failure> {
+    fn read(&self, body: &mut ureq::Body, url: &str) -> Result<Vec<u8>, FailedRequest> {
         let mut bytes = Vec::new();
         let mut reader = body.as_reader().take(self.most_bytes + 1);
         reader.read_to_end(&mut bytes).map_err(|error| self.broken(&error, url))?;
@@ -193,10 +193,10 @@ impl Http {
     }
 
     /// Explains a truncated response.
-    fn broken(&self, error: &io::Error, url: &str) -> Failure {
+    fn broken(&self, error: &io::Error, url: &str) -> FailedRequest {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>()) {
             Some(inner) => self.failure(inner, url),
-            None => Failure {
+            None => FailedRequest {
                 error: Error::Connection {
                     url: url.to_owned(),
                     why: format!("the answer broke off: {error}"),
@@ -209,7 +209,7 @@ impl Http {
     }
 
     /// Classifies a failure as temporary or permanent.
-    fn failure(&self, error: &ureq::Error, url: &str) -> Failure {
+    fn failure(&self, error: &ureq::Error, url: &str) -> FailedRequest {
         let url = url.to_owned();
         let (why, help, passes) = match error {
             ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
@@ -239,16 +239,16 @@ impl Http {
         };
         // A server that was never reached has a wrong address, so retrying is useless.
         let again = passes && self.reached.load(Ordering::Relaxed);
-        Failure { error: Error::Connection { url, why, help }, again, after: None }
+        FailedRequest { error: Error::Connection { url, why, help }, again, after: None }
     }
 }
 
-fn tls(trust: &Trust) -> Result<TlsConfig, Error> {
+fn tls(trust: &TrustedCertificates) -> Result<TlsConfig, Error> {
     let builder = TlsConfig::builder();
     Ok(match trust {
-        Trust::Public => builder.build(),
-        Trust::Anyone => builder.disable_verification(true).build(),
-        Trust::Pem(pem) => {
+        TrustedCertificates::Public => builder.build(),
+        TrustedCertificates::Any => builder.disable_verification(true).build(),
+        TrustedCertificates::Pem(pem) => {
             let certificate = Certificate::from_pem(pem)
                 .map_err(|error| Error::Certificates(shown(&error.to_string())))?;
             builder.root_certs(RootCerts::new_with_certs(&[certificate])).build()

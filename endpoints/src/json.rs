@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::Error;
 use crate::error::shown;
-use crate::http::Answer;
+use crate::http::ServerResponse;
 
-impl Answer {
+impl ServerResponse {
     /// Parses the response.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.bytes).map_err(|error| self.explain(&error))
@@ -79,82 +79,82 @@ const MOST_ENTRIES: usize = 1 << 21;
 
 /// Map from token ids, written as strings, to objects with a `logprob`.
 #[derive(Debug, Default)]
-pub(crate) struct ById(pub(crate) Vec<(u32, f32)>);
+pub(crate) struct LogprobById(pub(crate) Vec<(u32, f32)>);
 
-impl<'de> Deserialize<'de> for ById {
+impl<'de> Deserialize<'de> for LogprobById {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = ById;
+        struct LogprobByIdVisitor;
+        impl<'de> Visitor<'de> for LogprobByIdVisitor {
+            type Value = LogprobById;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a map of token ids")
             }
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<ById, M::Error> {
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<LogprobById, M::Error> {
                 #[derive(serde::Deserialize)]
-                struct Entry {
+                struct LogprobEntry {
                     logprob: f64,
                 }
                 let mut entries = Vec::new();
-                while let Some(Id(id)) = map.next_key()? {
-                    entries.push((id, map.next_value::<Entry>()?.logprob as f32));
+                while let Some(TokenIdText(id)) = map.next_key()? {
+                    entries.push((id, map.next_value::<LogprobEntry>()?.logprob as f32));
                     if entries.len() > MOST_ENTRIES {
                         return Err(serde::de::Error::custom("a row has too many entries"));
                     }
                 }
-                Ok(ById(entries))
+                Ok(LogprobById(entries))
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(LogprobByIdVisitor)
     }
 }
 
 /// Token id that is written as a string.
-struct Id(u32);
+struct TokenIdText(u32);
 
-impl<'de> Deserialize<'de> for Id {
+impl<'de> Deserialize<'de> for TokenIdText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Id;
+        struct TokenIdVisitor;
+        impl Visitor<'_> for TokenIdVisitor {
+            type Value = TokenIdText;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a token id as text")
             }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Id, E> {
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<TokenIdText, E> {
                 let id = text
                     .parse()
                     .map_err(|_| E::custom(format!("`{}` is no token id", shown(text))));
-                id.map(Id)
+                id.map(TokenIdText)
             }
         }
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_str(TokenIdVisitor)
     }
 }
 
 /// List that begins with a log-probability and a token id: `[-1.5, 17, "word"]`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pair {
+pub(crate) struct LogprobPair {
     /// Log-probability; none for the first token.
     pub(crate) logprob: Option<f32>,
     pub(crate) id: u32,
 }
 
-impl<'de> Deserialize<'de> for Pair {
+impl<'de> Deserialize<'de> for LogprobPair {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Pair;
+        struct LogprobPairVisitor;
+        impl<'de> Visitor<'de> for LogprobPairVisitor {
+            type Value = LogprobPair;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a list of a log-probability, a token id and a text")
             }
-            fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Pair, S::Error> {
+            fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<LogprobPair, S::Error> {
                 let short = || serde::de::Error::custom("an entry has less than two parts");
                 let logprob = list.next_element::<Option<f64>>()?.ok_or_else(short)?;
                 let id = list.next_element::<u32>()?.ok_or_else(short)?;
                 while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Pair { logprob: logprob.map(|x| x as f32), id })
+                Ok(LogprobPair { logprob: logprob.map(|x| x as f32), id })
             }
         }
-        deserializer.deserialize_seq(List)
+        deserializer.deserialize_seq(LogprobPairVisitor)
     }
 }
 
@@ -162,8 +162,8 @@ impl<'de> Deserialize<'de> for Pair {
 mod tests {
     use super::*;
 
-    fn answer(text: &str) -> Answer {
-        Answer { url: "http://h/x".to_owned(), bytes: text.as_bytes().to_vec() }
+    fn answer(text: &str) -> ServerResponse {
+        ServerResponse { url: "http://h/x".to_owned(), bytes: text.as_bytes().to_vec() }
     }
 
     #[test]
@@ -178,17 +178,18 @@ mod tests {
             (r#"{"1": {"logprob": "no"}}"#, "another form"),
             ("<html>", "no JSON"),
         ] {
-            let error = answer(text).json::<ById>().unwrap_err().to_string();
+            let error = answer(text).json::<LogprobById>().unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
-        let read: ById = answer(r#"{"1": {"logprob": -1.5, "rank": 1}}"#).json().unwrap();
+        let read: LogprobById = answer(r#"{"1": {"logprob": -1.5, "rank": 1}}"#).json().unwrap();
         assert_eq!(read.0, [(1, -1.5)]);
     }
 
     #[test]
     fn pairs_may_lack_their_number() {
-        let read: Vec<Pair> = answer(r#"[[null, 3, "a"], [-2.5, 4, null, 0]]"#).json().unwrap();
+        let read: Vec<LogprobPair> =
+            answer(r#"[[null, 3, "a"], [-2.5, 4, null, 0]]"#).json().unwrap();
         assert_eq!((read[0].logprob, read[0].id, read[1].logprob), (None, 3, Some(-2.5)));
-        assert!(answer("[[1.0]]").json::<Vec<Pair>>().is_err());
+        assert!(answer("[[1.0]]").json::<Vec<LogprobPair>>().is_err());
     }
 }

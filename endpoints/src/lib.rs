@@ -16,23 +16,23 @@ mod row;
 
 pub use connect::{connect, report};
 pub use error::Error;
-pub use facts::{Facts, Scores};
+pub use facts::{LogprobSupport, ServerFacts};
 pub use json::find;
-pub use options::{Options, Trust};
-pub use row::{FLOOR, Row, RowError};
+pub use options::{EndpointOptions, TrustedCertificates};
+pub use row::{FLOOR, LogprobRow, LogprobRowError};
 
 /// Request: a prompt, and the use of caches.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct PromptRequest<'a> {
     /// Token ids of the prompt.
     pub tokens: &'a [u32],
     /// Use of caches.
-    pub cache: Cache,
+    pub cache: PrefixCache,
 }
 
 /// Use of the server's prefix caches in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cache {
+pub enum PrefixCache {
     /// The server's default.
     Default,
     /// No cache: results computed for other requests are not used, as far as the server supports that.
@@ -41,20 +41,20 @@ pub enum Cache {
 
 /// Log-probabilities along a prompt.
 #[derive(Debug, Clone, Default)]
-pub struct Scored {
+pub struct PromptScores {
     /// Row for each requested position, in that order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LogprobRow>,
     /// Token ids of the prompt as returned by the server, if any.
     pub echo: Option<Vec<u32>>,
 }
 
 /// Tokens that a server generated greedily.
 #[derive(Debug, Clone, Default)]
-pub struct Generated {
+pub struct Generation {
     /// Generated tokens.
     pub ids: Vec<u32>,
     /// Rows of the tokens; `target` is the log-probability of the chosen token.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LogprobRow>,
     /// Token ids of the prompt as returned by the server, if any.
     pub echo: Option<Vec<u32>>,
 }
@@ -62,11 +62,11 @@ pub struct Generated {
 /// Server of a known kind.
 pub trait Endpoint: Send + Sync {
     /// Returns the server's self-description.
-    fn facts(&self) -> &Facts;
+    fn facts(&self) -> &ServerFacts;
     /// Scores a prompt; returns the rows after the tokens at `positions`.
-    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error>;
+    fn score(&self, ask: &PromptRequest<'_>, positions: &[usize]) -> Result<PromptScores, Error>;
     /// Generates up to `count` tokens at temperature 0.
-    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error>;
+    fn generate(&self, ask: &PromptRequest<'_>, count: usize) -> Result<Generation, Error>;
     /// Tokenizes a text without special tokens; none if the server has no such call.
     fn tokenize(&self, _text: &str) -> Result<Option<Vec<u32>>, Error> {
         Ok(None)

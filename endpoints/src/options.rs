@@ -4,19 +4,19 @@ use std::time::Duration;
 
 /// Certificates that a client trusts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Trust {
+pub enum TrustedCertificates {
     /// Certificates of public authorities.
     #[default]
     Public,
     /// Only the certificates of a PEM file.
     Pem(Vec<u8>),
     /// Any certificate, without verification.
-    Anyone,
+    Any,
 }
 
 /// Timeouts, limits and names.
 #[derive(Clone)]
-pub struct Options {
+pub struct EndpointOptions {
     /// Vocabulary size of the model: rows have no other ids.
     pub vocab: usize,
     /// Maximum number of entries per row to request; the whole vocabulary if it is no larger.
@@ -38,10 +38,10 @@ pub struct Options {
     /// Maximum bytes of a response.
     pub most_bytes: u64,
     /// Certificates that are trusted.
-    pub trust: Trust,
+    pub trust: TrustedCertificates,
 }
 
-impl Default for Options {
+impl Default for EndpointOptions {
     fn default() -> Self {
         Self {
             vocab: 0,
@@ -54,15 +54,15 @@ impl Default for Options {
             tries: 4,
             backoff: Duration::from_millis(250),
             most_bytes: 256 << 20,
-            trust: Trust::Public,
+            trust: TrustedCertificates::Public,
         }
     }
 }
 
-impl std::fmt::Debug for Options {
+impl std::fmt::Debug for EndpointOptions {
     // The key stays out of logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options")
+        f.debug_struct("EndpointOptions")
             .field("vocab", &self.vocab)
             .field("model", &self.model)
             .field("driver", &self.driver)

@@ -11,9 +11,9 @@ const ABOVE: f32 = 1e-3;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum RowError {
+pub enum LogprobRowError {
     #[error("a row has id {id} twice, with other numbers")]
-    Twice { id: u32 },
+    DuplicateId { id: u32 },
     #[error(
         "a row has id {id}, and the model has {vocab} tokens: it is a model with another vocabulary"
     )]
@@ -26,7 +26,7 @@ pub enum RowError {
 
 /// Row of log-probabilities: the whole vocabulary, the most likely tokens, or one token.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Row {
+pub struct LogprobRow {
     /// Tokens of `values`; the whole vocabulary in order if none.
     pub ids: Option<Vec<u32>>,
     /// Log-probabilities.
@@ -35,20 +35,20 @@ pub struct Row {
     pub target: Option<f32>,
 }
 
-impl Row {
+impl LogprobRow {
     /// Builds a row of entries in any order. An error describes an invalid entry.
     pub fn of(
         mut entries: Vec<(u32, f32)>,
         target: Option<f32>,
         vocab: usize,
-    ) -> Result<Self, RowError> {
+    ) -> Result<Self, LogprobRowError> {
         entries.sort_by_key(|entry| entry.0);
         entries.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(RowError::Twice { id: pair[0].0 });
+            return Err(LogprobRowError::DuplicateId { id: pair[0].0 });
         }
         if let Some(&(id, _)) = entries.last().filter(|(id, _)| *id as usize >= vocab) {
-            return Err(RowError::Vocabulary { id, vocab });
+            return Err(LogprobRowError::Vocabulary { id, vocab });
         }
         for value in entries.iter().map(|entry| entry.1).chain(target) {
             number(value)?;
@@ -82,12 +82,12 @@ impl Row {
 }
 
 /// Returns an error for a value that is not a log-probability.
-fn number(value: f32) -> Result<(), RowError> {
+fn number(value: f32) -> Result<(), LogprobRowError> {
     if value.is_nan() || value == f32::INFINITY {
-        return Err(RowError::NotFinite { value });
+        return Err(LogprobRowError::NotFinite { value });
     }
     if value > ABOVE {
-        return Err(RowError::AboveZero { value });
+        return Err(LogprobRowError::AboveZero { value });
     }
     Ok(())
 }
@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn rows_are_held_to_the_vocabulary() {
-        let row = Row::of(vec![(1, -2.0), (0, -1.0)], Some(-2.0), 2).unwrap();
+        let row = LogprobRow::of(vec![(1, -2.0), (0, -1.0)], Some(-2.0), 2).unwrap();
         assert!(row.is_full());
         assert_eq!(row.values, [-1.0, -2.0]);
-        let row = Row::of(vec![(7, -2.0), (3, -1.0), (3, -1.0)], None, 9).unwrap();
+        let row = LogprobRow::of(vec![(7, -2.0), (3, -1.0), (3, -1.0)], None, 9).unwrap();
         assert_eq!((row.at(3), row.at(7), row.at(4)), (Some(-1.0), Some(-2.0), None));
         for (entries, words) in [
             (vec![(9, -1.0)], "another vocabulary"),
@@ -110,7 +110,7 @@ mod tests {
             (vec![(1, 0.5)], "above 0"),
             (vec![(1, f32::INFINITY)], "inf"),
         ] {
-            let error = Row::of(entries, None, 9).unwrap_err().to_string();
+            let error = LogprobRow::of(entries, None, 9).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }

@@ -4,7 +4,7 @@
 //! cache holds, as they do in a model. Compare ratios within one run: machines drift.
 #![expect(clippy::print_stdout, reason = "a program that a person runs and reads")]
 
-use onboard_engine::kernels::matmul::{Isa, Linear, WeightView, matmul_many, matmul_many_on};
+use onboard_engine::kernels::matmul::{Isa, Linear, MatrixView, matmul_many, matmul_many_on};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 use std::hint::black_box;
@@ -109,7 +109,7 @@ impl Pool {
                 let at = (i % distinct * size + 8).min(self.bytes.len() - size);
                 let bytes = &self.bytes[at..at + size];
                 let weight =
-                    WeightView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 };
+                    MatrixView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 };
                 let mut linear = [Linear { weight, bias: None, round: dtype, y: &mut y }];
                 matmul_many_on(isa, x, rows, &mut linear);
             }
@@ -140,7 +140,7 @@ impl Pool {
                         let (y, after) = rest.split_at_mut(outputs);
                         rest = after;
                         let weight =
-                            WeightView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 };
+                            MatrixView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 };
                         linears.push(Linear { weight, bias: None, round: dtype, y });
                     }
                     matmul_many(&self.x[..inputs], 1, &mut linears);

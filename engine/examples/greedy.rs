@@ -8,7 +8,9 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use onboard_engine::{Chunk, Engine as _, NativeEngine, NoProbe, Options, Source, Want};
+use onboard_engine::{
+    Chunk, Engine as _, ModelSource, NativeEngine, NoProbe, OutputRows, SessionOptions,
+};
 use registry::config::Config;
 use registry::diag::Finding;
 use registry::library::Library;
@@ -28,12 +30,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let spec = library.load(name, &[]).map_err(failed)?;
     let (model, _) = resolve(&spec, &config, &OpSet::builtin()).map_err(failed)?;
 
-    let source = Source { model: Arc::new(model), dir: &dir };
-    let mut session = NativeEngine::new().open(&source, &Options::default())?;
+    let source = ModelSource { model: Arc::new(model), dir: &dir };
+    let mut session = NativeEngine::new().open(&source, &SessionOptions::default())?;
     let slot = session.open_slot();
     let mut tokens = vec![1, 5, 9];
     for _ in 0..8 {
-        let chunk = Chunk { slot, tokens: &tokens, want: Want::Last };
+        let chunk = Chunk { slot, tokens: &tokens, rows: OutputRows::Last };
         let logits = session.step(&[chunk], &mut NoProbe)?.pop().ok_or("a chunk gives rows")?;
         let row = logits.row(logits.rows - 1);
         let best = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0);

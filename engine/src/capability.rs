@@ -4,13 +4,13 @@ mod sheet;
 
 use std::collections::BTreeSet;
 
-use crate::Options;
+use crate::SessionOptions;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
 
-pub use sheet::{Kind, Sheet, SheetError};
+pub use sheet::{EngineKind, EngineSheet, SheetError};
 
 /// Ability of an engine besides running a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +31,7 @@ impl Feature {
     }
 
     /// Lists the abilities that opening a model in this way needs.
-    pub fn asked(model: &Model, options: &Options) -> Vec<Self> {
+    pub fn required(model: &Model, options: &SessionOptions) -> Vec<Self> {
         let nextn = (model.graph.fed.is_some() || options.drafts).then_some(Self::Nextn);
         nextn.into_iter().chain((options.ranks > 1).then_some(Self::TensorParallel)).collect()
     }
@@ -39,7 +39,7 @@ impl Feature {
 
 /// Lists the requested features that an engine lacks, and each two that it does not combine. No requested
 /// feature is dropped silently.
-pub fn refuse_features(sheet: &Sheet, asked: &[Feature]) -> Vec<Finding> {
+pub fn refuse_features(sheet: &EngineSheet, asked: &[Feature]) -> Vec<Finding> {
     let engine = &sheet.engine;
     let has = |feature: &Feature| sheet.features.contains(feature.name());
     let mut findings: Vec<Finding> = asked
@@ -77,7 +77,7 @@ pub fn refuse_features(sheet: &Sheet, asked: &[Feature]) -> Vec<Finding> {
 
 /// Checks that an engine can run a model in a dtype. Each unsupported op, kind of state or dtype gives one
 /// finding.
-pub fn refuse(model: &Model, sheet: &Sheet, activation: Dtype) -> Vec<Finding> {
+pub fn refuse(model: &Model, sheet: &EngineSheet, activation: Dtype) -> Vec<Finding> {
     let engine = &sheet.engine;
     let mut findings = Vec::new();
     if !sheet.dtypes.contains(activation.name()) {
@@ -164,23 +164,25 @@ mod tests {
         let mut declared: BTreeSet<String> =
             ops.declared().filter(|op| op.needs_kernel()).map(|op| op.name().to_owned()).collect();
         declared.extend([GLU, LINEARS].map(str::to_owned));
-        assert_eq!(Sheet::native().ops, declared);
+        assert_eq!(EngineSheet::native().ops, declared);
     }
 
     #[test]
     fn every_sheet_can_be_read_and_every_driver_and_plugin_has_one() {
         // Sheets that say how to launch alone have no kind.
         let sheets = registry::engines::sheets().iter();
-        let sheets: Vec<Sheet> = sheets
+        let sheets: Vec<EngineSheet> = sheets
             .filter(|(_, text)| text.lines().any(|line| line.starts_with("kind: ")))
-            .map(|(path, text)| Sheet::parse(text).unwrap_or_else(|e| panic!("{path}: {e}")))
+            .map(|(path, text)| EngineSheet::parse(text).unwrap_or_else(|e| panic!("{path}: {e}")))
             .collect();
         for driver in crate::drivers::DRIVERS {
-            let own = |sheet: &&Sheet| sheet.engine == driver.name && sheet.kind == Kind::InProcess;
+            let own = |sheet: &&EngineSheet| {
+                sheet.engine == driver.name && sheet.kind == EngineKind::InProcess
+            };
             assert_eq!(sheets.iter().filter(own).count(), 1, "{}", driver.name);
         }
         let plugins: BTreeSet<&str> = registry::engines::plugins().iter().map(|p| p.0).collect();
-        for sheet in sheets.iter().filter(|sheet| sheet.kind == Kind::Child) {
+        for sheet in sheets.iter().filter(|sheet| sheet.kind == EngineKind::Child) {
             let plugin = sheet.plugin.as_deref().expect("those of this program are Python files");
             assert!(plugins.contains(plugin), "{plugin}");
         }
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_sheet_of_an_engine_that_opens_files_names_no_ops() {
-        let sheet = Sheet::llama_cpp();
+        let sheet = EngineSheet::llama_cpp();
         assert!(sheet.ops.is_empty() && sheet.states.is_empty());
         assert!(sheet.architectures.len() > 100 && sheet.formats.contains("Q4_K"));
         assert_eq!(sheet.dtypes, BTreeSet::from(["f32".to_owned()]));
@@ -198,7 +200,8 @@ mod tests {
     fn what_is_asked_for_is_done_or_refused() {
         let asked = [Feature::Nextn, Feature::TensorParallel];
         let sheet = |text: &str| {
-            Sheet::parse(&format!("engine: x\nops: []\nstates: []\ndtypes: []\n{text}")).unwrap()
+            EngineSheet::parse(&format!("engine: x\nops: []\nstates: []\ndtypes: []\n{text}"))
+                .unwrap()
         };
         let said = |text: &str| -> Vec<String> {
             refuse_features(&sheet(text), &asked).into_iter().map(|f| f.message).collect()
@@ -214,9 +217,9 @@ mod tests {
         assert!(one[0].contains("no `tensor_parallel`, alone or with `nextn`"), "{one:?}");
         assert_eq!(said("").len(), 2);
         // What this program's own engines say of themselves.
-        assert!(refuse_features(&Sheet::native(), &asked[..1]).is_empty());
-        assert_eq!(refuse_features(&Sheet::native(), &asked).len(), 1);
-        assert_eq!(refuse_features(&Sheet::llama_cpp(), &asked).len(), 2);
+        assert!(refuse_features(&EngineSheet::native(), &asked[..1]).is_empty());
+        assert_eq!(refuse_features(&EngineSheet::native(), &asked).len(), 1);
+        assert_eq!(refuse_features(&EngineSheet::llama_cpp(), &asked).len(), 2);
     }
 
     #[test]
@@ -240,7 +243,7 @@ mod tests {
             ("engine: x\ndtypes: []\nkind: child\nprogram: a", "`program` is not a list of texts"),
             ("engine: x\narchitectures: [a]", "`dtypes` is missing; expected a list of names"),
         ] {
-            assert_eq!(Sheet::parse(text).unwrap_err().to_string(), want, "{text}");
+            assert_eq!(EngineSheet::parse(text).unwrap_err().to_string(), want, "{text}");
         }
     }
 }

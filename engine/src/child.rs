@@ -18,13 +18,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Engine, Error, Options, Session, Source};
+use crate::{Engine, Error, ModelSource, Session, SessionOptions};
 
-pub use conformance::{Finding, conformance};
+pub use conformance::{ConformanceResult, conformance};
 pub use process::end_all;
 
 use session::ChildSession;
-use wire::{Expect, Wire};
+use wire::{ExpectedFrames, Wire};
 
 /// The version of the protocol.
 pub const PROTOCOL: u64 = 1;
@@ -34,7 +34,7 @@ const WIDEST: usize = 1 << 24;
 
 /// The command that starts an engine, and its settings.
 #[derive(Debug, Clone)]
-pub struct Launch {
+pub struct EngineLaunch {
     /// The name for messages.
     pub name: String,
     /// The program.
@@ -104,7 +104,7 @@ pub struct OpenModel {
 /// An engine that runs in a child process. Each session has a process of its own.
 #[derive(Debug)]
 pub struct ChildEngine {
-    launch: Launch,
+    launch: EngineLaunch,
     /// Positions that a slot has to have room for.
     tokens: usize,
     facts: Mutex<Option<String>>,
@@ -112,7 +112,7 @@ pub struct ChildEngine {
 
 impl ChildEngine {
     /// Makes an engine whose slots have room for `tokens` positions. No process is started yet.
-    pub fn new(launch: Launch, tokens: usize) -> Self {
+    pub fn new(launch: EngineLaunch, tokens: usize) -> Self {
         Self { launch, tokens, facts: Mutex::new(None) }
     }
 
@@ -123,15 +123,15 @@ impl ChildEngine {
 }
 
 /// Starts an engine and asks who it is.
-pub fn hello(launch: &Launch) -> Result<Hello, Error> {
+pub fn hello(launch: &EngineLaunch) -> Result<Hello, Error> {
     Ok(greet(launch)?.1)
 }
 
 /// Starts a process and reads its `hello`.
-fn greet(launch: &Launch) -> Result<(Wire, Hello), Error> {
+fn greet(launch: &EngineLaunch) -> Result<(Wire, Hello), Error> {
     let mut wire = Wire::start(launch)?;
     let ask = json!({ "protocol": PROTOCOL, "options": launch.options });
-    let answer = wire.call("hello", ask, &Expect::Nothing)?;
+    let answer = wire.call("hello", ask, &ExpectedFrames::Nothing)?;
     let hello: Hello = wire.read("hello", answer.body)?;
     if hello.protocol != PROTOCOL {
         let found = hello.protocol;
@@ -168,7 +168,7 @@ fn open_model(
     let full = fs_err::canonicalize(model)
         .map_err(|e| Error::Other(format!("cannot find the model: {e}")))?;
     let ask = json!({ "model": full.to_string_lossy(), "dtype": dtype, "tokens": tokens });
-    let answer = wire.call("open", ask, &Expect::Nothing)?;
+    let answer = wire.call("open", ask, &ExpectedFrames::Nothing)?;
     let opened: OpenModel = wire.read("open", answer.body)?;
     if opened.dtype != dtype {
         let found = &opened.dtype;
@@ -211,7 +211,11 @@ impl Engine for ChildEngine {
         false
     }
 
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         let name = &self.launch.name;
         if source.model.graph.fed.is_some() || options.drafts {
             return Err(Error::Other(format!("engine `{name}` feeds no drafting head by itself")));

@@ -7,11 +7,11 @@
 use registry::model::Nextn;
 
 use crate::sample::greedy;
-use crate::{Chunk, Error, Logits, NoProbe, Probe, Session, SlotId, Want};
+use crate::{Chunk, Error, Logits, NoProbe, OutputRows, Probe, Session, SlotId};
 
 /// Counts of drafts made and confirmed, by the number of tokens they look ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct DraftCounts {
     /// Steps of the model that verified drafts.
     pub steps: u64,
     /// Drafts made; the first number counts those of the token after the next.
@@ -20,7 +20,7 @@ pub struct Tally {
     pub accepted: Vec<u64>,
 }
 
-impl Tally {
+impl DraftCounts {
     /// Returns the number of all drafts.
     pub fn drafts(&self) -> u64 {
         self.drafted.iter().sum()
@@ -59,7 +59,7 @@ pub struct Drafter {
     /// The head's slot.
     pub head: SlotId,
     /// Counts so far.
-    pub tally: Tally,
+    pub tally: DraftCounts,
     nextn: Nextn,
     /// The newest token, which the model has not been fed.
     next: u32,
@@ -86,12 +86,13 @@ impl Drafter {
             )));
         }
         let slot = model.open_slot();
-        let mut rows = Rows::of(&nextn.from);
-        let made = model.step(&[Chunk { slot, tokens: prompt, want: Want::Last }], &mut rows)?;
-        let next = greedy(one(made)?.row(0));
+        let mut rows = TapCopy::of(&nextn.from);
+        let made =
+            model.step(&[Chunk { slot, tokens: prompt, rows: OutputRows::Last }], &mut rows)?;
+        let next = greedy(single_chunk(made)?.row(0));
         let tokens = prompt.iter().skip(1).copied().chain([next]).collect();
         let head = head.open_slot();
-        let tally = Tally::default();
+        let tally = DraftCounts::default();
         let hidden = rows.data;
         Ok((Self { slot, head, tally, nextn, next, tokens, hidden }, next))
     }
@@ -107,9 +108,9 @@ impl Drafter {
         let drafts = self.draft(head, k)?;
         let before = model.position(self.slot)?;
         let fed: Vec<u32> = [self.next].into_iter().chain(drafts.iter().copied()).collect();
-        let mut rows = Rows::of(&self.nextn.from);
-        let chunk = Chunk { slot: self.slot, tokens: &fed, want: Want::All };
-        let logits = one(model.step(&[chunk], &mut rows)?)?;
+        let mut rows = TapCopy::of(&self.nextn.from);
+        let chunk = Chunk { slot: self.slot, tokens: &fed, rows: OutputRows::All };
+        let logits = single_chunk(model.step(&[chunk], &mut rows)?)?;
         let chosen: Vec<u32> = (0..logits.rows).map(|row| greedy(logits.row(row))).collect();
         let accepted = drafts.iter().zip(&chosen).take_while(|(draft, own)| draft == own).count();
         model.truncate(self.slot, before + 1 + accepted)?;
@@ -131,9 +132,9 @@ impl Drafter {
         let (mut tokens, mut hidden) =
             (std::mem::take(&mut self.tokens), std::mem::take(&mut self.hidden));
         for _ in 0..k {
-            let mut rows = Rows::of(&self.nextn.recycle);
-            let chunk = Chunk { slot: self.head, tokens: &tokens, want: Want::Last };
-            let logits = one(head.step_fed(&[chunk], &hidden, &mut rows)?)?;
+            let mut rows = TapCopy::of(&self.nextn.recycle);
+            let chunk = Chunk { slot: self.head, tokens: &tokens, rows: OutputRows::Last };
+            let logits = single_chunk(head.step_with_hidden(&[chunk], &hidden, &mut rows)?)?;
             let draft = greedy(logits.row(0));
             drafts.push(draft);
             tokens = vec![draft];
@@ -144,7 +145,11 @@ impl Drafter {
     }
 
     /// Gives both slots back.
-    pub fn end(self, model: &mut dyn Session, head: &mut dyn Session) -> Result<Tally, Error> {
+    pub fn end(
+        self,
+        model: &mut dyn Session,
+        head: &mut dyn Session,
+    ) -> Result<DraftCounts, Error> {
         model.release(self.slot)?;
         head.release(self.head)?;
         Ok(self.tally)
@@ -158,7 +163,7 @@ pub fn generate(
     prompt: &[u32],
     count: usize,
     k: usize,
-) -> Result<(Vec<u32>, Tally), Error> {
+) -> Result<(Vec<u32>, DraftCounts), Error> {
     let (mut drafter, first) = Drafter::begin(model, head, prompt)?;
     let mut made = vec![first];
     while made.len() < count {
@@ -173,8 +178,8 @@ pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Ve
     let slot = model.open_slot();
     let (mut made, mut fed) = (Vec::with_capacity(count), prompt.to_vec());
     while made.len() < count {
-        let chunk = Chunk { slot, tokens: &fed, want: Want::Last };
-        let logits = one(model.step(&[chunk], &mut NoProbe)?)?;
+        let chunk = Chunk { slot, tokens: &fed, rows: OutputRows::Last };
+        let logits = single_chunk(model.step(&[chunk], &mut NoProbe)?)?;
         fed = vec![greedy(logits.row(0))];
         made.extend(&fed);
     }
@@ -183,20 +188,20 @@ pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Ve
 }
 
 /// Returns the logits of a step with one chunk.
-fn one(made: Vec<Logits>) -> Result<Logits, Error> {
+fn single_chunk(made: Vec<Logits>) -> Result<Logits, Error> {
     let given = made.len();
     let lost = || Error::Draft(format!("the engine gave logits of {given} chunks, expected 1"));
     made.into_iter().next().ok_or_else(lost)
 }
 
 /// Copies one tap.
-struct Rows<'a> {
+struct TapCopy<'a> {
     tap: &'a str,
     count: usize,
     data: Vec<f32>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> TapCopy<'a> {
     fn of(tap: &'a str) -> Self {
         Self { tap, count: 0, data: Vec::new() }
     }
@@ -208,7 +213,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl Probe for Rows<'_> {
+impl Probe for TapCopy<'_> {
     fn wants(&self, tap: &str) -> bool {
         tap == self.tap
     }

@@ -5,14 +5,14 @@ mod native;
 
 use std::path::Path;
 
-pub use crate::described::File;
+pub use crate::model_file::ModelFile;
 use crate::{Engine, Error};
 
 /// Makes an engine with room for so many positions in a slot.
-pub type Start = fn(usize) -> Box<dyn Engine>;
+pub type StartEngine = fn(usize) -> Box<dyn Engine>;
 
 /// Reads the facts of a file.
-pub type Describe = fn(&Path) -> Result<File, Error>;
+pub type DescribeFile = fn(&Path) -> Result<ModelFile, Error>;
 
 /// An engine that the build lacks; the message is the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,14 +24,14 @@ pub struct NotBuilt {
 
 /// An engine of this process.
 #[derive(Debug)]
-pub struct Driver {
+pub struct EngineDriver {
     /// The name, which is that of its sheet.
     pub name: &'static str,
     /// Makes the engine with room for so many positions in a slot, or explains how to build it in.
-    pub start: Result<Start, NotBuilt>,
+    pub start: Result<StartEngine, NotBuilt>,
     /// Reads the facts of a file. Only for an engine that opens files by itself and runs no specs.
-    pub describe: Option<Describe>,
+    pub describe: Option<DescribeFile>,
 }
 
 /// Every engine of this process, the default first.
-pub static DRIVERS: [&Driver; 2] = [&native::DRIVER, &llama_cpp::DRIVER];
+pub static DRIVERS: [&EngineDriver; 2] = [&native::DRIVER, &llama_cpp::DRIVER];

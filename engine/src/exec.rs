@@ -15,12 +15,12 @@ use registry::rope::RopeTable;
 use crate::angles::Angles;
 use crate::ops::{ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Slot;
-use crate::value::Value;
-use crate::weights::Weights;
-use crate::{Error, Probe, Watch};
+use crate::value::GraphValue;
+use crate::weights::SessionWeights;
+use crate::{Error, InputObserver, Probe};
 
 /// A graph, ready to run.
-pub(crate) struct Program {
+pub(crate) struct PreparedGraph {
     pub(crate) graph: Graph,
     kernels: Vec<Arc<dyn Kernel>>,
     /// Values that no node reads later, by node.
@@ -30,20 +30,20 @@ pub(crate) struct Program {
 }
 
 /// The inputs of one step.
-pub(crate) struct Feed<'a> {
+pub(crate) struct StepInputs<'a> {
     pub(crate) tokens: Vec<u32>,
     /// Rows of what is fed besides the tokens, where the graph is fed something.
-    pub(crate) fed: Option<Value>,
+    pub(crate) hidden: Option<GraphValue>,
     pub(crate) chunks: Vec<ChunkRows>,
     /// Rows whose logits are wanted, ascending.
     pub(crate) wanted: Vec<usize>,
-    pub(crate) weights: &'a Weights,
+    pub(crate) weights: &'a SessionWeights,
     pub(crate) ropes: &'a [RopeTable],
     pub(crate) activation: Dtype,
-    pub(crate) watch: Option<&'a dyn Watch>,
+    pub(crate) observer: Option<&'a dyn InputObserver>,
 }
 
-impl Program {
+impl PreparedGraph {
     /// Looks every op up and plans when values die. Findings if the graph is not one that can
     /// run in order.
     pub(crate) fn new(graph: Graph, kernels: &Kernels, ropes: usize) -> Result<Self, Error> {
@@ -129,19 +129,19 @@ impl Program {
     /// and the caller commits or undoes them.
     pub(crate) fn run(
         &self,
-        feed: &Feed<'_>,
+        feed: &StepInputs<'_>,
         slots: &mut [Option<Slot>],
-        pool: &Pool,
+        pool: &WorkerPool,
         probe: &mut dyn Probe,
-    ) -> Result<Made, Error> {
+    ) -> Result<StepOutputs, Error> {
         let first = self.graph.fed.map_or(0, |fed| fed.position);
         let spans: Vec<Range<usize>> =
             feed.chunks.iter().map(|c| first + c.start..first + c.start + c.rows.len()).collect();
         let angles: Vec<Angles> =
             feed.ropes.iter().map(|table| Angles::new(table, &spans, feed.activation)).collect();
-        let mut values: Vec<Option<Value>> = vec![None; self.graph.values.len()];
+        let mut values: Vec<Option<GraphValue>> = vec![None; self.graph.values.len()];
         if let Some(fed) = self.graph.fed {
-            values[fed.value.0].clone_from(&feed.fed);
+            values[fed.value.0].clone_from(&feed.hidden);
         }
         let watched: Vec<bool> = self
             .graph
@@ -177,7 +177,7 @@ impl Program {
                         chunks: &feed.chunks,
                         angles: &angles,
                         activation: feed.activation,
-                        watch: feed.watch,
+                        observer: feed.observer,
                     };
                     self.kernels[index].run(&mut ctx)?;
                     for v in &self.graph.nodes[index].outputs {
@@ -205,21 +205,21 @@ impl Program {
         if feed.wanted.is_empty() {
             // What is left is what logits would be made of.
             let finite = values.iter().flatten().all(|value| finite(&value.view()));
-            return Ok(Made { logits: Vec::new(), finite });
+            return Ok(StepOutputs { logits: Vec::new(), finite });
         }
         if self.head == self.graph.nodes.len() {
             select(&mut values, feed)?;
         }
         let logits = values[self.output].take();
         let logits = logits.map_or_else(Vec::new, |v| v.to_vec());
-        Ok(Made { finite: finite(&logits), logits })
+        Ok(StepOutputs { finite: finite(&logits), logits })
     }
 
     /// Shows a node's tapped outputs; what the probe writes takes their place.
     fn show(
         &self,
         node: usize,
-        values: &mut [Option<Value>],
+        values: &mut [Option<GraphValue>],
         probe: &mut dyn Probe,
     ) -> Result<(), Error> {
         for v in &self.graph.nodes[node].outputs {
@@ -230,7 +230,7 @@ impl Program {
                 let mut data = value.to_vec();
                 let shape = value.shape().to_vec();
                 probe.tap(tap, &shape, &mut data);
-                values[v.0] = Some(Value::new(data, &shape)?);
+                values[v.0] = Some(GraphValue::new(data, &shape)?);
             }
         }
         Ok(())
@@ -238,7 +238,7 @@ impl Program {
 }
 
 /// The results of a step.
-pub(crate) struct Made {
+pub(crate) struct StepOutputs {
     /// The logits of the wanted rows.
     pub(crate) logits: Vec<f32>,
     /// True if these, or what they would be made of, are finite.
@@ -250,7 +250,7 @@ fn finite(data: &[f32]) -> bool {
 }
 
 /// Leaves only the wanted rows of every value.
-fn select(values: &mut [Option<Value>], feed: &Feed<'_>) -> Result<(), Error> {
+fn select(values: &mut [Option<GraphValue>], feed: &StepInputs<'_>) -> Result<(), Error> {
     if feed.wanted.len() == feed.tokens.len() {
         return Ok(());
     }
@@ -265,20 +265,20 @@ fn select(values: &mut [Option<Value>], feed: &Feed<'_>) -> Result<(), Error> {
         }
         let mut shape = value.shape().to_vec();
         shape[0] = feed.wanted.len();
-        *value = Value::new(data, &shape)?;
+        *value = GraphValue::new(data, &shape)?;
     }
     Ok(())
 }
 
 /// The worker threads of a session.
-pub(crate) enum Pool {
+pub(crate) enum WorkerPool {
     /// Threads that all sessions share.
     Shared,
     /// Threads of this session alone.
-    Own(rayon::ThreadPool),
+    Owned(rayon::ThreadPool),
 }
 
-impl Pool {
+impl WorkerPool {
     pub(crate) fn new(threads: Option<usize>) -> Result<Self, Error> {
         match threads {
             None => Ok(Self::Shared),
@@ -286,7 +286,7 @@ impl Pool {
                 // Idle ones spin for work: far more than cores starve each other.
                 .num_threads(n.clamp(1, 4 * rayon::current_num_threads().max(4)))
                 .build()
-                .map(Self::Own)
+                .map(Self::Owned)
                 .map_err(|e| Error::Threads(e.to_string())),
         }
     }
@@ -295,7 +295,7 @@ impl Pool {
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match self {
             Self::Shared => rayon::scope(|_| work()),
-            Self::Own(pool) => pool.install(work),
+            Self::Owned(pool) => pool.install(work),
         }
     }
 }

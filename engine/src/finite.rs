@@ -1,21 +1,21 @@
 //! Finds where a step stops giving finite numbers.
 
-use crate::exec::{Feed, Pool, Program};
+use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::states::Slot;
 use crate::{Error, Probe};
 
 /// Runs a step again that gave NaN or infinite numbers, and names the first value that has one.
 /// States are left as before the step.
 pub(crate) fn diagnose(
-    program: &Program,
-    feed: &Feed<'_>,
+    program: &PreparedGraph,
+    feed: &StepInputs<'_>,
     slots: &mut [Option<Slot>],
-    pool: &Pool,
+    pool: &WorkerPool,
 ) -> Error {
-    let mut first = First { feed, found: None };
-    undo(feed, slots);
+    let mut first = FiniteCheck { feed, found: None };
+    undo_step(feed, slots);
     let rerun = program.run(feed, slots, pool, &mut first);
-    undo(feed, slots);
+    undo_step(feed, slots);
     match (first.found.take(), rerun) {
         (Some(found), _) => found,
         (None, Err(error)) => error,
@@ -24,7 +24,7 @@ pub(crate) fn diagnose(
     }
 }
 
-fn undo(feed: &Feed<'_>, slots: &mut [Option<Slot>]) {
+fn undo_step(feed: &StepInputs<'_>, slots: &mut [Option<Slot>]) {
     for chunk in &feed.chunks {
         if let Some(slot) = slots[chunk.slot].as_mut() {
             slot.undo();
@@ -33,12 +33,12 @@ fn undo(feed: &Feed<'_>, slots: &mut [Option<Slot>]) {
 }
 
 /// Looks at every tap until one has a number that is not finite.
-struct First<'a> {
-    feed: &'a Feed<'a>,
+struct FiniteCheck<'a> {
+    feed: &'a StepInputs<'a>,
     found: Option<Error>,
 }
 
-impl First<'_> {
+impl FiniteCheck<'_> {
     /// Creates the error for a value; `row` counts over all chunks.
     fn error(&self, tap: &str, value: f32, row: usize) -> Error {
         let chunk = self.feed.chunks.iter().find(|chunk| chunk.rows.contains(&row));
@@ -53,7 +53,7 @@ impl First<'_> {
     }
 }
 
-impl Probe for First<'_> {
+impl Probe for FiniteCheck<'_> {
     fn wants(&self, _tap: &str) -> bool {
         true
     }

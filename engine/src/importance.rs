@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use formats::imatrix::Entry;
-use registry::gguf::{Gguf, GroupError};
+use formats::imatrix::ImportanceEntry;
+use registry::gguf::{Gguf, TensorGroupError};
 use registry::graph::{Weight, WeightId};
 
-use crate::Watch;
+use crate::InputObserver;
 
 /// Sums of squares, by weight.
 #[derive(Debug, Default)]
 pub struct Importance {
-    all: Mutex<BTreeMap<WeightId, Sums>>,
+    all: Mutex<BTreeMap<WeightId, SquareSums>>,
 }
 
 /// The sum of squares of each input of a weight, and the number of rows.
-type Sums = (Vec<f64>, u64);
+type SquareSums = (Vec<f64>, u64);
 
-impl Watch for Importance {
+impl InputObserver for Importance {
     fn product(&self, weight: WeightId, inputs: usize, rows: &[f32]) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let (sums, count) = all.entry(weight).or_default();
@@ -36,11 +36,11 @@ impl Importance {
         &self,
         gguf: &Gguf,
         weights: &[Weight],
-    ) -> Result<BTreeMap<String, Entry>, Vec<GroupError>> {
+    ) -> Result<BTreeMap<String, ImportanceEntry>, Vec<TensorGroupError>> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let mut entries = BTreeMap::new();
         for group in gguf.groups(weights)? {
-            let measured: Vec<Option<&Sums>> =
+            let measured: Vec<Option<&SquareSums>> =
                 group.weights.iter().map(|&n| all.get(&WeightId(n))).collect();
             for (name, shape) in group.tensors.iter().filter(|(_, shape)| shape.len() >= 2) {
                 let inputs = shape[shape.len() - 1];
@@ -56,9 +56,13 @@ impl Importance {
 
 /// Returns the importance of a tensor that is made of these weights, with one row for each of its matrices. A
 /// single matrix of several weights takes the row of their common inputs. None if nothing was measured.
-fn entry(measured: &[Option<&Sums>], inputs: usize, matrices: usize) -> Option<Entry> {
-    let fits = |one: &&Sums| one.0.len() == inputs;
-    let own: Vec<Option<&Sums>> = if matrices == 1 {
+fn entry(
+    measured: &[Option<&SquareSums>],
+    inputs: usize,
+    matrices: usize,
+) -> Option<ImportanceEntry> {
+    let fits = |one: &&SquareSums| one.0.len() == inputs;
+    let own: Vec<Option<&SquareSums>> = if matrices == 1 {
         vec![measured.iter().copied().flatten().find(fits)]
     } else if measured.len() == matrices {
         measured.iter().map(|one| one.filter(fits)).collect()
@@ -76,7 +80,7 @@ fn entry(measured: &[Option<&Sums>], inputs: usize, matrices: usize) -> Option<E
         }
         counts.push(one.map_or(0, |(_, count)| *count));
     }
-    Entry::from_sums(sums, counts)
+    ImportanceEntry::from_sums(sums, counts)
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@
 pub mod angles;
 pub mod capability;
 pub mod child;
-mod described;
 pub mod draft;
 pub mod drivers;
 pub mod importance;
@@ -19,6 +18,7 @@ pub mod kernels;
 #[cfg(feature = "llama-cpp")]
 pub mod llama_cpp;
 pub mod mixed;
+mod model_file;
 pub mod ops;
 pub mod peaks;
 pub mod rewrite;
@@ -36,6 +36,6 @@ mod session;
 pub use error::Error;
 pub use native::NativeEngine;
 pub use session::{
-    Chunk, Engine, Logits, NoProbe, Options, Partial, Probe, Rounds, Session, Shows, SlotId,
-    Source, StateValue, Want, Watch,
+    Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe, OutputRows, Probe,
+    Session, SessionFeatures, SessionOptions, ShownParts, SlotId, StateValue,
 };

@@ -25,9 +25,9 @@ use registry::dtype::Dtype;
 use registry::graph::Graph;
 use registry::model::Model;
 
-use crate::capability::{Feature, Sheet, refuse, refuse_features};
-use crate::described::File;
-use crate::{Engine, Error, Options, Session, Source};
+use crate::capability::{EngineSheet, Feature, refuse, refuse_features};
+use crate::model_file::ModelFile;
+use crate::{Engine, Error, ModelSource, Session, SessionOptions};
 
 /// The engine, and how much room its sessions have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,16 +47,16 @@ impl Default for LlamaCpp {
 
 impl LlamaCpp {
     /// Opens a file only to see what it holds.
-    pub fn describe(&self, path: &Path) -> Result<File, Error> {
+    pub fn describe(&self, path: &Path) -> Result<ModelFile, Error> {
         let (file, architecture) = admit(path)?;
         let loaded = load(path)?;
         let named = file.metadata().str("general.name").ok().flatten();
-        let wide = |t: &gguf::TensorInfo| matches!(t.ty, BlockType::F32 | BlockType::I32);
+        let wide = |t: &gguf::GgufTensor| matches!(t.ty, BlockType::F32 | BlockType::I32);
         let name = named.unwrap_or(&architecture).to_owned();
         let vocab = usize::try_from(loaded.n_vocab()).unwrap_or(0);
         let context = usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0);
         let model = Model::opaque(name, architecture, vocab, context);
-        Ok(File { model, wide: file.tensors().iter().all(wide) })
+        Ok(ModelFile { model, f32_weights: file.tensors().iter().all(wide) })
     }
 }
 
@@ -69,13 +69,17 @@ impl Engine for LlamaCpp {
         false
     }
 
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         if options.dtype != Dtype::F32 {
             let none = Model { graph: Graph::default(), ..(*source.model).clone() };
-            return Err(Error::Refused(refuse(&none, &Sheet::llama_cpp(), options.dtype)));
+            return Err(Error::Refused(refuse(&none, &EngineSheet::llama_cpp(), options.dtype)));
         }
         let findings =
-            refuse_features(&Sheet::llama_cpp(), &Feature::asked(&source.model, options));
+            refuse_features(&EngineSheet::llama_cpp(), &Feature::required(&source.model, options));
         if !findings.is_empty() {
             return Err(Error::Refused(findings));
         }
@@ -90,16 +94,16 @@ const MAX_BLOCKS: u32 = 512;
 
 /// Reads a file with the reader of this project, which trusts nothing, and refuses what
 /// llama.cpp has no log-probabilities for.
-fn admit(path: &Path) -> Result<(gguf::File, String), Error> {
+fn admit(path: &Path) -> Result<(gguf::GgufFile, String), Error> {
     let broken = |e: gguf::Error| Error::Checkpoint(Box::new(e));
-    let file = gguf::File::open(path).map_err(broken)?;
+    let file = gguf::GgufFile::open(path).map_err(broken)?;
     let place = path.display();
     let Some(architecture) = file.metadata().str(ARCHITECTURE).map_err(broken)? else {
         return Err(Error::Other(format!(
             "`{place}` has no key `{ARCHITECTURE}`, so nobody knows what it is: convert it again"
         )));
     };
-    let sheet = Sheet::llama_cpp();
+    let sheet = EngineSheet::llama_cpp();
     let mut findings = Vec::new();
     if !sheet.architectures.contains(architecture) {
         findings.push(Finding::unplaced(format!(

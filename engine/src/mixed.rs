@@ -7,35 +7,35 @@ use checkpoints::gguf_weights::BlockView;
 use checkpoints::load::WeightView as FileView;
 use registry::graph::WeightId;
 
-use crate::weights::Tensors;
-use crate::{Engine, Error, NativeEngine, Options, Session, Source};
+use crate::weights::WeightSource;
+use crate::{Engine, Error, ModelSource, NativeEngine, Session, SessionOptions};
 
-/// The native engine on weights from several places. [`Source::dir`] is not looked at.
+/// The native engine on weights from several places. [`ModelSource::dir`] is not looked at.
 #[derive(Clone)]
-pub struct Mixed {
+pub struct MixedEngine {
     /// The sources of weights. Scales that belong to no weight come from the first.
-    pub sources: Vec<Arc<dyn Tensors>>,
+    pub sources: Vec<Arc<dyn WeightSource>>,
     /// For each weight of the graph, which of the sources it comes from.
     pub from: Vec<usize>,
 }
 
-impl Mixed {
-    fn of(&self, id: WeightId) -> &dyn Tensors {
+impl MixedEngine {
+    fn of(&self, id: WeightId) -> &dyn WeightSource {
         &*self.sources[self.from[id.0]]
     }
 }
 
-impl Tensors for Mixed {
+impl WeightSource for MixedEngine {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         self.of(id).view(id)
     }
 
-    fn made(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
-        self.of(id).made(id)
+    fn computed(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+        self.of(id).computed(id)
     }
 
-    fn is_made(&self, id: WeightId) -> bool {
-        self.of(id).is_made(id)
+    fn is_computed(&self, id: WeightId) -> bool {
+        self.of(id).is_computed(id)
     }
 
     fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
@@ -51,12 +51,16 @@ impl Tensors for Mixed {
     }
 }
 
-impl Engine for Mixed {
+impl Engine for MixedEngine {
     fn name(&self) -> &'static str {
         "native"
     }
 
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         let tensors = Box::new(self.clone());
         NativeEngine::new().open_with(Arc::clone(&source.model), tensors, options)
     }

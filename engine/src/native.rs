@@ -4,24 +4,25 @@ use std::sync::Arc;
 
 use checkpoints::checkpoint::Checkpoint;
 use checkpoints::{GgufWeights, own_names};
-use formats::gguf::File as GgufFile;
-use registry::caches::caches;
+use formats::gguf::GgufFile;
+use registry::attention_modules::attention_modules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node};
 use registry::model::Model;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
-use crate::capability::{Feature, Sheet, mismatches, refuse, refuse_features};
-use crate::exec::{Feed, Pool, Program};
+use crate::capability::{EngineSheet, Feature, mismatches, refuse, refuse_features};
+use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::finite::diagnose;
 use crate::ops::{ChunkRows, Kernels};
 use crate::rewrite::{self, Rewrite};
 use crate::states::{Slot, saved};
-use crate::value::Value;
-use crate::weights::{Tensors, Weights};
+use crate::value::GraphValue;
+use crate::weights::{SessionWeights, WeightSource};
 use crate::{
-    Chunk, Engine, Error, Logits, Options, Probe, Session, SlotId, Source, StateValue, Want,
+    Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionOptions, SlotId,
+    StateValue,
 };
 
 /// The engine of this crate.
@@ -30,7 +31,7 @@ use crate::{
 pub struct NativeEngine {
     /// The ops of the engine; more can be added.
     pub kernels: Kernels,
-    /// Rewrites of the graph, applied in order when [`Options::rewrites`] is set.
+    /// Rewrites of the graph, applied in order when [`SessionOptions::rewrites`] is set.
     pub rewrites: Vec<Rewrite>,
 }
 
@@ -47,17 +48,17 @@ impl NativeEngine {
     }
 
     /// Returns the native engine's sheet, with the ops that this one has kernels for.
-    pub fn sheet(&self) -> Sheet {
+    pub fn sheet(&self) -> EngineSheet {
         let ops = self.kernels.names().map(str::to_owned).collect();
-        Sheet { ops, ..Sheet::native() }
+        EngineSheet { ops, ..EngineSheet::native() }
     }
 
     /// Opens a model whose weights come from anywhere.
     pub fn open_with(
         &self,
         model: Arc<Model>,
-        tensors: Box<dyn Tensors>,
-        options: &Options,
+        tensors: Box<dyn WeightSource>,
+        options: &SessionOptions,
     ) -> Result<Box<dyn Session>, Error> {
         self.check(&model, options)?;
         let graph = if options.rewrites {
@@ -65,11 +66,12 @@ impl NativeEngine {
         } else {
             model.graph.clone()
         };
-        let pool = Pool::new(options.threads)?;
-        let mut program = Program::new(graph, &self.kernels, model.ropes.len())?;
-        let mut weights = pool.run(|| Weights::load(&program.graph, tensors, options.dtype))?;
+        let pool = WorkerPool::new(options.threads)?;
+        let mut program = PreparedGraph::new(graph, &self.kernels, model.ropes.len())?;
+        let mut weights =
+            pool.run(|| SessionWeights::load(&program.graph, tensors, options.dtype))?;
         weights.round_inputs(&program.graph, options.rounds)?;
-        weights.fix_states(&caches(&model.graph), &mut program.graph)?;
+        weights.fix_states(&attention_modules(&model.graph), &mut program.graph)?;
         let states = &program.graph.states;
         let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
@@ -87,7 +89,11 @@ impl NativeEngine {
     }
 
     /// Opens a GGUF file by the `gguf` section of its model's spec.
-    fn open_gguf(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open_gguf(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         let model = &source.model;
         let file = GgufFile::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
         let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
@@ -96,9 +102,9 @@ impl NativeEngine {
         self.open_with(Arc::clone(model), Box::new(weights), options)
     }
 
-    fn check(&self, model: &Model, options: &Options) -> Result<(), Error> {
+    fn check(&self, model: &Model, options: &SessionOptions) -> Result<(), Error> {
         let sheet = self.sheet();
-        let mut findings = refuse_features(&sheet, &Feature::asked(model, options));
+        let mut findings = refuse_features(&sheet, &Feature::required(model, options));
         findings.extend(refuse(model, &sheet, options.dtype));
         if !options.allow_dtype_mismatch {
             findings.extend(mismatches(model, options.dtype));
@@ -116,7 +122,11 @@ impl Engine for NativeEngine {
         true
     }
 
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         // Refusals need no weights, so they come first.
         self.check(&source.model, options)?;
         if source.dir.extension().is_some_and(|end| end == "gguf") {
@@ -125,7 +135,7 @@ impl Engine for NativeEngine {
         let checkpoint =
             Checkpoint::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
         let model = &source.model;
-        let weights = checkpoints::weights::Weights::with_rules(
+        let weights = checkpoints::weights::CheckpointWeights::with_rules(
             checkpoint,
             &model.graph.weights,
             &model.rules,
@@ -170,14 +180,14 @@ struct NativeSession {
     ropes: Vec<RopeTable>,
     /// Lists of numbers that nodes have, by node and attribute: slopes and frequencies.
     tables: Vec<(usize, String, Vec<f32>)>,
-    program: Program,
-    weights: Weights,
-    pool: Pool,
+    program: PreparedGraph,
+    weights: SessionWeights,
+    pool: WorkerPool,
     slots: Vec<Option<Slot>>,
     /// Memory of released slots, cleared, for the next ones.
     spare: Vec<Slot>,
     fingerprint: u64,
-    options: Options,
+    options: SessionOptions,
 }
 
 impl NativeSession {
@@ -206,7 +216,7 @@ impl NativeSession {
     }
 
     /// Returns the input besides tokens, as a value of the graph.
-    fn fed(&self, hidden: &[f32], rows: usize) -> Result<Option<Value>, Error> {
+    fn hidden_value(&self, hidden: &[f32], rows: usize) -> Result<Option<GraphValue>, Error> {
         let graph = &self.program.graph;
         let shape = graph.fed.map_or(&[][..], |fed| &graph.values[fed.value.0].shape);
         let wanted = if graph.fed.is_some() { rows * shape.iter().product::<usize>() } else { 0 };
@@ -216,7 +226,7 @@ impl NativeSession {
         if graph.fed.is_none() {
             return Ok(None);
         }
-        Value::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
+        GraphValue::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
     }
 
     /// Checks everything about a step that can be known before it runs.
@@ -250,10 +260,10 @@ impl NativeSession {
             let first = tokens.len();
             tokens.extend_from_slice(chunk.tokens);
             rows.push(ChunkRows { slot, rows: first..tokens.len(), start });
-            match chunk.want {
-                Want::None => {}
-                Want::Last => wanted.push(tokens.len() - 1),
-                Want::All => wanted.extend(first..tokens.len()),
+            match chunk.rows {
+                OutputRows::None => {}
+                OutputRows::Last => wanted.push(tokens.len() - 1),
+                OutputRows::All => wanted.extend(first..tokens.len()),
             }
         }
         Ok((tokens, rows, wanted))
@@ -288,29 +298,29 @@ impl Session for NativeSession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
-        self.step_fed(chunks, &[], probe)
+        self.step_with_hidden(chunks, &[], probe)
     }
 
-    fn step_fed(
+    fn step_with_hidden(
         &mut self,
         chunks: &[Chunk<'_>],
         hidden: &[f32],
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
         let (tokens, rows, wanted) = self.feed(chunks)?;
-        let fed = self.fed(hidden, tokens.len())?;
+        let hidden = self.hidden_value(hidden, tokens.len())?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let feed = Feed {
+        let feed = StepInputs {
             tokens,
-            fed,
+            hidden,
             chunks: rows,
             wanted,
             weights: &self.weights,
             ropes: &self.ropes,
             activation: self.options.dtype,
-            watch: self.options.watch.as_deref(),
+            observer: self.options.observer.as_deref(),
         };
         let mut result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
         if self.options.finite && result.as_ref().is_ok_and(|made| !made.finite) {
@@ -330,10 +340,10 @@ impl Session for NativeSession {
         Ok(chunks
             .iter()
             .map(|chunk| {
-                let rows = match chunk.want {
-                    Want::None => 0,
-                    Want::Last => 1,
-                    Want::All => chunk.tokens.len(),
+                let rows = match chunk.rows {
+                    OutputRows::None => 0,
+                    OutputRows::Last => 1,
+                    OutputRows::All => chunk.tokens.len(),
                 };
                 let (own, rest) = left.split_at(rows * vocab);
                 left = rest;

@@ -1,6 +1,6 @@
 //! Rewrites: several nodes become one whose kernel is faster and gives the same bits.
 //!
-//! A rewrite looks at a graph and gives a [`Patch`], or nothing. It is applied until it finds
+//! A rewrite looks at a graph and gives a [`GraphPatch`], or nothing. It is applied until it finds
 //! nothing more. A value with a tap is never rewritten away, so a captured run shows the same
 //! names whether rewrites are on or off.
 
@@ -12,11 +12,11 @@ mod glu;
 mod linears;
 
 /// Looks for one place to improve.
-pub type Rewrite = fn(&Graph) -> Option<Patch>;
+pub type Rewrite = fn(&Graph) -> Option<GraphPatch>;
 
 /// A change of a graph.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Patch {
+pub struct GraphPatch {
     /// Nodes that go.
     pub remove: BTreeSet<usize>,
     /// The node that takes their place.
@@ -46,7 +46,7 @@ pub fn apply(graph: &Graph, rewrites: &[Rewrite]) -> Graph {
 }
 
 /// Returns the graph with one patch applied; layers and the head follow their nodes.
-fn patched(graph: &Graph, patch: &Patch) -> Graph {
+fn patched(graph: &Graph, patch: &GraphPatch) -> Graph {
     let keeps = |n: &usize| *n == patch.at || !patch.remove.contains(n);
     let moved = |n: usize| (0..n).filter(keeps).count();
     let nodes = graph.nodes.iter().enumerate().filter(|(n, _)| keeps(n));

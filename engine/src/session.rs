@@ -26,12 +26,16 @@ pub trait Engine: Send + Sync {
     }
 
     /// Opens a model. Refuses what it cannot run, naming the op, state or rule in the way.
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error>;
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error>;
 }
 
 /// The source of a session: a resolved model and the location of its weights.
 #[derive(Debug, Clone)]
-pub struct Source<'a> {
+pub struct ModelSource<'a> {
     /// The resolved model.
     pub model: Arc<Model>,
     /// The checkpoint's folder; the file, for an engine that opens files by itself.
@@ -41,7 +45,7 @@ pub struct Source<'a> {
 /// The options of a session.
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SessionOptions {
     /// The dtype of activations, and of states that follow them.
     pub dtype: Dtype,
     /// True if fused kernels may replace several nodes; their results are bit-equal to the plain graph.
@@ -62,12 +66,12 @@ pub struct Options {
     /// Worker threads; all cores if not given.
     pub threads: Option<usize>,
     /// The matrices whose input rows are rounded first, as the checkpoint declares.
-    pub rounds: Rounds,
+    pub rounds: InputRounding,
     /// The observer of matrix inputs, in runs of the plain graph.
-    pub watch: Option<Arc<dyn Watch>>,
+    pub observer: Option<Arc<dyn InputObserver>>,
 }
 
-impl Default for Options {
+impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             dtype: Dtype::F32,
@@ -79,8 +83,8 @@ impl Default for Options {
             finite: true,
             ranks: 1,
             threads: None,
-            rounds: Rounds::None,
-            watch: None,
+            rounds: InputRounding::None,
+            observer: None,
         }
     }
 }
@@ -88,7 +92,7 @@ impl Default for Options {
 /// The quantized matrices whose input rows are rounded to few bits. The checkpoint's config declares this
 /// rounding (`input_activations` and its kin).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Rounds {
+pub enum InputRounding {
     /// No matrices: rows are not rounded, whatever is declared.
     #[default]
     None,
@@ -104,7 +108,7 @@ pub struct SlotId(pub usize);
 
 /// The rows of a chunk that give logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
+pub enum OutputRows {
     /// No row: only the states move on.
     None,
     /// The row of the last token.
@@ -121,13 +125,13 @@ pub struct Chunk<'a> {
     /// The tokens, at the slot's position and on.
     pub tokens: &'a [u32],
     /// The logits asked for.
-    pub want: Want,
+    pub rows: OutputRows,
 }
 
 /// Logits of one chunk, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logits {
-    /// Rows: 0, 1 or the chunk's length, by its [`Want`].
+    /// Rows: 0, 1 or the chunk's length, by its [`OutputRows`].
     pub rows: usize,
     /// Columns.
     pub vocab: usize,
@@ -152,11 +156,11 @@ pub trait Session: Send {
     /// Returns the dtype of activations.
     fn dtype(&self) -> Dtype;
     /// Returns the internals that the session shows; others cannot be compared.
-    fn shows(&self) -> Shows {
-        Shows::default()
+    fn features(&self) -> SessionFeatures {
+        SessionFeatures::default()
     }
     /// Returns the taps and parts of states that are shown, if not all are.
-    fn partial(&self) -> Option<&Partial> {
+    fn shown_parts(&self) -> Option<&ShownParts> {
         None
     }
     /// Generates greedy tokens by the engine's own call, as its users call it; none if it has no such call.
@@ -165,7 +169,7 @@ pub trait Session: Send {
     }
     /// Opens an empty slot.
     fn open_slot(&mut self) -> SlotId;
-    /// Gives a slot back; its memory is filled with NaN if [`Options::poison`].
+    /// Gives a slot back; its memory is filled with NaN if [`SessionOptions::poison`].
     fn release(&mut self, slot: SlotId) -> Result<(), Error>;
     /// Returns the number of tokens that a slot has seen.
     fn position(&self, slot: SlotId) -> Result<usize, Error>;
@@ -173,7 +177,7 @@ pub trait Session: Send {
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error>;
     /// Feeds chunks like [`Session::step`], to a graph that reads rows besides tokens (a `nextn` head).
     /// `hidden` holds one row for every token of all chunks. It is empty for any other graph.
-    fn step_fed(
+    fn step_with_hidden(
         &mut self,
         chunks: &[Chunk<'_>],
         hidden: &[f32],
@@ -208,7 +212,7 @@ pub trait Session: Send {
 
 /// The part of its inside that a session shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Partial {
+pub struct ShownParts {
     /// Names of taps.
     pub taps: BTreeSet<String>,
     /// Parts of states: `k`, `v`, `conv`, ...
@@ -218,7 +222,7 @@ pub struct Partial {
 /// The internals that a session shows.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shows {
+pub struct SessionFeatures {
     /// True if probes are called.
     pub taps: bool,
     /// True if [`Session::states`] has an answer.
@@ -231,7 +235,7 @@ pub struct Shows {
     pub steps: bool,
 }
 
-impl Default for Shows {
+impl Default for SessionFeatures {
     fn default() -> Self {
         Self { taps: true, states: true, seeds: true, feeds: true, steps: true }
     }
@@ -254,12 +258,12 @@ pub struct StateValue {
 }
 
 /// Sees the inputs of matrices, from the threads that multiply.
-pub trait Watch: std::fmt::Debug + Send + Sync {
+pub trait InputObserver: std::fmt::Debug + Send + Sync {
     /// Rows of `inputs` numbers that are multiplied with a weight.
     fn product(&self, weight: WeightId, inputs: usize, rows: &[f32]);
 
     /// Rows that attention keeps as a part of a state: 0 for keys, 1 for values.
-    fn kept(&self, _state: StateId, _part: usize, _rows: &[f32]) {}
+    fn cached(&self, _state: StateId, _part: usize, _rows: &[f32]) {}
 }
 
 /// Sees tapped values as they are made, and may overwrite them (local comparison does).

@@ -11,28 +11,28 @@ use crate::Error;
 
 /// A value of a graph, as made by one node in one step.
 #[derive(Debug, Clone)]
-pub struct Value {
+pub struct GraphValue {
     tensor: Tensor,
 }
 
 /// A borrowed look at a value's numbers; `G` is the guard of candle's storage.
-struct View<G> {
+struct ValueView<G> {
     storage: G,
     range: Range<usize>,
 }
 
-impl<G: Deref<Target = Storage>> Deref for View<G> {
+impl<G: Deref<Target = Storage>> Deref for ValueView<G> {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
         match &*self.storage {
             Storage::Cpu(CpuStorage::F32(data)) => &data[self.range.clone()],
-            _ => &[], // never: `Value::new` and `Value::from_tensor` admit nothing else
+            _ => &[], // never: `GraphValue::new` and `GraphValue::from_tensor` admit nothing else
         }
     }
 }
 
-impl Value {
+impl GraphValue {
     /// Creates a value from its numbers; `shape` is `[rows, ...]`.
     pub fn new(data: Vec<f32>, shape: &[usize]) -> Result<Self, Error> {
         Ok(Self { tensor: Tensor::from_vec(data, shape, &Device::Cpu)? })
@@ -68,7 +68,7 @@ impl Value {
     pub fn view(&self) -> impl Deref<Target = [f32]> + '_ {
         let (storage, layout) = self.tensor.storage_and_layout();
         let start = layout.start_offset();
-        View { storage, range: start..start + layout.shape().elem_count() }
+        ValueView { storage, range: start..start + layout.shape().elem_count() }
     }
 
     /// Returns the same numbers with another shape, without a copy.
@@ -90,7 +90,7 @@ mod tests {
     fn a_vector_goes_in_and_a_slice_comes_out_without_a_copy() {
         let data = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
         let at = data.as_ptr();
-        let value = Value::new(data, &[3, 2]).unwrap();
+        let value = GraphValue::new(data, &[3, 2]).unwrap();
         assert_eq!(value.view().as_ptr(), at);
         assert_eq!(value.reshape(&[3, 2, 1]).unwrap().view().as_ptr(), at);
         assert_eq!((value.rows(), value.width()), (3, 2));

@@ -8,27 +8,27 @@ use checkpoints::gguf_weights::BlockView;
 use checkpoints::load::WeightView as FileView;
 use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
-use registry::caches::Cache;
+use registry::attention_modules::AttentionModules;
 use registry::dtype::Dtype;
-use registry::graph::{Graph, Scales, Weight, WeightId};
+use registry::graph::{Graph, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;
 
-use crate::kernels::matmul::WeightView;
+use crate::kernels::matmul::MatrixView;
 use crate::kernels::round;
-use crate::{Error, Rounds};
+use crate::{Error, InputRounding};
 
 /// A source of the numbers of weights.
-pub trait Tensors: Send + Sync {
+pub trait WeightSource: Send + Sync {
     /// Returns one weight of the graph; cheap, since every use calls it.
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
 
     /// Computes the numbers of a weight that is not stored as it is; none for any other weight.
-    fn made(&self, _id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+    fn computed(&self, _id: WeightId) -> Result<Option<Vec<f32>>, Error> {
         Ok(None)
     }
 
-    /// True if [`Tensors::made`] would make the weight.
-    fn is_made(&self, _id: WeightId) -> bool {
+    /// True if [`WeightSource::computed`] would make the weight.
+    fn is_computed(&self, _id: WeightId) -> bool {
         false
     }
 
@@ -48,7 +48,7 @@ pub trait Tensors: Send + Sync {
     }
 }
 
-impl Tensors for GgufWeights {
+impl WeightSource for GgufWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         let BlockView { ty, shape, bytes, factor: _ } = self.view(id);
         let dtype = match ty {
@@ -68,17 +68,17 @@ impl Tensors for GgufWeights {
     }
 }
 
-impl Tensors for checkpoints::weights::Weights {
+impl WeightSource for checkpoints::weights::CheckpointWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         self.view(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 
-    fn made(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
-        self.read(id).transpose().map_err(|e| Error::Checkpoint(Box::new(e)))
+    fn computed(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+        self.read(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
 
-    fn is_made(&self, id: WeightId) -> bool {
-        matches!(self.found(id).source, checkpoints::weights::Source::Made(_))
+    fn is_computed(&self, id: WeightId) -> bool {
+        matches!(self.found(id).source, checkpoints::weights::WeightLocation::Computed(_))
     }
 
     fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
@@ -91,7 +91,7 @@ impl Tensors for checkpoints::weights::Weights {
 }
 
 /// The form in which one weight is held.
-enum Held {
+enum WeightForm {
     /// The unchanged bytes of the file; matrices are widened block by block when they are used.
     File(Dtype),
     /// Rows of blocks, which are decoded when they are used.
@@ -99,25 +99,25 @@ enum Held {
     /// A matrix rounded to the run's 16-bit dtype, as bytes.
     Rounded(Dtype, Vec<u8>),
     /// A small weight as f32, rounded to the dtype that the graph gives it.
-    Wide(Vec<f32>),
+    F32(Vec<f32>),
     /// A matrix of an expert, made and rounded to this whenever it is used.
-    Lent(Dtype),
+    OnDemand(Dtype),
 }
 
 /// A matrix, in place or decoded for one use.
-pub enum Matrix<'a> {
+pub enum WeightMatrix<'a> {
     /// The matrix in place.
-    There(WeightView<'a>),
+    Stored(MatrixView<'a>),
     /// Made: `[outputs, inputs]` and its numbers.
-    Made(usize, usize, Vec<f32>),
+    Computed(usize, usize, Vec<f32>),
 }
 
-impl Matrix<'_> {
+impl WeightMatrix<'_> {
     /// Returns a view to multiply by.
-    pub fn view(&self) -> WeightView<'_> {
+    pub fn view(&self) -> MatrixView<'_> {
         match self {
-            Self::There(view) => *view,
-            Self::Made(outputs, inputs, numbers) => WeightView {
+            Self::Stored(view) => *view,
+            Self::Computed(outputs, inputs, numbers) => MatrixView {
                 dtype: Dtype::F32,
                 blocks: None,
                 bytes: bytemuck::cast_slice(numbers),
@@ -130,21 +130,21 @@ impl Matrix<'_> {
 }
 
 /// All weights of a graph.
-pub struct Weights {
-    tensors: Box<dyn Tensors>,
-    held: Vec<Held>,
+pub struct SessionWeights {
+    tensors: Box<dyn WeightSource>,
+    held: Vec<WeightForm>,
     /// Of every weight.
     shapes: Vec<Vec<usize>>,
     /// The rounding of input rows, by weight.
     rounding: BTreeMap<usize, Rounding>,
 }
 
-impl Weights {
+impl SessionWeights {
     /// Loads what has to be loaded. A weight that lies in the file in the dtype of the run, and a
     /// matrix of an f32 run, are left where they are.
     pub fn load(
         graph: &Graph,
-        tensors: Box<dyn Tensors>,
+        tensors: Box<dyn WeightSource>,
         activation: Dtype,
     ) -> Result<Self, Error> {
         let (matrices, experts) = matrices(graph);
@@ -156,8 +156,8 @@ impl Weights {
                 continue;
             }
             // Experts are too many to be held, or even to be read before a row wants them.
-            if experts.contains(&n) && tensors.is_made(WeightId(n)) {
-                held.push(Held::Lent(run));
+            if experts.contains(&n) && tensors.is_computed(WeightId(n)) {
+                held.push(WeightForm::OnDemand(run));
                 continue;
             }
             let view = tensors.view(WeightId(n))?;
@@ -172,8 +172,8 @@ impl Weights {
             let file = view.dtype.run();
             let stays = file.is_some_and(|file| file == run || run == Dtype::F32);
             held.push(match file {
-                Some(file) if matrices.contains(&n) && stays => Held::File(file),
-                Some(_) if experts.contains(&n) => Held::Lent(run),
+                Some(file) if matrices.contains(&n) && stays => WeightForm::File(file),
+                Some(_) if experts.contains(&n) => WeightForm::OnDemand(run),
                 _ => {
                     let wide = widen(&view, &weight.name, elements)?;
                     if matrices.contains(&n) {
@@ -181,7 +181,7 @@ impl Weights {
                     } else {
                         let mut wide = wide;
                         round::round(run, &mut wide);
-                        Held::Wide(wide)
+                        WeightForm::F32(wide)
                     }
                 }
             });
@@ -191,13 +191,13 @@ impl Weights {
     }
 
     /// Sets the weights whose input rows are rounded.
-    pub fn round_inputs(&mut self, graph: &Graph, rounds: Rounds) -> Result<(), Error> {
+    pub fn round_inputs(&mut self, graph: &Graph, rounds: InputRounding) -> Result<(), Error> {
         self.rounding.clear();
         for node in &graph.nodes {
             let left_out = match rounds {
-                Rounds::None => true,
-                Rounds::Linear => node.op.is(Trait::LooksUp) || node.op.is(Trait::Experts),
-                Rounds::All => node.op.is(Trait::LooksUp),
+                InputRounding::None => true,
+                InputRounding::Linear => node.op.is(Trait::LooksUp) || node.op.is(Trait::Experts),
+                InputRounding::All => node.op.is(Trait::LooksUp),
             };
             for (role, &id) in node.weights.iter().filter(|_| !left_out) {
                 let Some(rounding) = self.tensors.rounding(id)? else { continue };
@@ -220,9 +220,15 @@ impl Weights {
     }
 
     /// Puts the fixed scales of 8-bit KV caches into the states that have one for each part.
-    pub fn fix_states(&self, caches: &[Option<Cache>], graph: &mut Graph) -> Result<(), Error> {
+    pub fn fix_states(
+        &self,
+        caches: &[Option<AttentionModules>],
+        graph: &mut Graph,
+    ) -> Result<(), Error> {
         for (state, cache) in graph.states.iter_mut().zip(caches) {
-            let Some(cache) = cache.as_ref().filter(|_| state.eight == Some(Scales::Tensor)) else {
+            let Some(cache) =
+                cache.as_ref().filter(|_| state.eight == Some(ScaleGranularity::Tensor))
+            else {
                 continue;
             };
             let part = |part: usize| -> Result<Option<f32>, Error> {
@@ -250,27 +256,27 @@ impl Weights {
     }
 
     /// Returns a matrix `[outputs, inputs]` in place.
-    pub fn matrix(&self, id: WeightId) -> Result<WeightView<'_>, Error> {
+    pub fn matrix(&self, id: WeightId) -> Result<MatrixView<'_>, Error> {
         let sides = |shape: &[usize]| match *shape {
             [outputs, inputs] => (outputs, inputs),
             _ => (1, shape.iter().product()),
         };
         let plain = |dtype, bytes, shape: &[usize]| {
             let (outputs, inputs) = sides(shape);
-            WeightView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 }
+            MatrixView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0 }
         };
         Ok(match &self.held[id.0] {
-            Held::File(dtype) => {
+            WeightForm::File(dtype) => {
                 let view = self.tensors.view(id)?;
                 plain(*dtype, view.bytes, view.shape)
             }
-            Held::Rounded(dtype, bytes) => plain(*dtype, bytes, self.tensors.view(id)?.shape),
-            Held::Blocks(ty) => {
+            WeightForm::Rounded(dtype, bytes) => plain(*dtype, bytes, self.tensors.view(id)?.shape),
+            WeightForm::Blocks(ty) => {
                 let lost = || Error::Other(format!("weight {} is in blocks no more", id.0));
                 let view = self.tensors.blocks(id).ok_or_else(lost)?;
                 let (outputs, inputs) = sides(view.shape);
                 let (dtype, blocks) = (Dtype::F32, Some(*ty));
-                WeightView {
+                MatrixView {
                     dtype,
                     blocks,
                     bytes: view.bytes,
@@ -279,34 +285,37 @@ impl Weights {
                     factor: view.factor,
                 }
             }
-            Held::Wide(_) | Held::Lent(_) => {
+            WeightForm::F32(_) | WeightForm::OnDemand(_) => {
                 return Err(Error::Other(format!("weight {} is no matrix", id.0)));
             }
         })
     }
 
     /// Returns a matrix of an expert, in place or decoded for this one use.
-    pub fn lent(&self, id: WeightId) -> Result<Matrix<'_>, Error> {
-        let Some(Held::Lent(dtype)) = self.held.get(id.0) else {
-            return Ok(Matrix::There(self.matrix(id)?));
+    pub fn on_demand(&self, id: WeightId) -> Result<WeightMatrix<'_>, Error> {
+        let Some(WeightForm::OnDemand(dtype)) = self.held.get(id.0) else {
+            return Ok(WeightMatrix::Stored(self.matrix(id)?));
         };
         let shape = self.shapes.get(id.0).map_or(&[][..], Vec::as_slice);
         let &[outputs, inputs] = shape else {
             return Err(Error::Other(format!("weight {} is no matrix", id.0)));
         };
-        let mut numbers = match self.tensors.made(id)? {
+        let mut numbers = match self.tensors.computed(id)? {
             Some(made) => made,
             None => widen(&self.tensors.view(id)?, &format!("number {}", id.0), outputs * inputs)?,
         };
         round::round(*dtype, &mut numbers);
-        Ok(Matrix::Made(outputs, inputs, numbers))
+        Ok(WeightMatrix::Computed(outputs, inputs, numbers))
     }
 
     /// Returns a small weight as f32; none if it is held as a matrix.
     pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
         match &self.held[id.0] {
-            Held::Wide(data) => Some(data),
-            Held::File(_) | Held::Rounded(..) | Held::Blocks(_) | Held::Lent(_) => None,
+            WeightForm::F32(data) => Some(data),
+            WeightForm::File(_)
+            | WeightForm::Rounded(..)
+            | WeightForm::Blocks(_)
+            | WeightForm::OnDemand(_) => None,
         }
     }
 }
@@ -332,7 +341,12 @@ fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
 }
 
 /// Holds a weight in blocks: as blocks if it is a matrix, decoded if it is small.
-fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Result<Held, Error> {
+fn blocks(
+    view: &BlockView<'_>,
+    weight: &Weight,
+    matrix: bool,
+    run: Dtype,
+) -> Result<WeightForm, Error> {
     let name = || weight.name.clone();
     if view.shape != weight.shape.as_slice() {
         let (got, want) = (view.shape.to_vec(), weight.shape.clone());
@@ -345,7 +359,7 @@ fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Re
     let unreadable = |_| Error::WeightDtype { name: name(), found: view.ty.name().to_owned() };
     codec::decode(view.ty, row, &mut numbers).map_err(unreadable)?;
     if matrix {
-        return Ok(Held::Blocks(view.ty));
+        return Ok(WeightForm::Blocks(view.ty));
     }
     let mut wide = vec![0.0; weight.shape.iter().product()];
     codec::decode(view.ty, view.bytes, &mut wide).map_err(unreadable)?;
@@ -353,7 +367,7 @@ fn blocks(view: &BlockView<'_>, weight: &Weight, matrix: bool, run: Dtype) -> Re
         *x *= view.factor;
     }
     round::round(run, &mut wide);
-    Ok(Held::Wide(wide))
+    Ok(WeightForm::F32(wide))
 }
 
 fn widen(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, Error> {
@@ -365,30 +379,30 @@ fn widen(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, E
     view.to_f32().map_err(|_| unreadable())
 }
 
-fn rounded(run: Dtype, wide: &[f32]) -> Held {
+fn rounded(run: Dtype, wide: &[f32]) -> WeightForm {
     let bytes = match run {
         Dtype::F32 => wide.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Dtype::Bf16 | Dtype::F16 => {
             wide.iter().flat_map(|&x| round::to_bits(run, x).to_le_bytes()).collect()
         }
     };
-    Held::Rounded(run, bytes)
+    WeightForm::Rounded(run, bytes)
 }
 
 /// Weights that lie in memory, in the order of the graph.
 #[derive(Debug, Clone, Default)]
-pub struct InMemory {
+pub struct WeightsInMemory {
     tensors: Vec<(Vec<usize>, Vec<u8>)>,
 }
 
-impl InMemory {
+impl WeightsInMemory {
     /// Adds the next weight of the graph, in f32.
     pub fn push(&mut self, shape: &[usize], data: &[f32]) {
         self.tensors.push((shape.to_vec(), data.iter().flat_map(|x| x.to_le_bytes()).collect()));
     }
 }
 
-impl Tensors for InMemory {
+impl WeightSource for WeightsInMemory {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         let (shape, bytes) = self
             .tensors

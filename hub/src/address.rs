@@ -8,13 +8,13 @@ use crate::shown;
 
 /// Scheme, host and port: the unit that a token belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct HubOrigin {
     scheme: String,
     host: String,
     port: u16,
 }
 
-impl Origin {
+impl HubOrigin {
     /// Returns the origin of an absolute `http` or `https` address without credentials.
     pub(crate) fn of(uri: &Uri) -> Option<Self> {
         let scheme = uri.scheme_str()?.to_ascii_lowercase();
@@ -39,7 +39,7 @@ impl Origin {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for HubOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.scheme, self.host)?;
         let default = if self.is_secure() { 443 } else { 80 };
@@ -50,7 +50,7 @@ impl fmt::Display for Origin {
 /// Resolves the `Location` of a response to a request for `base`, or returns the reason why it cannot be
 /// followed.
 pub(crate) fn redirect(base: &Uri, location: &str) -> Result<Uri, String> {
-    let from = Origin::of(base).ok_or("the address of the request has no origin")?;
+    let from = HubOrigin::of(base).ok_or("the address of the request has no origin")?;
     let target = location.split('#').next().unwrap_or_default().trim();
     let path = base.path();
     let absolute = if target.is_empty() {
@@ -74,7 +74,7 @@ pub(crate) fn redirect(base: &Uri, location: &str) -> Result<Uri, String> {
         )
     };
     let uri: Uri = absolute.parse().map_err(|_| refused())?;
-    let to = Origin::of(&uri).ok_or_else(refused)?;
+    let to = HubOrigin::of(&uri).ok_or_else(refused)?;
     if from.is_secure() && !to.is_secure() {
         return Err(format!("it redirects from https to `{to}`, which is not encrypted"));
     }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_origin_is_scheme_host_and_port() {
-        let origin = |text: &str| Origin::of(&text.parse().unwrap());
+        let origin = |text: &str| HubOrigin::of(&text.parse().unwrap());
         assert_eq!(origin("https://HF.test/x"), origin("https://hf.test:443/y"));
         for other in ["http://hf.test", "https://hf.test:444", "https://hf.test.evil", "https://a"]
         {

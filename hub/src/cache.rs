@@ -18,12 +18,12 @@ const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n";
 
 /// Folder of one model in the cache.
 #[derive(Debug, Clone)]
-pub struct Cache {
+pub struct ModelCache {
     root: PathBuf,
     folder: String,
 }
 
-impl Cache {
+impl ModelCache {
     /// Returns the part of the cache at `root` that belongs to the model `id`.
     pub fn new(root: &Path, id: &str) -> Result<Self, Error> {
         check_id(id)?;
@@ -77,7 +77,7 @@ impl Cache {
     }
 
     /// Returns the number of bytes that have arrived for this etag, in any process.
-    pub(crate) fn arrived(&self, etag: &str) -> u64 {
+    pub(crate) fn partial_bytes(&self, etag: &str) -> u64 {
         let entries = fs_err::read_dir(self.own().join("blobs")).into_iter().flatten();
         let ours = entries
             .filter_map(Result::ok)

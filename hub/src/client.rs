@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::address::encode;
-use crate::cache::Cache;
+use crate::cache::ModelCache;
 use crate::connection::Connection;
-use crate::http::{Ask, Http};
+use crate::http::{HubHttp, HubRequest};
 use crate::names::{check_id, is_plain};
-use crate::retry::Failure;
-use crate::{Error, Event, Options, check_file, check_revision, download, shown};
+use crate::retry::AttemptError;
+use crate::{Error, Event, HubOptions, check_file, check_revision, download, shown};
 
 /// Maximum wait for a whole listing; most are a few kilobytes.
 const LISTING: Duration = Duration::from_secs(60);
@@ -47,11 +47,11 @@ impl Client {
         token: Option<&str>,
         cache: &Path,
         user_agent: &str,
-        options: Options,
+        options: HubOptions,
         listener: impl Fn(Event<'_>) + 'static,
     ) -> Result<Self, Error> {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
-        let http = Http::new(&endpoint, token, user_agent, &options)?;
+        let http = HubHttp::new(&endpoint, token, user_agent, &options)?;
         let connection = Connection { http, options, listener: Box::new(listener) };
         Ok(Self { connection, endpoint, cache: cache.to_owned() })
     }
@@ -66,14 +66,18 @@ impl Client {
         self.connection.persist(|| self.list_once(&address, &what))
     }
 
-    fn list_once(&self, address: &str, what: &str) -> Result<Listing, Failure> {
+    fn list_once(&self, address: &str, what: &str) -> Result<Listing, AttemptError> {
         let limit = self.connection.options.most_listing;
-        let mut reply = self.connection.http.send(address, Ask::Listing(LISTING), what)?;
+        let mut reply = self.connection.http.send(address, HubRequest::Listing(LISTING), what)?;
         let mut bytes = Vec::new();
         let mut body = reply.body.as_reader().take(limit + 1);
         body.read_to_end(&mut bytes).map_err(|error| {
             let (host, what) = (reply.origin.to_string(), what.to_owned());
-            Failure::again(Error::Connection { host, what, why: download::broke(&error) })
+            AttemptError::temporary(Error::Connection {
+                host,
+                what,
+                why: download::truncated_body(&error),
+            })
         })?;
         if bytes.len() as u64 > limit {
             return Err(reply.unusable(what, format!("it is longer than {limit} bytes")).into());
@@ -85,7 +89,7 @@ impl Client {
     pub fn fetch(&self, id: &str, commit: &str, name: &str) -> Result<PathBuf, Error> {
         check_revision(commit)?;
         check_file(name)?;
-        let cache = Cache::new(&self.cache, id)?;
+        let cache = ModelCache::new(&self.cache, id)?;
         let place = cache.snapshot(commit).join(name);
         if place.exists() {
             return Ok(place);

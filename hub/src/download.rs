@@ -4,13 +4,13 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::cache::Cache;
+use crate::cache::ModelCache;
 use crate::connection::Connection;
 use crate::event::Event;
-use crate::http::{Ask, LINKED_ETAG, Reply, explain};
+use crate::http::{HubRequest, HubResponse, LINKED_ETAG, explain};
 use crate::lock::lock;
 use crate::names::is_plain;
-use crate::retry::Failure;
+use crate::retry::AttemptError;
 use crate::verify::verify;
 use crate::{Error, shown};
 
@@ -20,7 +20,7 @@ const PROGRESS: u64 = 1 << 20;
 /// Download of one file of one commit into the cache.
 pub(crate) struct Download<'a> {
     pub connection: &'a Connection,
-    pub cache: Cache,
+    pub cache: ModelCache,
     pub commit: &'a str,
     pub name: &'a str,
     pub address: String,
@@ -29,14 +29,14 @@ pub(crate) struct Download<'a> {
 }
 
 /// Response headers of the hub about a file.
-struct Announced {
+struct BlobHeaders {
     etag: String,
     size: Option<u64>,
 }
 
 impl Download<'_> {
     pub(crate) fn run(self) -> Result<PathBuf, Error> {
-        let announced = self.connection.persist(|| self.announced())?;
+        let announced = self.connection.persist(|| self.fetch_headers())?;
         let etag = &announced.etag;
         self.cache.prepare(etag)?;
         let _lock = lock(self.connection, &self.cache, etag, &self.what)?;
@@ -48,8 +48,8 @@ impl Download<'_> {
         Ok(self.cache.link(etag, self.commit, self.name)?)
     }
 
-    fn announced(&self) -> Result<Announced, Failure> {
-        let reply = self.connection.http.send(&self.address, Ask::Head, &self.what)?;
+    fn fetch_headers(&self) -> Result<BlobHeaders, AttemptError> {
+        let reply = self.connection.http.send(&self.address, HubRequest::Head, &self.what)?;
         let etag = reply.header(LINKED_ETAG).or(reply.header("etag")).unwrap_or_default();
         let etag = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
         if !is_plain(etag) {
@@ -67,21 +67,21 @@ impl Download<'_> {
             .map(str::parse)
             .transpose()
             .map_err(|_| reply.unusable(&self.what, "its announced length is no number"))?;
-        Ok(Announced { etag: etag.to_owned(), size })
+        Ok(BlobHeaders { etag: etag.to_owned(), size })
     }
 
     /// Receives the bytes under a temporary name and renames them if they match the announcement.
-    fn receive(&self, announced: &Announced, blob: &Path) -> Result<(), Error> {
+    fn receive(&self, announced: &BlobHeaders, blob: &Path) -> Result<(), Error> {
         let mut part = blob.as_os_str().to_owned();
         part.push(".incomplete");
         let part = PathBuf::from(part);
         let mut size = announced.size;
         let received = self.connection.persist(|| self.receive_once(&part, &mut size));
-        self.connection.tell(Event::End);
+        self.connection.notify(Event::End);
         received?;
         match verify(&part, &announced.etag, &self.what) {
             Ok(true) => {}
-            Ok(false) => self.connection.tell(Event::Unverified { what: &self.what }),
+            Ok(false) => self.connection.notify(Event::Unverified { what: &self.what }),
             Err(error) => {
                 fs_err::remove_file(&part)?;
                 return Err(error);
@@ -93,7 +93,7 @@ impl Download<'_> {
 
     /// Runs one attempt, which resumes with the existing bytes. Determines the size if it was not
     /// announced.
-    fn receive_once(&self, part: &Path, size: &mut Option<u64>) -> Result<(), Failure> {
+    fn receive_once(&self, part: &Path, size: &mut Option<u64>) -> Result<(), AttemptError> {
         let mut file = open(part)?;
         let mut have = file.metadata()?.len();
         if size.is_some_and(|size| have > size) {
@@ -107,7 +107,7 @@ impl Download<'_> {
         let left = size.unwrap_or(0).saturating_sub(have) / options.least_rate.max(1);
         let total = Duration::from_secs(left).saturating_add(options.window * 2);
         let mut reply =
-            self.connection.http.send(&self.address, Ask::Bytes(have, total), &self.what)?;
+            self.connection.http.send(&self.address, HubRequest::Bytes(have, total), &self.what)?;
         let (from, whole) = self.range(&reply, have)?;
         let Some(expected) = size.or(whole) else {
             return Err(reply.unusable(&self.what, "it states no length").into());
@@ -121,13 +121,13 @@ impl Download<'_> {
             file.set_len(0)?;
             have = 0;
         }
-        self.connection.tell(Event::Begin { file: self.name, size: expected, have });
+        self.connection.notify(Event::Begin { file: self.name, size: expected, have });
         let before = have;
         let ended = self.copy(&mut reply, &mut file, &mut have, expected);
-        if let Err(Trouble::Disk(error)) = ended {
+        if let Err(TransferError::Disk(error)) = ended {
             return Err(error.into());
         }
-        if let Err(Trouble::TooLong) = ended {
+        if let Err(TransferError::TooLong) = ended {
             drop(file);
             fs_err::remove_file(part)?;
             let why = format!("its body is longer than the {expected} bytes that were announced");
@@ -138,17 +138,17 @@ impl Download<'_> {
             return Ok(());
         }
         let why = match ended {
-            Err(Trouble::Broke(why)) => why,
+            Err(TransferError::Broken(why)) => why,
             _ => "the connection ended".to_owned(),
         };
         let why = format!("the transfer broke off at {have} of {expected} bytes: {why}");
         let (host, what) = (reply.origin.to_string(), self.what.clone());
         let error = Error::Connection { host, what, why };
-        Err(Failure::Again { error, after: None, progress: have - before >= PROGRESS })
+        Err(AttemptError::Temporary { error, after: None, progress: have - before >= PROGRESS })
     }
 
     /// Returns the start of the body and the length of the whole file, from the response.
-    fn range(&self, reply: &Reply, have: u64) -> Result<(u64, Option<u64>), Failure> {
+    fn range(&self, reply: &HubResponse, have: u64) -> Result<(u64, Option<u64>), AttemptError> {
         let length = || reply.header("content-length").and_then(|text| text.parse::<u64>().ok());
         match reply.status.as_u16() {
             // The server ignored the range: the body starts at the beginning.
@@ -179,11 +179,11 @@ impl Download<'_> {
     /// Copies the body to the file until it ends, keeping `have` at the number of bytes written.
     fn copy(
         &self,
-        reply: &mut Reply,
+        reply: &mut HubResponse,
         file: &mut fs_err::File,
         have: &mut u64,
         expected: u64,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), TransferError> {
         let options = &self.connection.options;
         let mut body = reply.body.as_reader();
         let mut buffer = vec![0; 256 << 10];
@@ -193,19 +193,19 @@ impl Download<'_> {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Trouble::Broke(broke(&error))),
+                Err(error) => return Err(TransferError::Broken(truncated_body(&error))),
             };
             if count as u64 > expected - *have {
-                return Err(Trouble::TooLong);
+                return Err(TransferError::TooLong);
             }
-            file.write_all(&buffer[..count]).map_err(Trouble::Disk)?;
+            file.write_all(&buffer[..count]).map_err(TransferError::Disk)?;
             *have += count as u64;
             moved += count as u64;
-            self.connection.tell(Event::Bytes(count as u64));
+            self.connection.notify(Event::Bytes(count as u64));
             let elapsed = since.elapsed();
             if elapsed >= options.window {
                 if (moved as f64) < options.least_rate as f64 * elapsed.as_secs_f64() {
-                    return Err(Trouble::Broke("it sends too slowly".to_owned()));
+                    return Err(TransferError::Broken("it sends too slowly".to_owned()));
                 }
                 (since, moved) = (Instant::now(), 0);
             }
@@ -214,14 +214,14 @@ impl Download<'_> {
 }
 
 /// Abnormal end of a body.
-enum Trouble {
-    Broke(String),
+enum TransferError {
+    Broken(String),
     TooLong,
     Disk(io::Error),
 }
 
 /// Describes a truncated body.
-pub(crate) fn broke(error: &io::Error) -> String {
+pub(crate) fn truncated_body(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>());
     inner.map_or_else(|| shown(&error.to_string()), explain)
 }

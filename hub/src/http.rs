@@ -9,9 +9,9 @@ use ureq::http::header::{HeaderMap, HeaderValue};
 use ureq::http::{StatusCode, Uri};
 use ureq::{Agent, Body, Proxy, Timeout};
 
-use crate::address::{Origin, redirect};
-use crate::retry::Failure;
-use crate::{Error, Options, shown};
+use crate::address::{HubOrigin, redirect};
+use crate::retry::AttemptError;
+use crate::{Error, HubOptions, shown};
 
 /// Maximum number of redirects of one request.
 const MOST_HOPS: usize = 10;
@@ -23,7 +23,7 @@ pub(crate) const LINKED_ETAG: &str = "x-linked-etag";
 
 /// Method of a request, with its redirect policy.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Ask {
+pub(crate) enum HubRequest {
     /// GET that stays at the hub; the body must arrive within this time.
     Listing(Duration),
     /// HEAD that stays at the hub. A redirect to another origin, or one that names the file's hash, is the
@@ -35,7 +35,7 @@ pub(crate) enum Ask {
 
 /// Response with complete headers.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct HubResponse {
     /// Status: 2xx, or a redirect if that is the response.
     pub status: StatusCode,
     /// Headers of the response.
@@ -43,10 +43,10 @@ pub(crate) struct Reply {
     /// Body, not read yet.
     pub body: Body,
     /// The origin that answered.
-    pub origin: Origin,
+    pub origin: HubOrigin,
 }
 
-impl Reply {
+impl HubResponse {
     /// Returns a header as text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -60,23 +60,23 @@ impl Reply {
 
 /// Connection to one hub.
 #[derive(Debug)]
-pub(crate) struct Http {
+pub(crate) struct HubHttp {
     agent: Agent,
-    hub: Origin,
+    hub: HubOrigin,
     token: Option<HeaderValue>,
     /// True once any response arrived: only then is a refused connection retried.
     reached: AtomicBool,
 }
 
-impl Http {
+impl HubHttp {
     pub(crate) fn new(
         endpoint: &str,
         token: Option<&str>,
         user_agent: &str,
-        options: &Options,
+        options: &HubOptions,
     ) -> Result<Self, Error> {
         let uri: Option<Uri> = endpoint.parse().ok();
-        let hub = uri.as_ref().and_then(Origin::of);
+        let hub = uri.as_ref().and_then(HubOrigin::of);
         let plain = uri.is_some_and(|uri| uri.query().is_none()) && !endpoint.contains('#');
         let hub = hub.filter(|_| plain).ok_or_else(|| Error::Endpoint(shown(endpoint)))?;
         let header = |token: &str| {
@@ -109,13 +109,18 @@ impl Http {
     }
 
     /// Sends a request and follows its redirects. The token is sent only to the hub's origin.
-    pub(crate) fn send(&self, address: &str, ask: Ask, what: &str) -> Result<Reply, Failure> {
+    pub(crate) fn send(
+        &self,
+        address: &str,
+        ask: HubRequest,
+        what: &str,
+    ) -> Result<HubResponse, AttemptError> {
         let mut uri: Uri = address.parse().map_err(|_| Error::Endpoint(shown(address)))?;
         for _ in 0..=MOST_HOPS {
-            let origin = Origin::of(&uri).ok_or_else(|| Error::Endpoint(shown(address)))?;
+            let origin = HubOrigin::of(&uri).ok_or_else(|| Error::Endpoint(shown(address)))?;
             let reply = self.once(&uri, &origin, ask, what)?;
             if !reply.status.is_redirection() {
-                return good(reply, what);
+                return require_success(reply, what);
             }
             let states = reply.headers.contains_key(LINKED_ETAG);
             let location = reply.headers.get("location").map(|value| value.to_str());
@@ -126,11 +131,11 @@ impl Http {
             };
             let status = reply.status.as_u16();
             let next = next.map_err(|why| reply.unusable(what, format!("{why} ({status})")))?;
-            let elsewhere = Origin::of(&next).is_none_or(|to| to != self.hub);
+            let elsewhere = HubOrigin::of(&next).is_none_or(|to| to != self.hub);
             match ask {
-                Ask::Head if elsewhere || states => return Ok(reply),
-                Ask::Listing(_) if elsewhere => {
-                    let to = Origin::of(&next).map(|to| to.to_string()).unwrap_or_default();
+                HubRequest::Head if elsewhere || states => return Ok(reply),
+                HubRequest::Listing(_) if elsewhere => {
+                    let to = HubOrigin::of(&next).map(|to| to.to_string()).unwrap_or_default();
                     let why =
                         format!("it redirects to `{to}`; if that is the hub, use its address");
                     return Err(reply.unusable(what, why).into());
@@ -142,29 +147,35 @@ impl Http {
         Err(Error::Answer { host: self.hub.to_string(), what: what.to_owned(), why }.into())
     }
 
-    fn once(&self, uri: &Uri, origin: &Origin, ask: Ask, what: &str) -> Result<Reply, Failure> {
+    fn once(
+        &self,
+        uri: &Uri,
+        origin: &HubOrigin,
+        ask: HubRequest,
+        what: &str,
+    ) -> Result<HubResponse, AttemptError> {
         let mut request = match ask {
-            Ask::Head => self.agent.head(uri),
-            Ask::Listing(_) | Ask::Bytes(..) => self.agent.get(uri),
+            HubRequest::Head => self.agent.head(uri),
+            HubRequest::Listing(_) | HubRequest::Bytes(..) => self.agent.get(uri),
         };
         if let Some(token) = self.token.as_ref().filter(|_| *origin == self.hub) {
             request = request.header("authorization", token.clone());
         }
-        if let Ask::Bytes(from @ 1.., _) = ask {
+        if let HubRequest::Bytes(from @ 1.., _) = ask {
             request = request.header("range", format!("bytes={from}-"));
         }
         let total = match ask {
-            Ask::Head => None,
-            Ask::Listing(total) | Ask::Bytes(_, total) => Some(total),
+            HubRequest::Head => None,
+            HubRequest::Listing(total) | HubRequest::Bytes(_, total) => Some(total),
         };
         let sent = request.config().timeout_recv_body(total).build().call();
         let (head, body) = sent.map_err(|error| self.failure(&error, origin, what))?.into_parts();
         self.reached.store(true, Ordering::Relaxed);
-        Ok(Reply { status: head.status, headers: head.headers, body, origin: origin.clone() })
+        Ok(HubResponse { status: head.status, headers: head.headers, body, origin: origin.clone() })
     }
 
     /// Classifies a failure as temporary or permanent.
-    fn failure(&self, error: &ureq::Error, origin: &Origin, what: &str) -> Failure {
+    fn failure(&self, error: &ureq::Error, origin: &HubOrigin, what: &str) -> AttemptError {
         let (host, what) = (origin.to_string(), what.to_owned());
         let unreachable = match error {
             ureq::Error::HostNotFound
@@ -181,14 +192,14 @@ impl Http {
         };
         let why = explain(error);
         if !may_pass {
-            return Failure::Stop(Error::Answer { host, what, why });
+            return AttemptError::Permanent(Error::Answer { host, what, why });
         }
         let error = Error::Connection { host, what, why };
         // A hub that was never reached has a wrong address, so retrying is useless.
         if unreachable && !self.reached.load(Ordering::Relaxed) {
-            return Failure::Stop(error);
+            return AttemptError::Permanent(error);
         }
-        Failure::again(error)
+        AttemptError::temporary(error)
     }
 }
 
@@ -211,7 +222,7 @@ pub(crate) fn explain(error: &ureq::Error) -> String {
 }
 
 /// Passes responses with a body; converts others to failures.
-fn good(reply: Reply, what: &str) -> Result<Reply, Failure> {
+fn require_success(reply: HubResponse, what: &str) -> Result<HubResponse, AttemptError> {
     let code = reply.status.as_u16();
     if reply.status.is_success() || code == 416 {
         let encoded = reply.header("content-encoding").unwrap_or("identity");
@@ -226,5 +237,5 @@ fn good(reply: Reply, what: &str) -> Result<Reply, Failure> {
         return Err(error.into());
     }
     let after = reply.header("retry-after").and_then(|value| value.trim().parse().ok());
-    Err(Failure::Again { error, after: after.map(Duration::from_secs), progress: false })
+    Err(AttemptError::Temporary { error, after: after.map(Duration::from_secs), progress: false })
 }

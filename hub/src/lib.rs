@@ -26,7 +26,7 @@ pub use client::{Client, Listing};
 pub use error::Error;
 pub use event::Event;
 pub use names::{check_file, check_revision, is_id};
-pub use options::Options;
+pub use options::HubOptions;
 
 /// Escapes control characters in text from a hub and shortens long text, so that it is safe to show.
 pub(crate) fn shown(text: &str) -> String {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::cache::Cache;
+use crate::cache::ModelCache;
 use crate::connection::Connection;
 use crate::event::Event;
 
@@ -16,32 +16,32 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Exclusive right to write a blob, released when dropped. The file stays, as in Python: a waiter may have
 /// opened it.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] Option<File>);
+pub(crate) struct BlobLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
 
 /// Takes the lock of an etag. Waits as long as another process makes progress with it.
 pub(crate) fn lock(
     connection: &Connection,
-    cache: &Cache,
+    cache: &ModelCache,
     etag: &str,
     what: &str,
-) -> Result<Lock, Error> {
+) -> Result<BlobLock, Error> {
     let path = cache.lock(etag);
     let (mut arrived, mut since, mut told) = (0, Instant::now(), false);
     loop {
         let file = open(&path)?;
         match file.try_lock() {
-            Ok(()) if is_named(&file, &path) => return Ok(Lock(Some(file))),
+            Ok(()) if is_named(&file, &path) => return Ok(BlobLock(Some(file))),
             // Another process removed the file between the two calls: lock the current one.
             Ok(()) => continue,
             Err(TryLockError::WouldBlock) => {}
             // A file system without locks: the final hash check detects concurrent writes.
-            Err(TryLockError::Error(_)) => return Ok(Lock(None)),
+            Err(TryLockError::Error(_)) => return Ok(BlobLock(None)),
         }
         if !told {
-            connection.tell(Event::Waiting { what });
+            connection.notify(Event::Waiting { what });
             told = true;
         }
-        let now = cache.arrived(etag);
+        let now = cache.partial_bytes(etag);
         if now != arrived {
             (arrived, since) = (now, Instant::now());
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Timeouts and limits; the defaults follow Python's `huggingface_hub`.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct HubOptions {
     /// Maximum wait for a name to resolve, for a connection, and for a request to be sent.
     pub connect: Duration,
     /// Maximum wait for the complete headers of a response.
@@ -29,7 +29,7 @@ pub struct Options {
     pub proxy_from_env: bool,
 }
 
-impl Default for Options {
+impl Default for HubOptions {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),

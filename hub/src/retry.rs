@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::event::Event;
-use crate::options::Options;
+use crate::options::HubOptions;
 
 /// Failure of one attempt.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum AttemptError {
     /// Permanent failure.
-    Stop(Error),
+    Permanent(Error),
     /// Temporary failure.
-    Again {
+    Temporary {
         /// The error if no attempt is left.
         error: Error,
         /// Wait that the hub requested.
@@ -23,37 +23,37 @@ pub(crate) enum Failure {
     },
 }
 
-impl Failure {
+impl AttemptError {
     /// Returns a failure that is retried after the usual wait.
-    pub(crate) fn again(error: Error) -> Self {
-        Self::Again { error, after: None, progress: false }
+    pub(crate) fn temporary(error: Error) -> Self {
+        Self::Temporary { error, after: None, progress: false }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for AttemptError {
     fn from(error: Error) -> Self {
-        Self::Stop(error)
+        Self::Permanent(error)
     }
 }
 
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for AttemptError {
     fn from(error: std::io::Error) -> Self {
-        Self::Stop(Error::Io(error))
+        Self::Permanent(Error::Io(error))
     }
 }
 
 /// Repeats an attempt until it succeeds, fails permanently, or has failed too often in a row.
 pub(crate) fn persist<T>(
-    options: &Options,
+    options: &HubOptions,
     tell: &dyn Fn(Event<'_>),
-    mut attempt: impl FnMut() -> Result<T, Failure>,
+    mut attempt: impl FnMut() -> Result<T, AttemptError>,
 ) -> Result<T, Error> {
     let mut failed = 0;
     loop {
         let (error, after, progress) = match attempt() {
             Ok(value) => return Ok(value),
-            Err(Failure::Stop(error)) => return Err(error),
-            Err(Failure::Again { error, after, progress }) => (error, after, progress),
+            Err(AttemptError::Permanent(error)) => return Err(error),
+            Err(AttemptError::Temporary { error, after, progress }) => (error, after, progress),
         };
         failed = if progress { 1 } else { failed + 1 };
         if failed >= options.tries {

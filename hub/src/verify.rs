@@ -10,14 +10,14 @@ use crate::Error;
 
 /// Kind of hash in an etag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hash {
+pub(crate) enum BlobHash {
     /// SHA-256 of the bytes: files in LFS or Xet storage.
     Sha256,
     /// SHA-1 of `blob LENGTH\0` and the bytes: files in git.
     GitBlob,
 }
 
-impl Hash {
+impl BlobHash {
     /// Detects the hash by its length; etags of other hubs may contain none.
     pub(crate) fn of(etag: &str) -> Option<Self> {
         let hex = etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -56,7 +56,7 @@ fn digest<D: Digest + io::Write>(mut digest: D, mut file: impl Read) -> io::Resu
 
 /// Compares a file with the hash in its etag. Returns false if the etag is no hash.
 pub(crate) fn verify(path: &Path, etag: &str, what: &str) -> Result<bool, Error> {
-    let Some(kind) = Hash::of(etag) else { return Ok(false) };
+    let Some(kind) = BlobHash::of(etag) else { return Ok(false) };
     let found = kind.file(path)?;
     if found == etag {
         return Ok(true);

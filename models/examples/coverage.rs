@@ -7,13 +7,13 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use onboard_models::coverage::Coverage;
-use onboard_models::open::{Options, open};
+use onboard_models::coverage::TensorCoverage;
+use onboard_models::open::{OpenOptions, open};
 use onboard_models::specs::Specs;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path: PathBuf = std::env::args_os().nth(1).ok_or("give a folder or a GGUF file")?.into();
-    let opened = open(&path, &mut Specs::builtin(), &Options::default())?;
+    let opened = open(&path, &mut Specs::builtin(), &OpenOptions::default())?;
     for warning in &opened.warnings {
         println!("warning: {}", warning.message);
     }
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let target = opened.target;
     println!("{}: spec {} ({})", target.name, target.spec.name, target.spec.path);
     if !target.is_gguf() {
-        let coverage = Coverage::of(&target.model, &target.checkpoint()?);
+        let coverage = TensorCoverage::of(&target.model, &target.checkpoint()?);
         println!("{}", coverage.summary());
         coverage.refuse(&target.dir)?;
     }

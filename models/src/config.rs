@@ -9,23 +9,23 @@ use registry::model::Model;
 use registry::scalar::Scalar;
 use sha2::{Digest as _, Sha256};
 
-use crate::error::{Error, Refusal};
+use crate::error::{Error, FindingSubject};
 use crate::folder::no_checkpoint;
 
 /// Parsed `config.json`.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct ConfigFile {
     parsed: registry::config::Config,
     bytes: Vec<u8>,
     /// SHA-256 of the original file, before any changes.
     sha256: String,
 }
 
-impl Config {
+impl ConfigFile {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let parsed = registry::config::Config::read(path)
-            .map_err(|finding| Refusal::Config.of(vec![finding]))?;
+            .map_err(|finding| FindingSubject::Config.of(vec![finding]))?;
         let bytes = registry::file::read(path, registry::file::CONFIG)?;
         Ok(Self { parsed, sha256: sha256(&bytes), bytes })
     }
@@ -41,7 +41,7 @@ impl Config {
     /// Parses a text that came from `place`.
     pub fn of_text(place: &str, text: &str) -> Result<Self, Error> {
         let parsed = registry::config::Config::parse(place, text)
-            .map_err(|finding| Refusal::Config.of(vec![finding]))?;
+            .map_err(|finding| FindingSubject::Config.of(vec![finding]))?;
         let bytes = text.as_bytes().to_vec();
         Ok(Self { parsed, sha256: sha256(&bytes), bytes })
     }

@@ -8,13 +8,13 @@ use checkpoints::Checkpoint;
 use registry::check::{check_weights, has_head, head_weights, pairs};
 use registry::diag::{Finding, Severity};
 use registry::model::Model;
-use registry::weight_map::Rule;
+use registry::weight_map::WeightRule;
 
-use crate::error::{Error, Refusal};
+use crate::error::{Error, FindingSubject};
 
 /// Pairing of a model's weights with a checkpoint's tensors.
 #[derive(Debug, Clone, serde::Serialize)]
-pub struct Coverage {
+pub struct TensorCoverage {
     /// Number of tensors in the checkpoint.
     pub tensors: usize,
     /// Number of tensors that weights are made of.
@@ -36,7 +36,7 @@ pub struct Coverage {
     pub foreign: Option<String>,
 }
 
-impl Coverage {
+impl TensorCoverage {
     /// Pairs the weights of a model with the tensors of a checkpoint, and checks its scales.
     pub fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
         let mut coverage = Self::of_headers(model, checkpoint);
@@ -58,7 +58,7 @@ impl Coverage {
             .chain(head_weights(model))
             .map(|w| w.name.as_str())
             .collect();
-        let called = |rule: &Rule, name: &str| {
+        let called = |rule: &WeightRule, name: &str| {
             rule.renamed(name).is_some_and(|name| own.contains(name.as_str()))
         };
         let asked =
@@ -127,6 +127,6 @@ impl Coverage {
             let known = Checkpoint::methods();
             return Err(Error::QuantMethod { folder, method, used, tensors, known });
         }
-        Err(Refusal::Coverage { folder, used, tensors }.of(self.findings.clone()))
+        Err(FindingSubject::Coverage { folder, used, tensors }.of(self.findings.clone()))
     }
 }

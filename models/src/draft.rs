@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use checkpoints::Checkpoint;
 use registry::diag::{Finding, Severity};
 
-use crate::config::Config;
-use crate::coverage::Coverage;
+use crate::config::ConfigFile;
+use crate::coverage::TensorCoverage;
 use crate::error::Error;
 use crate::spec_text::sections;
 use crate::specs::Specs;
@@ -19,7 +19,7 @@ use rename::Renames;
 
 /// Draft of a spec, with its open findings.
 #[derive(Debug)]
-pub struct Draft {
+pub struct SpecDraft {
     /// File of the draft.
     pub path: PathBuf,
     /// Name of the spec.
@@ -39,9 +39,9 @@ pub struct Draft {
 }
 
 /// Match of one known spec with a checkpoint.
-struct Candidate {
+struct SpecCandidate {
     name: String,
-    coverage: Option<Coverage>,
+    coverage: Option<TensorCoverage>,
     /// Tensors under other names that have the shape and role of a weight.
     renames: Renames,
     findings: usize,
@@ -51,11 +51,11 @@ struct Candidate {
     heirs: usize,
 }
 
-impl Candidate {
+impl SpecCandidate {
     fn of(
         name: String,
         specs: &Specs,
-        config: &Config,
+        config: &ConfigFile,
         checkpoint: &Checkpoint,
         extended: &[String],
     ) -> Self {
@@ -63,7 +63,7 @@ impl Candidate {
         let heirs = extended.iter().filter(|parent| **parent == name).count();
         let (coverage, renames, findings) = match specs.try_resolve(&name, config, &[]) {
             Ok((model, findings)) => {
-                let coverage = Coverage::of_headers(&model, checkpoint);
+                let coverage = TensorCoverage::of_headers(&model, checkpoint);
                 let renames = if coverage.gaps == 0 {
                     Renames::default()
                 } else {
@@ -93,7 +93,7 @@ impl Candidate {
         let used = self.coverage.as_ref().map_or(0, |coverage| coverage.used);
         (
             none,
-            Reverse(used + self.renames.credit()),
+            Reverse(used + self.renames.evidence()),
             gaps,
             self.findings,
             Reverse(self.heirs),
@@ -104,7 +104,7 @@ impl Candidate {
 
 /// Settings of [`draft`].
 #[derive(Debug, Clone, Copy)]
-pub struct Options<'a> {
+pub struct DraftOptions<'a> {
     /// Spec to extend, by name or by file; default: the nearest.
     pub like: Option<&'a Path>,
     /// Folder in which the caller will write the file, so that findings name the file.
@@ -114,20 +114,20 @@ pub struct Options<'a> {
 /// Drafts a spec that extends the nearest known one, and adds it to the specs.
 pub fn draft(
     specs: &mut Specs,
-    config: &Config,
+    config: &ConfigFile,
     checkpoint: &Checkpoint,
-    options: Options<'_>,
-) -> Result<Draft, Error> {
+    options: DraftOptions<'_>,
+) -> Result<SpecDraft, Error> {
     let names: Vec<String> = match options.like {
         Some(name) => vec![specs.named(name)?],
         None => specs.all().map(|spec| spec.name).collect(),
     };
     let extended: Vec<String> = specs.all().filter_map(|spec| spec.extends).collect();
-    let mut candidates: Vec<Candidate> = names
+    let mut candidates: Vec<SpecCandidate> = names
         .into_iter()
-        .map(|name| Candidate::of(name, specs, config, checkpoint, &extended))
+        .map(|name| SpecCandidate::of(name, specs, config, checkpoint, &extended))
         .collect();
-    candidates.sort_by_key(Candidate::distance);
+    candidates.sort_by_key(SpecCandidate::distance);
     let Some(best) = candidates.first() else { return Err(Error::NoBase) };
     let mut name = draft_name(config);
     // A similar model may have the type of the known one: a spec cannot extend itself.
@@ -140,7 +140,7 @@ pub fn draft(
     specs.add_text(&path, &body);
     let (used, findings) = match specs.try_resolve(&name, config, &[]) {
         Ok((model, mut findings)) => {
-            let coverage = Coverage::of(&model, checkpoint);
+            let coverage = TensorCoverage::of(&model, checkpoint);
             findings.extend(coverage.findings);
             (coverage.used, findings)
         }
@@ -150,11 +150,11 @@ pub fn draft(
     let base = best.name.clone();
     let others = candidates.iter().skip(1).filter(|other| other.coverage.is_some()).take(3);
     let others = others.map(|other| (other.name.clone(), other.explained())).collect();
-    Ok(Draft { path, name, base, others, used, tensors, findings, body })
+    Ok(SpecDraft { path, name, base, others, used, tensors, findings, body })
 }
 
 /// Returns the text of the spec.
-fn body(name: &str, config: &Config, best: &Candidate, specs: &Specs) -> String {
+fn body(name: &str, config: &ConfigFile, best: &SpecCandidate, specs: &Specs) -> String {
     let mut text = format!(
         "spec: 1\nname: {name}\nmatches: [{}]\nextends: {}\n",
         plain(&config.architecture()),
@@ -190,7 +190,7 @@ fn plain(word: &str) -> String {
 }
 
 /// Returns the config's `model_type` if it is a valid file name; else a name made from the class name.
-fn draft_name(config: &Config) -> String {
+fn draft_name(config: &ConfigFile) -> String {
     let word = config.text("model_type").unwrap_or_else(|| config.architecture());
     let word = plain(&word.replace('-', "_")).to_lowercase();
     if word.is_empty() || word.starts_with(|c: char| c.is_ascii_digit()) {
@@ -200,7 +200,7 @@ fn draft_name(config: &Config) -> String {
     }
 }
 
-impl Draft {
+impl SpecDraft {
     /// True if no finding prevents the model from running.
     pub fn is_whole(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::Warning)
@@ -238,8 +238,8 @@ impl Draft {
 mod tests {
     use super::*;
 
-    fn candidate(name: &str, used: usize, gaps: usize) -> Candidate {
-        let coverage = Coverage {
+    fn candidate(name: &str, used: usize, gaps: usize) -> SpecCandidate {
+        let coverage = TensorCoverage {
             tensors: 40,
             used,
             gaps,
@@ -249,7 +249,7 @@ mod tests {
             findings: Vec::new(),
             foreign: None,
         };
-        Candidate {
+        SpecCandidate {
             name: name.to_owned(),
             coverage: Some(coverage),
             renames: Renames::default(),
@@ -262,16 +262,16 @@ mod tests {
     #[test]
     fn the_one_that_explains_most_is_nearest() {
         let mut all = [candidate("passes over", 25, 10), candidate("explains", 31, 18)];
-        all.sort_by_key(Candidate::distance);
+        all.sort_by_key(SpecCandidate::distance);
         assert_eq!(all[0].name, "explains");
         // Renames that leave as many weights missing are no evidence; those that leave fewer are.
         for (lacking, nearest) in [(8, "plain"), (2, "renamed")] {
             let renames = Renames::made_up(8, lacking);
             let mut all = [
-                Candidate { renames, ..candidate("renamed", 30, 24) },
-                Candidate { heirs: 5, ..candidate("plain", 30, 8) },
+                SpecCandidate { renames, ..candidate("renamed", 30, 24) },
+                SpecCandidate { heirs: 5, ..candidate("plain", 30, 8) },
             ];
-            all.sort_by_key(Candidate::distance);
+            all.sort_by_key(SpecCandidate::distance);
             assert_eq!(all[0].name, nearest);
         }
     }

@@ -14,7 +14,7 @@ use crate::text::plural;
 pub enum Error {
     /// Mistakes in a spec or a config, or between a model and its weights.
     #[error("{refusal}{}", listed(findings))]
-    Refused { refusal: Refusal, findings: Vec<Finding> },
+    Refused { refusal: FindingSubject, findings: Vec<Finding> },
 
     /// Error of the operating system; `fs_err` adds the path.
     #[error(transparent)]
@@ -73,7 +73,7 @@ pub enum Error {
          if it is the whole checkpoint, call it model.safetensors",
         path.display()
     )]
-    NoPart { path: PathBuf },
+    NotIndexed { path: PathBuf },
 
     #[error("`{}` has no config.json: it holds {contents}", folder.display())]
     NoCheckpoint { folder: PathBuf, contents: String },
@@ -148,7 +148,7 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum FindingSubject {
     #[error("the config cannot be read")]
     Config,
 
@@ -174,7 +174,7 @@ pub enum Refusal {
     Dtypes,
 }
 
-impl Refusal {
+impl FindingSubject {
     /// Joins findings to their subject.
     pub(crate) fn of(self, findings: Vec<Finding>) -> Error {
         Error::Refused { refusal: self, findings }

@@ -6,7 +6,7 @@ use crate::error::Error;
 
 /// Folder of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Folder {
+pub struct CheckpointFolder {
     /// Path of the folder.
     pub dir: PathBuf,
     /// Last part of the folder's full path, as the name of the model.
@@ -20,13 +20,13 @@ pub fn is_gguf(path: &Path) -> bool {
 
 /// Returns the folder of a checkpoint, given by its path or by one of its safetensors files. Returns nothing
 /// if the path does not exist and may be the id of a model on a hub.
-pub fn folder(path: &Path) -> Result<Option<Folder>, Error> {
+pub fn folder(path: &Path) -> Result<Option<CheckpointFolder>, Error> {
     if path.is_dir() {
         let full = fs_err::canonicalize(path)?;
         let name = full
             .file_name()
             .map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
-        return Ok(Some(Folder { dir: path.to_owned(), name }));
+        return Ok(Some(CheckpointFolder { dir: path.to_owned(), name }));
     }
     let end = path.extension();
     if path.is_file() {
@@ -49,7 +49,7 @@ fn home_of(file: &Path) -> Result<&Path, Error> {
     }
     let single = file.file_name().is_some_and(|name| name == "model.safetensors");
     if !single && !folder.join("model.safetensors.index.json").is_file() {
-        return Err(Error::NoPart { path: path() });
+        return Err(Error::NotIndexed { path: path() });
     }
     Ok(folder)
 }

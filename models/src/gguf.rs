@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use formats::gguf::{File, Value};
+use formats::gguf::{GgufFile, MetadataValue};
 use registry::gguf::key_differences;
-use registry::gguf_choice::{Chosen, Refusal as Unexplained};
 use registry::gguf_head::of_file;
+use registry::gguf_match::{SpecMatch, SpecMismatch as Unexplained};
 use registry::model::Model;
 
-use crate::config::Config;
+use crate::config::ConfigFile;
 use crate::error::Error;
-use crate::opened::{Opened, Options, Remark};
+use crate::local_model::LocalModel;
+use crate::opened::{OpenOptions, OpenRemark, OpenedModel};
 use crate::specs::Specs;
-use crate::target::Target;
 
 /// Key with the `config.json` that a file was made from, so that it can be opened without other files.
 pub const CONFIG_KEY: &str = "onboard.config";
@@ -25,8 +25,12 @@ pub const SPEC_KEY: &str = "onboard.spec";
 pub const OVERRIDES_KEY: &str = "onboard.overrides";
 
 /// Opens a file as its source model: by a given config, by the config inside it, or by its keys.
-pub(crate) fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<Opened, Error> {
-    let file = File::open(path)?;
+pub(crate) fn open(
+    path: &Path,
+    specs: &mut Specs,
+    options: &OpenOptions,
+) -> Result<OpenedModel, Error> {
+    let file = GgufFile::open(path)?;
     let mut spec = options.spec.as_deref().map(|spec| specs.named(spec)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
     let made = options.model_config.is_none() && inside.is_none();
@@ -53,13 +57,13 @@ pub(crate) fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<
         return Err(Error::NoModel { path: path.to_owned(), contents });
     }
     let config = if let Some(config) = &options.model_config {
-        Config::read(&config_file(config))?
+        ConfigFile::read(&config_file(config))?
     } else if let Some(text) = inside {
-        Config::of_text(&format!("{}#{CONFIG_KEY}", path.display()), text)?
+        ConfigFile::of_text(&format!("{}#{CONFIG_KEY}", path.display()), text)?
     } else {
         let chosen = from_keys(&file, path, specs, spec.as_deref())?;
         spec = Some(chosen.spec);
-        Config::of_text(&path.display().to_string(), &chosen.config.json())?
+        ConfigFile::of_text(&path.display().to_string(), &chosen.config.json())?
     };
     let spec = match spec {
         Some(spec) => spec,
@@ -77,9 +81,9 @@ pub(crate) fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<
     let as_told =
         options.set.is_empty() && options.spec.is_none() && options.model_config.is_none();
     if inside.is_some() && own_config {
-        match held_to_keys(&file, path, &model) {
+        match check_keys(&file, path, &model) {
             // The user's overrides are accepted, with a warning about llama.cpp's behaviour.
-            Err(error) if !as_told => remarks.push(Remark::Contradicted(error)),
+            Err(error) if !as_told => remarks.push(OpenRemark::Contradicted(error)),
             held => held?,
         }
     }
@@ -89,13 +93,13 @@ pub(crate) fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let (dir, spec) = (path.to_owned(), specs.id(&spec));
-    let target = Target { dir, name, model: Arc::new(model), spec, config };
-    Ok(Opened { target, warnings, remarks })
+    let target = LocalModel { dir, name, model: Arc::new(model), spec, config };
+    Ok(OpenedModel { target, warnings, remarks })
 }
 
 /// Describes a file that holds no model's weights, if it declares so. `foreign` is true if no config
 /// describes its names.
-fn no_model(file: &File, foreign: bool) -> Option<String> {
+fn no_model(file: &GgufFile, foreign: bool) -> Option<String> {
     Some(match file.metadata().str("general.type").ok().flatten() {
         Some("adapter") => "an adapter (LoRA): open the model it was trained on".to_owned(),
         Some("mmproj") => {
@@ -118,19 +122,19 @@ const CHANGING: [&str; 3] =
     ["rope.scaling.factor", "rope.scaling.attn_factor", "rope.scale_linear"];
 
 /// Lists those of the keys that a file has and its model does not.
-fn unused(file: &File, path: &Path, model: &Model) -> Vec<Remark> {
+fn unused(file: &GgufFile, path: &Path, model: &Model) -> Vec<OpenRemark> {
     let Some(gguf) = &model.gguf else { return Vec::new() };
     let keys = CHANGING.map(|key| format!("{}.{key}", gguf.arch));
     let unused = |key: &String| {
         let used = gguf.metadata.iter().any(|(known, _)| known == key);
-        !used && !matches!(file.metadata().get(key), None | Some(Value::F32(1.0)))
+        !used && !matches!(file.metadata().get(key), None | Some(MetadataValue::F32(1.0)))
     };
-    let remark = |key| Remark::UnusedKey { path: path.to_owned(), key };
+    let remark = |key| OpenRemark::UnusedKey { path: path.to_owned(), key };
     keys.into_iter().filter(unused).map(remark).collect()
 }
 
 /// Returns an error if the keys that other programs read contradict the config inside the file.
-fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<(), Error> {
+fn check_keys(file: &GgufFile, path: &Path, model: &Model) -> Result<(), Error> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
     let own = || checkpoints::own_names(model).arch;
     let own = model.gguf.as_ref().map_or_else(own, |gguf| gguf.arch.clone());
@@ -138,21 +142,26 @@ fn held_to_keys(file: &File, path: &Path, model: &Model) -> Result<(), Error> {
     if arch != own {
         return Err(Error::Architecture { path, found: arch.to_owned(), expected: own, key, spec });
     }
-    let told = formats::gguf::evidence(file, arch);
-    let Some((gguf, _)) = of_file(model, &told) else { return Ok(()) };
-    let differences = key_differences(&gguf, &told);
+    let header = formats::gguf::evidence(file, arch);
+    let Some((gguf, _)) = of_file(model, &header) else { return Ok(()) };
+    let differences = key_differences(&gguf, &header);
     if differences.is_empty() { Ok(()) } else { Err(Error::Keys { path, key, spec, differences }) }
 }
 
 /// True if a file has the `nextn` head that its config counts.
-fn has_head(file: &File, model: &Model) -> Result<bool, Error> {
+fn has_head(file: &GgufFile, model: &Model) -> Result<bool, Error> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(false) };
     let found = of_file(model, &formats::gguf::evidence(file, arch));
     Ok(found.is_some_and(|(_, weights)| weights.len() > model.graph.weights.len()))
 }
 
 /// Returns the spec and config that explain a file made by another program.
-fn from_keys(file: &File, path: &Path, specs: &Specs, only: Option<&str>) -> Result<Chosen, Error> {
+fn from_keys(
+    file: &GgufFile,
+    path: &Path,
+    specs: &Specs,
+    only: Option<&str>,
+) -> Result<SpecMatch, Error> {
     let key = "general.architecture";
     let found = file.metadata().str(key)?;
     let arch = found.ok_or_else(|| Error::NoKey { path: path.to_owned(), key })?;

@@ -1,9 +1,9 @@
 //! Opens checkpoints and GGUF files as resolved models.
 //!
 //! * [`specs::Specs`] holds the built-in specs and those of folders, and finds the one that matches a
-//!   [`config::Config`];
-//! * [`open::open`] opens a folder, a safetensors file or a GGUF file as a [`target::Target`];
-//! * [`coverage::Coverage`] pairs the weights of a model with the tensors of a checkpoint;
+//!   [`config::ConfigFile`];
+//! * [`open::open`] opens a folder, a safetensors file or a GGUF file as a [`local_model::LocalModel`];
+//! * [`coverage::TensorCoverage`] pairs the weights of a model with the tensors of a checkpoint;
 //! * [`draft::draft`] drafts a spec for an architecture that no spec matches.
 //!
 //! Warnings are returned as values, and an [`Error`] holds the findings that caused it. A folder of the
@@ -12,14 +12,14 @@
 //! ```no_run
 //! use std::path::Path;
 //!
-//! use onboard_models::coverage::Coverage;
-//! use onboard_models::open::{Options, open};
+//! use onboard_models::coverage::TensorCoverage;
+//! use onboard_models::open::{OpenOptions, open};
 //! use onboard_models::specs::Specs;
 //!
 //! # fn main() -> Result<(), onboard_models::Error> {
 //! let mut specs = Specs::builtin();
-//! let target = open(Path::new("checkpoints/mine"), &mut specs, &Options::default())?.target;
-//! let coverage = Coverage::of(&target.model, &target.checkpoint()?);
+//! let target = open(Path::new("checkpoints/mine"), &mut specs, &OpenOptions::default())?.target;
+//! let coverage = TensorCoverage::of(&target.model, &target.checkpoint()?);
 //! println!("{}: {}", target.spec.name, coverage.summary());
 //! # Ok(())
 //! # }
@@ -31,12 +31,12 @@ pub mod draft;
 mod error;
 mod folder;
 pub mod gguf;
+pub mod local_model;
 pub mod open;
 mod opened;
 pub mod spec_text;
 pub mod specs;
-pub mod target;
 mod text;
 
-pub use error::{Error, Refusal};
-pub use folder::{Folder, folder, is_gguf};
+pub use error::{Error, FindingSubject};
+pub use folder::{CheckpointFolder, folder, is_gguf};

@@ -7,24 +7,24 @@ use checkpoints::Checkpoint;
 use checkpoints::weights::flows;
 use registry::model::Model;
 
-use crate::config::Config;
+use crate::config::ConfigFile;
 use crate::error::Error;
-use crate::folder::{Folder, folder, is_gguf};
+use crate::folder::{CheckpointFolder, folder, is_gguf};
 use crate::gguf;
-pub use crate::opened::{Opened, Options, Remark};
+use crate::local_model::LocalModel;
+pub use crate::opened::{OpenOptions, OpenRemark, OpenedModel};
 use crate::specs::Specs;
-use crate::target::Target;
 
 /// Opens a folder, a safetensors file or a GGUF file with the chosen spec, or with the one that matches its
 /// architecture.
-pub fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<Opened, Error> {
+pub fn open(path: &Path, specs: &mut Specs, options: &OpenOptions) -> Result<OpenedModel, Error> {
     if is_gguf(path) {
         return gguf::open(path, specs, options);
     }
     let Some(found) = folder(path)? else {
         return Err(Error::NoFolder { path: path.to_owned() });
     };
-    let config = Config::of_folder(&found.dir)?;
+    let config = ConfigFile::of_folder(&found.dir)?;
     let spec = match &options.spec {
         Some(spec) => specs.named(spec)?,
         None => specs.matching(&config)?.ok_or_else(|| Error::NoSpec {
@@ -38,34 +38,34 @@ pub fn open(path: &Path, specs: &mut Specs, options: &Options) -> Result<Opened,
 
 /// Resolves a spec with the config of a folder, and corrects the tie of the output matrix by the weights.
 pub fn resolve(
-    folder: &Folder,
-    mut config: Config,
+    folder: &CheckpointFolder,
+    mut config: ConfigFile,
     specs: &Specs,
     spec: &str,
     set: &[String],
-) -> Result<Opened, Error> {
-    let Folder { dir, name } = folder.clone();
+) -> Result<OpenedModel, Error> {
+    let CheckpointFolder { dir, name } = folder.clone();
     let (mut model, mut warnings) = specs.resolve(spec, &config, set)?;
     let mut remarks = Vec::new();
     let tied = config.flag("tie_word_embeddings") != Some(false);
-    if let Some((weight, owner)) = apart(&model, &dir).filter(|_| tied) {
-        remarks.push(Remark::Untied { weight, owner });
+    if let Some((weight, owner)) = untied_weight(&model, &dir).filter(|_| tied) {
+        remarks.push(OpenRemark::Untied { weight, owner });
         // Files written from this config must not be tied.
         config = config.with_flag("tie_word_embeddings", false)?;
         let set: Vec<String> = set.iter().cloned().chain(["dims.tied=false".to_owned()]).collect();
         (model, warnings) = specs.resolve(spec, &config, &set)?;
     }
     // The outer config may declare an output matrix, and the inner one none.
-    if !tied && config.ties_inside() && !stored(&model, &dir) {
+    if !tied && config.ties_inside() && !has_all_weights(&model, &dir) {
         config = config.with_flag("tie_word_embeddings", true)?;
         (model, warnings) = specs.resolve(spec, &config, set)?;
     }
-    let target = Target { dir, name, model: Arc::new(model), spec: specs.id(spec), config };
-    Ok(Opened { target, warnings, remarks })
+    let target = LocalModel { dir, name, model: Arc::new(model), spec: specs.id(spec), config };
+    Ok(OpenedModel { target, warnings, remarks })
 }
 
 /// True if the checkpoint contains every weight of the model.
-fn stored(model: &Model, dir: &Path) -> bool {
+fn has_all_weights(model: &Model, dir: &Path) -> bool {
     // Unreadable data is reported by the code that needs it.
     let Ok(checkpoint) = Checkpoint::open(dir) else { return true };
     flows(&checkpoint, &model.graph.weights, &model.rules).is_ok()
@@ -73,7 +73,7 @@ fn stored(model: &Model, dir: &Path) -> bool {
 
 /// Finds a weight that the config ties to another and that the checkpoint stores with different values. The
 /// reference then does not tie it. Large weights are compared in samples.
-fn apart(model: &Model, dir: &Path) -> Option<(String, String)> {
+fn untied_weight(model: &Model, dir: &Path) -> Option<(String, String)> {
     const PARTS: usize = 64;
     const PART: usize = 4096;
     if !model.dims.contains_key("tied") || model.graph.tied.is_empty() {

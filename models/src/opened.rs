@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use registry::diag::Finding;
 
 use crate::error::Error;
-use crate::target::Target;
+use crate::local_model::LocalModel;
 
 /// Settings of [`open`](crate::open::open).
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct OpenOptions {
     /// Spec to use whatever architecture it matches: a file, or the name of a known one.
     pub spec: Option<PathBuf>,
     /// Overrides of the spec: `states.conv.dtype=bf16`.
@@ -21,18 +21,18 @@ pub struct Options {
 
 /// Opened model with what the caller should show of it.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedModel {
     /// The model.
-    pub target: Target,
+    pub target: LocalModel,
     /// Warnings of the spec.
     pub warnings: Vec<Finding>,
     /// Remarks on the files.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<OpenRemark>,
 }
 
 /// Remark on a model's files, which does not prevent their use.
 #[derive(Debug)]
-pub enum Remark {
+pub enum OpenRemark {
     /// The config ties a weight to another, but the checkpoint stores both with different values.
     Untied {
         /// The weight that the config ties.
@@ -51,7 +51,7 @@ pub enum Remark {
     Contradicted(Error),
 }
 
-impl fmt::Display for Remark {
+impl fmt::Display for OpenRemark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Untied { weight, owner } => write!(

@@ -2,7 +2,7 @@
 
 /// Top-level key of a file, with its lines and the comment above it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Section<'t> {
+pub struct SpecSection<'t> {
     /// Name of the key.
     pub key: &'t str,
     /// Comment lines, then the lines of the key.
@@ -11,8 +11,8 @@ pub struct Section<'t> {
 
 /// Returns the sections of a file in order. Comments that no key follows directly belong to the file, and
 /// are left out.
-pub fn sections(text: &str) -> Vec<Section<'_>> {
-    let mut all: Vec<Section<'_>> = Vec::new();
+pub fn sections(text: &str) -> Vec<SpecSection<'_>> {
+    let mut all: Vec<SpecSection<'_>> = Vec::new();
     let mut above: Vec<&str> = Vec::new();
     for line in text.lines() {
         match line.chars().next() {
@@ -28,7 +28,7 @@ pub fn sections(text: &str) -> Vec<Section<'_>> {
                 let key = line.split(':').next().unwrap_or(line).trim();
                 let mut lines = std::mem::take(&mut above);
                 lines.push(line);
-                all.push(Section { key, lines });
+                all.push(SpecSection { key, lines });
             }
         }
     }

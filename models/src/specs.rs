@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use registry::alias::{Alias, Unlike, alias};
+use registry::alias::{Alias, AliasMismatch, alias};
 use registry::diag::Finding;
-use registry::gguf::Evidence;
-use registry::gguf_choice::{Chosen, Families, Refusal as Unexplained};
+use registry::gguf::FileMetadata;
+use registry::gguf_match::{FileSpecs, SpecMatch, SpecMismatch as Unexplained};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -15,12 +15,12 @@ use registry::resolve::resolve;
 use registry::spec::{Dim, DimSource};
 use sha2::{Digest as _, Sha256};
 
-use crate::config::Config;
-use crate::error::{Error, Refusal};
+use crate::config::ConfigFile;
+use crate::error::{Error, FindingSubject};
 
 /// Names of a spec, and the architectures that it matches.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct SpecEntry {
     /// Name of the spec.
     pub name: String,
     /// Values of `architectures[0]` that it matches.
@@ -62,16 +62,16 @@ impl Specs {
 
     /// Adds the specs of a folder. They take precedence over those of the same name that are here already.
     pub fn add_folder(&mut self, folder: &Path) -> Result<(), Error> {
-        let refuse = |findings| Refusal::Folder { folder: folder.to_owned() }.of(findings);
+        let refuse = |findings| FindingSubject::Folder { folder: folder.to_owned() }.of(findings);
         self.own.extend(self.library.add_dir(folder).map_err(refuse)?);
         Ok(())
     }
 
     /// Returns every spec by name, without faulty ones, which `check` reports.
-    pub fn all(&self) -> impl Iterator<Item = Known> {
+    pub fn all(&self) -> impl Iterator<Item = SpecEntry> {
         self.library.names().filter_map(|name| {
             let spec = self.library.load(name, &[]).ok()?;
-            Some(Known {
+            Some(SpecEntry {
                 name: name.to_owned(),
                 matches: spec.matches.iter().map(|word| word.name.clone()).collect(),
                 inside: spec.inside.iter().map(|word| word.name.clone()).collect(),
@@ -82,7 +82,7 @@ impl Specs {
     }
 
     /// Returns the spec that most others extend.
-    pub fn plainest(&self) -> String {
+    pub fn most_extended(&self) -> String {
         let parents: Vec<String> = self.all().filter_map(|spec| spec.extends).collect();
         let heirs = |name: &String| parents.iter().filter(|parent| *parent == name).count();
         parents.iter().max_by_key(|name| (heirs(name), Reverse(*name))).cloned().unwrap_or_default()
@@ -94,7 +94,7 @@ impl Specs {
     }
 
     /// Returns the spec that matches a config's architecture.
-    pub fn matching(&self, config: &Config) -> Result<Option<String>, Error> {
+    pub fn matching(&self, config: &ConfigFile) -> Result<Option<String>, Error> {
         let mut found = self.library.find(config.parsed());
         let kind = config.text("model_type");
         // A config without a class still names its model type, which may be the name of a spec.
@@ -132,10 +132,10 @@ impl Specs {
     pub fn alias(
         &self,
         model: &Model,
-        config: &Config,
+        config: &ConfigFile,
         architectures: &BTreeSet<&str>,
         tensors: &BTreeSet<String>,
-    ) -> Result<Alias, Vec<Unlike>> {
+    ) -> Result<Alias, Vec<AliasMismatch>> {
         alias(model, config.parsed(), &self.library, &self.ops, architectures, tensors)
     }
 
@@ -147,7 +147,7 @@ impl Specs {
         let word = &*word.to_string_lossy();
         match self.library.load(word, &[]) {
             Ok(_) => Ok(word.to_owned()),
-            Err(findings) => Err(Refusal::Name { spec: word.to_owned() }.of(findings)),
+            Err(findings) => Err(FindingSubject::Name { spec: word.to_owned() }.of(findings)),
         }
     }
 
@@ -183,12 +183,13 @@ impl Specs {
     pub fn resolve(
         &self,
         spec: &str,
-        config: &Config,
+        config: &ConfigFile,
         set: &[String],
     ) -> Result<(Model, Vec<Finding>), Error> {
         self.try_resolve(spec, config, set).map_err(|findings| {
             let config = config.parsed().path().to_owned();
-            Refusal::Model { spec: spec.to_owned(), config, count: findings.len() }.of(findings)
+            FindingSubject::Model { spec: spec.to_owned(), config, count: findings.len() }
+                .of(findings)
         })
     }
 
@@ -196,7 +197,7 @@ impl Specs {
     pub fn try_resolve(
         &self,
         spec: &str,
-        config: &Config,
+        config: &ConfigFile,
         set: &[String],
     ) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
         let spec = self.library.load(spec, set)?;
@@ -209,9 +210,9 @@ impl Specs {
         &self,
         arch: &str,
         only: Option<&str>,
-        told: &Evidence,
-    ) -> Result<Chosen, Vec<Unexplained>> {
-        Families::new(&self.library).choose(&self.ops, arch, only, told)
+        header: &FileMetadata,
+    ) -> Result<SpecMatch, Vec<Unexplained>> {
+        FileSpecs::new(&self.library).choose(&self.ops, arch, only, header)
     }
 
     /// Returns an error for a spec whose mistakes no config can fix.
@@ -228,7 +229,7 @@ impl Specs {
 
     /// Counts the dims of a spec whose config keys are all missing. A distant relative resolves with
     /// defaults for settings that the model does not have.
-    pub fn absent_keys(&self, spec: &str, config: &Config) -> usize {
+    pub fn absent_keys(&self, spec: &str, config: &ConfigFile) -> usize {
         let Ok(spec) = self.library.load(spec, &[]) else { return usize::MAX };
         let absent = |dim: &&Dim| {
             let mut keys = dim.sources.iter().filter_map(|source| match source {
@@ -243,5 +244,5 @@ impl Specs {
 }
 
 fn unusable(spec: String, findings: Vec<Finding>) -> Error {
-    Refusal::Spec { spec, count: findings.len() }.of(findings)
+    FindingSubject::Spec { spec, count: findings.len() }.of(findings)
 }

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use onboard_models::coverage::Coverage;
+use onboard_models::coverage::TensorCoverage;
 use onboard_models::draft::{self, draft};
-use onboard_models::open::{Options, Remark, open};
+use onboard_models::open::{OpenOptions, OpenRemark, open};
 use onboard_models::specs::Specs;
-use onboard_models::{Error, Refusal, folder};
+use onboard_models::{Error, FindingSubject, folder};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
@@ -25,17 +25,17 @@ fn changed(name: &str, from: &str, to: &str) -> tempfile::TempDir {
     copy
 }
 
-fn refused(path: &Path, options: &Options) -> Error {
+fn refused(path: &Path, options: &OpenOptions) -> Error {
     open(path, &mut Specs::builtin(), options).expect_err("it cannot be opened")
 }
 
 #[test]
 fn a_folder_is_explained_completely() {
-    let opened = open(&fixture("llama"), &mut Specs::builtin(), &Options::default()).unwrap();
+    let opened = open(&fixture("llama"), &mut Specs::builtin(), &OpenOptions::default()).unwrap();
     assert!(opened.warnings.is_empty() && opened.remarks.is_empty());
     let target = opened.target;
     assert_eq!(target.name, "llama");
-    let coverage = Coverage::of(&target.model, &target.checkpoint().unwrap());
+    let coverage = TensorCoverage::of(&target.model, &target.checkpoint().unwrap());
     assert!(coverage.is_whole(), "{}", coverage.summary());
     coverage.refuse(&target.dir).unwrap();
 }
@@ -46,7 +46,7 @@ fn a_path_that_is_not_there_may_be_an_id() {
     let missing = Path::new("missing.gguf");
     assert!(matches!(folder(missing), Err(Error::NoFile { path }) if path == missing));
     assert!(matches!(
-        refused(Path::new("owner/name"), &Options::default()),
+        refused(Path::new("owner/name"), &OpenOptions::default()),
         Error::NoFolder { .. }
     ));
 }
@@ -54,51 +54,57 @@ fn a_path_that_is_not_there_may_be_an_id() {
 #[test]
 fn weights_decide_over_a_declared_tie() {
     let copy = changed("llama", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
-    let opened = open(copy.path(), &mut Specs::builtin(), &Options::default()).unwrap();
-    assert!(matches!(&opened.remarks[..], [Remark::Untied { .. }]), "{:?}", opened.remarks);
+    let opened = open(copy.path(), &mut Specs::builtin(), &OpenOptions::default()).unwrap();
+    assert!(matches!(&opened.remarks[..], [OpenRemark::Untied { .. }]), "{:?}", opened.remarks);
     assert_eq!(opened.target.config.flag("tie_word_embeddings"), Some(false));
     let target = opened.target;
-    assert!(Coverage::of(&target.model, &target.checkpoint().unwrap()).is_whole());
+    assert!(TensorCoverage::of(&target.model, &target.checkpoint().unwrap()).is_whole());
 }
 
 #[test]
 fn an_unknown_architecture_is_drafted_from_the_nearest_spec() {
     let copy = changed("llama", "LlamaForCausalLM", "UnknownForCausalLM");
-    let error = refused(copy.path(), &Options::default());
+    let error = refused(copy.path(), &OpenOptions::default());
     assert!(error.to_string().contains("no spec matches the architecture `UnknownForCausalLM`"));
     let Error::NoSpec { place, .. } = error else { panic!("{error}") };
     assert_eq!(place, copy.path());
 
     let mut specs = Specs::builtin();
-    let config = onboard_models::config::Config::of_folder(copy.path()).unwrap();
+    let config = onboard_models::config::ConfigFile::of_folder(copy.path()).unwrap();
     let checkpoint = checkpoints::Checkpoint::open(copy.path()).unwrap();
-    let options = draft::Options { like: None, out: Path::new("drafts") };
+    let options = draft::DraftOptions { like: None, out: Path::new("drafts") };
     let made = draft(&mut specs, &config, &checkpoint, options).unwrap();
     assert!(made.is_whole(), "{:?}", made.findings);
     assert_eq!((made.used, made.path.parent()), (made.tensors, Some(Path::new("drafts"))));
     assert!(made.body.contains("matches: [UnknownForCausalLM]"), "{}", made.body);
     // The draft is a spec from now on.
     let spec = Some(made.name.into());
-    open(copy.path(), &mut specs, &Options { spec, ..Options::default() }).unwrap();
+    open(copy.path(), &mut specs, &OpenOptions { spec, ..OpenOptions::default() }).unwrap();
 }
 
 #[test]
 fn errors_carry_their_findings() {
-    let known = |spec: &str| Options { spec: Some(spec.into()), ..Options::default() };
+    let known = |spec: &str| OpenOptions { spec: Some(spec.into()), ..OpenOptions::default() };
     let error = refused(&fixture("llama"), &known("nothing_of_this_name"));
-    assert!(matches!(&error, Error::Refused { refusal: Refusal::Name { .. }, .. }), "{error}");
-    let set = Options { set: vec!["dims.nothing=1".to_owned()], ..Options::default() };
+    assert!(
+        matches!(&error, Error::Refused { refusal: FindingSubject::Name { .. }, .. }),
+        "{error}"
+    );
+    let set = OpenOptions { set: vec!["dims.nothing=1".to_owned()], ..OpenOptions::default() };
     match refused(&fixture("llama"), &set) {
-        Error::Refused { refusal: Refusal::Model { count, .. }, findings } => {
+        Error::Refused { refusal: FindingSubject::Model { count, .. }, findings } => {
             assert_eq!(findings.len(), count);
         }
         other => panic!("{other}"),
     }
     let copy = changed("llama", "\"vocab_size\": 369", "\"vocab_size\": 368");
-    let target = open(copy.path(), &mut Specs::builtin(), &Options::default()).unwrap().target;
-    let coverage = Coverage::of(&target.model, &target.checkpoint().unwrap());
+    let target = open(copy.path(), &mut Specs::builtin(), &OpenOptions::default()).unwrap().target;
+    let coverage = TensorCoverage::of(&target.model, &target.checkpoint().unwrap());
     let error = coverage.refuse(&target.dir).unwrap_err();
-    assert!(matches!(&error, Error::Refused { refusal: Refusal::Coverage { .. }, .. }), "{error}");
+    assert!(
+        matches!(&error, Error::Refused { refusal: FindingSubject::Coverage { .. }, .. }),
+        "{error}"
+    );
     // The text names every finding, for callers that print errors alone.
     assert!(error.to_string().lines().count() > coverage.gaps.min(1), "{error}");
 }

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::{NativeEngine, Source};
+use engine::{ModelSource, NativeEngine};
 use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
 use registry::diag::Finding;
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let spec = library.load(name, &[]).map_err(failed)?;
     let (model, _) = resolve(&spec, &config, &OpSet::builtin()).map_err(failed)?;
 
-    let source = Source { model: Arc::new(model), dir: &dir };
+    let source = ModelSource { model: Arc::new(model), dir: &dir };
     let report = check(&NativeEngine::new(), &source, &dump, &CheckOptions::default())?;
     println!("{}", onboard_parity::report::text(&report));
     Ok(())

@@ -8,7 +8,7 @@ use crate::gate::dtype_name;
 
 /// Description of one edit.
 #[derive(Debug, Clone, Serialize)]
-pub struct Described {
+pub struct EditSummary {
     /// Edit in the terms of specs.
     pub edit: String,
     /// Call in the spec, layer, or number of nodes.
@@ -21,10 +21,10 @@ pub struct Described {
 #[derive(Debug, Clone, Serialize)]
 pub struct Cause {
     /// Edits, simplest first.
-    pub edits: Vec<Described>,
+    pub edits: Vec<EditSummary>,
     /// Additional edits, if one alone does not explain everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub with: Vec<Described>,
+    pub with: Vec<EditSummary>,
     /// Share of the difference that the edit explains, 1 at most.
     pub restored: f64,
     /// Root mean square of the remaining difference, in the unit of [`Diagnosis::before`].

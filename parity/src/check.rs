@@ -4,22 +4,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use checkpoints::Checkpoint;
-use engine::{Engine, Rounds, Session, Shows, Source};
+use engine::{Engine, InputRounding, ModelSource, Session, SessionFeatures};
 use registry::dtype::Dtype;
 use registry::graph::Node;
 use registry::model::Model;
 use registry::scalar::Scalar;
 
-use crate::compare::{Comparison, Side, structure};
-use crate::dump::{self, Dump, Prompt, Truth};
-use crate::eight;
+use crate::compare::{Comparison, ReferenceResults, structure};
+use crate::dump::{self, Dump, Prompt, TrustedPhase};
 pub use crate::error::Error;
-use crate::fed::Fed;
-use crate::fit::Strengths;
+use crate::fit::MeasureRatios;
 use crate::gate::{Gate, Mode, Subject, Verdict};
-use crate::order::Order;
+use crate::kv_fp8;
+use crate::nextn_session::NextnSession;
+use crate::order::ExecutionOrder;
 use crate::report::{Report, RunReport};
-use crate::route::{Router, RouterRow, Steer, routers};
+use crate::route::{Router, RouterRow, RoutingProbe, routers};
 use crate::rule;
 use crate::schedules::{self, Baseline, ScheduleRow};
 
@@ -36,64 +36,68 @@ use greedy::{generated, greedy};
 use pool::pool;
 use prompt::compare_prompt;
 pub(crate) use subject::producer;
-use subject::{about, identify, not_finite, unseen};
+use subject::{about, identify, not_exposed, not_finite};
 pub(crate) use summary::summarize;
-use summary::{coverage, witness};
+use summary::{coverage, downgrade_explained};
 
 /// Compares an engine's runs of a model with a dump. If the reference rounded keys and values to 8 bits,
 /// the engine does so too. Otherwise 8-bit states are not an error of the engine: the model is compared
 /// without them, and their effect is reported in rows of its own.
 pub fn check(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<Report, Error> {
     let (source, followed) = prepared(source, dump, options)?;
     let dump = followed.as_ref().unwrap_or(dump);
-    if dump.manifest.eight().is_some() {
-        return as_is(engine, &source, dump, options);
+    if dump.manifest.kv_fp8().is_some() {
+        return compare_unchanged(engine, &source, dump, options);
     }
     let source = &source;
     // The state dtypes of an engine that builds its own graph cannot be changed.
-    let widened = engine.runs_specs().then(|| eight::widened(&source.model)).flatten();
+    let widened = engine.runs_specs().then(|| kv_fp8::widened(&source.model)).flatten();
     let Some((model, part)) = widened else {
-        return as_is(engine, source, dump, options);
+        return compare_unchanged(engine, source, dump, options);
     };
-    let mut report =
-        as_is(engine, &Source { model: Arc::new(model), dir: source.dir }, dump, options)?;
+    let mut report = compare_unchanged(
+        engine,
+        &ModelSource { model: Arc::new(model), dir: source.dir },
+        dump,
+        options,
+    )?;
     let narrow = CheckOptions { local: false, schedules: false, ..options.clone() };
-    let found = as_is(engine, source, dump, &narrow)?;
-    report.runs.extend(eight::effects(found.runs, part));
+    let found = compare_unchanged(engine, source, dump, &narrow)?;
+    report.runs.extend(kv_fp8::effects(found.runs, part));
     Ok(report)
 }
 
 /// Adapts a model to the computation and state dtypes of a dump's reference. Also returns an adapted dump,
 /// if its trusted parts change.
 pub(crate) fn prepared<'a>(
-    source: &Source<'a>,
+    source: &ModelSource<'a>,
     dump: &Dump,
     options: &CheckOptions,
-) -> Result<(Source<'a>, Option<Dump>), Error> {
-    let mut source = Source { model: Arc::clone(&source.model), dir: source.dir };
+) -> Result<(ModelSource<'a>, Option<Dump>), Error> {
+    let mut source = ModelSource { model: Arc::clone(&source.model), dir: source.dir };
     let mut followed = None;
-    if dump.manifest.audit.truth == Truth::Prefill && source.model.own_steps {
+    if dump.manifest.audit.truth == TrustedPhase::Prefill && source.model.own_steps {
         let mut believed = Dump::open(&dump.dir)?;
-        believed.manifest = believed.manifest.believed();
+        believed.manifest = believed.manifest.with_trusted_decode();
         followed = Some(believed);
     }
     let manifest = &followed.as_ref().unwrap_or(dump).manifest;
-    if manifest.audit.truth == Truth::Prefill {
+    if manifest.audit.truth == TrustedPhase::Prefill {
         // An untrusted phase of the reference is not imitated in its own rounding.
         let graph = &mut Arc::make_mut(&mut source.model).graph;
         let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
         flags.for_each(|flag| *flag = Scalar::Bool(false));
     }
-    if let Some(scales) = manifest.eight()
+    if let Some(scales) = manifest.kv_fp8()
         && !options.own_caches
     {
         let checkpoint = Checkpoint::open(source.dir)?;
-        eight::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
+        kv_fp8::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
     }
     Ok((source, followed))
 }
@@ -111,9 +115,9 @@ fn measured(report: &Report) -> Option<f64> {
 }
 
 /// Compares a model without changes.
-fn as_is(
+fn compare_unchanged(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<Report, Error> {
@@ -134,16 +138,16 @@ fn as_is(
     }
     let recorded: BTreeSet<&str> =
         dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
-    let order = Order::of(&model.graph, |tap| recorded.contains(tap));
+    let order = ExecutionOrder::of(&model.graph, |tap| recorded.contains(tap));
     let routers = routers(&model.graph);
     let prompts = &dump.manifest.prompts;
-    let load = |dtype| -> Result<Vec<Side>, dump::Error> {
-        prompts.iter().map(|p| Side::load(dump, dtype, p, &order)).collect()
+    let load = |dtype| -> Result<Vec<ReferenceResults>, dump::Error> {
+        prompts.iter().map(|p| ReferenceResults::load(dump, dtype, p, &order)).collect()
     };
     let base = load(Dtype::F32)?;
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
     // Rounded rows, keys or values: the reference has rounding thresholds between their codes.
-    let coded = rounds != Rounds::None || dump.manifest.eight().is_some();
+    let coded = rounds != InputRounding::None || dump.manifest.kv_fp8().is_some();
     let options = &CheckOptions { rounds: Some(rounds), ..options.clone() };
     let mut report = Report {
         subject: about(engine, source, dump, hashes),
@@ -157,7 +161,7 @@ fn as_is(
             "the dump has no taps: only log-probabilities and states were compared".to_owned(),
         );
     }
-    if let Some(scales) = dump.manifest.eight() {
+    if let Some(scales) = dump.manifest.kv_fp8() {
         let kept = model.graph.states.iter().any(|state| state.eight == Some(scales));
         report.notes.push(format!(
             "the reference rounded keys and values to {} with the checkpoint's scales: {}",
@@ -165,14 +169,14 @@ fn as_is(
             if kept { "so they are kept in that here" } else { "they are not kept so here" }
         ));
     }
-    if coded && dump.manifest.audit.truth == Truth::Prefill {
+    if coded && dump.manifest.audit.truth == TrustedPhase::Prefill {
         report.notes.push(
             "numbers at the border of two steps of 8 bits may be rounded to either: each row is compared with the \
              nearer of the reference's own two runs"
                 .to_owned(),
         );
     }
-    if dump.manifest.audit.truth == Truth::Prefill {
+    if dump.manifest.audit.truth == TrustedPhase::Prefill {
         report.notes.push(
             "decode: the reference's own steps are not compared, for they do not agree with its prefill; ours are \
              compared with its prefill"
@@ -187,11 +191,11 @@ fn as_is(
     for dtype in dtypes {
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
         let own = if dtype == Dtype::F32 { &base } else { &loaded };
-        let mut session = Fed::new(engine.open(source, &options.engine(dtype))?);
-        let shows = session.shows();
-        let seen = order.seen(shows, session.partial());
-        report.note(unseen(engine.name(), shows, &order, &seen));
-        let (mut gates, uncovered) = if shows == Shows::default() {
+        let mut session = NextnSession::new(engine.open(source, &options.engine(dtype))?);
+        let shows = session.features();
+        let seen = order.exposed(shows, session.shown_parts());
+        report.note(not_exposed(engine.name(), shows, &order, &seen));
+        let (mut gates, uncovered) = if shows == SessionFeatures::default() {
             structure(model, &seen, dump, &tensors)
         } else {
             // Hidden taps are neither missing nor extra.
@@ -235,8 +239,8 @@ fn as_is(
         run.coverage = coverage(model, &seen, dump, &run);
         let f32_agrees =
             report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
-        report.note(witness(model, &mut run, f32_agrees));
-        run.strengths = Strengths::of(&run, f32_agrees);
+        report.note(downgrade_explained(model, &mut run, f32_agrees));
+        run.strengths = MeasureRatios::of(&run, f32_agrees);
         report.runs.push(run);
         if options.schedules && shows.steps {
             let noise = measured(&report);
@@ -266,7 +270,7 @@ pub(crate) fn hidden(
 /// Compares the `nextn` head as a model of its own, if the dump has one.
 fn head(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
     report: &mut Report,
@@ -293,7 +297,7 @@ fn head(
         )));
         return Ok(());
     }
-    let found = check(engine, &Source { model, dir: source.dir }, &dump, options)?;
+    let found = check(engine, &ModelSource { model, dir: source.dir }, &dump, options)?;
     report.runs.extend(found.runs.into_iter().map(|run| RunReport { part: Some("nextn"), ..run }));
     let rows = found.schedules.into_iter();
     report
@@ -312,7 +316,7 @@ fn longest(prompts: &[Prompt]) -> Option<&Prompt> {
 /// Runs only the schedules of a model, comparing the engine with itself.
 pub fn check_schedules(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     prompts: &[Prompt],
     options: &CheckOptions,
 ) -> Result<Vec<schedules::ScheduleRow>, Error> {
@@ -333,10 +337,10 @@ struct Agreement<'a> {
 }
 
 impl Agreement<'_> {
-    fn steer(&mut self, mode: Mode, place: String) -> Steer<'_> {
+    fn steer(&mut self, mode: Mode, place: String) -> RoutingProbe<'_> {
         let [cumulative, local] = &mut self.rows;
         let row = if mode == Mode::Local { local } else { cumulative };
-        Steer::new(self.routers, self.dtype, place, row)
+        RoutingProbe::new(self.routers, self.dtype, place, row)
     }
 }
 

@@ -11,45 +11,45 @@ use std::collections::BTreeMap;
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use crate::dump::{self, Dump, Logprobs, Phase, Prompt, Spread, Tensor, Truth};
+use crate::dump::{self, Dump, DumpTensor, EnsembleSpread, Logprobs, Phase, Prompt, TrustedPhase};
 use crate::flips;
 use crate::gate::{Gate, Mode, Subject};
-use crate::measure::Op;
+use crate::measure::OpChain;
 use crate::metrics::log_softmax;
-use crate::order::{self, Order};
-use crate::run::{Reference, Trace};
+use crate::order::{self, ExecutionOrder};
+use crate::run::{ReferenceTaps, Trace};
 
 pub(crate) use structure::structure;
 
 /// Reference data of one prompt in one dtype.
 #[derive(Debug, Default)]
-pub(crate) struct Side {
+pub(crate) struct ReferenceResults {
     /// Log-probabilities, by phase.
     pub(crate) logprobs: BTreeMap<Phase, Logprobs>,
     /// Log-probabilities of decode itself, if those of prefill replace them.
     pub(crate) stepped: Option<Logprobs>,
     /// Taps that the graph also has.
-    pub(crate) taps: Reference,
+    pub(crate) taps: ReferenceTaps,
     /// States by phase, layer and part.
-    pub(crate) states: BTreeMap<(Phase, usize, String), Tensor>,
+    pub(crate) states: BTreeMap<(Phase, usize, String), DumpTensor>,
     /// Distance of the ensemble from the f32 run.
-    pub(crate) spread: Option<Spread>,
+    pub(crate) spread: Option<EnsembleSpread>,
 }
 
 /// Name of the logits among the taps.
 pub(crate) const LOGITS: &str = "logits";
 
-impl Side {
+impl ReferenceResults {
     /// Reads the reference data. If only the reference's prefill is trusted, its rows replace those of
     /// decode.
     pub(crate) fn load(
         dump: &Dump,
         run: Dtype,
         prompt: &Prompt,
-        order: &Order,
+        order: &ExecutionOrder,
     ) -> Result<Self, dump::Error> {
         let mut side = Self { spread: dump.spread(run, prompt)?, ..Self::default() };
-        let substitute = dump.manifest.audit.truth == Truth::Prefill;
+        let substitute = dump.manifest.audit.truth == TrustedPhase::Prefill;
         for phase in Phase::ALL {
             if let Some(rows) = dump.logprobs(run, prompt, phase)? {
                 side.logprobs.insert(phase, rows);
@@ -120,7 +120,7 @@ fn tail_rows(rows: &Logprobs, count: usize) -> Logprobs {
 }
 
 /// Returns the last rows.
-fn tail_tensor(tensor: &Tensor, count: usize) -> Tensor {
+fn tail_tensor(tensor: &DumpTensor, count: usize) -> DumpTensor {
     let width: usize = tensor.shape.iter().skip(1).product();
     let mut shape = tensor.shape.clone();
     let all = shape.first().copied().unwrap_or(0);
@@ -129,20 +129,20 @@ fn tail_tensor(tensor: &Tensor, count: usize) -> Tensor {
         *rows = all - from;
     }
     let data = tensor.data.get(from * width..).unwrap_or_default().to_vec();
-    Tensor { dtype: tensor.dtype, shape, data }
+    DumpTensor { dtype: tensor.dtype, shape, data }
 }
 
 /// One prompt of one run, with its reference.
 pub(crate) struct Comparison<'a> {
     pub(crate) model: &'a Model,
-    pub(crate) order: &'a Order,
+    pub(crate) order: &'a ExecutionOrder,
     pub(crate) dump: &'a Dump,
     pub(crate) dtype: Dtype,
     pub(crate) prompt: &'a Prompt,
     /// Reference in this dtype.
-    pub(crate) own: &'a Side,
+    pub(crate) own: &'a ReferenceResults,
     /// Reference in f32.
-    pub(crate) base: &'a Side,
+    pub(crate) base: &'a ReferenceResults,
     /// Largest allowed `|Δlogprob|` of an f32 run, if given; by default the ensemble determines it.
     pub(crate) logprob: Option<f64>,
     /// True if the reference rounds rows to few bits: each of its own runs is then equally valid.
@@ -152,13 +152,13 @@ pub(crate) struct Comparison<'a> {
 }
 
 /// The engine's and the reference's values; none if their shapes differ.
-pub(crate) type Sides = Option<(Vec<f32>, Vec<f32>)>;
+pub(crate) type ValuePair = Option<(Vec<f32>, Vec<f32>)>;
 
 /// Subject, with a label that distinguishes comparisons of the same subject.
-pub(crate) type Compared = (Subject, Option<&'static str>);
+pub(crate) type ComparisonKey = (Subject, Option<&'static str>);
 
 /// Rows of one tap or state, from both sides.
-struct Rows<'a> {
+struct PairedRows<'a> {
     ours: Vec<f32>,
     own: Cow<'a, [f32]>,
     base: Option<Cow<'a, [f32]>>,
@@ -201,14 +201,14 @@ impl Comparison<'_> {
                 moved.iter_mut().filter_map(|pairs| Some(pairs.next()?.1.ok()?.ours)).collect();
             let (gate, mut rows) = self.comparable(gate, rows)?;
             if self.rounds && self.dtype == Dtype::F32 {
-                rows.ours = flips::settled(&rows.ours, &rows.own, rows.count);
+                rows.ours = flips::settle_flips(&rows.ours, &rows.own, rows.count);
             }
             let span = self.order.span(gate.place);
             if span >= order::FAR {
                 let why = "too many ops lie between recorded values and this one";
                 return Err(Box::new(gate.skipped(why)));
             }
-            let op = Op { dtype: self.dtype, exact: rows.kept != Dtype::F32, span };
+            let op = OpChain { dtype: self.dtype, exact: rows.kept != Dtype::F32, span };
             let mut gate = gate.local(op, &rows.ours, &rows.own, &others, &rows.steps);
             gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
             Ok(gate)
@@ -224,7 +224,7 @@ impl Comparison<'_> {
         phase: Phase,
         mode: Mode,
         trace: &Trace,
-    ) -> Vec<(Compared, Sides)> {
+    ) -> Vec<(ComparisonKey, ValuePair)> {
         let mut all = Vec::new();
         let vocab = self.dump.manifest.vocab;
         if mode == Mode::Cumulative
@@ -259,8 +259,8 @@ impl Comparison<'_> {
     fn comparable<'r>(
         &self,
         gate: Gate,
-        rows: Result<Rows<'r>, String>,
-    ) -> Result<(Gate, Rows<'r>), Box<Gate>> {
+        rows: Result<PairedRows<'r>, String>,
+    ) -> Result<(Gate, PairedRows<'r>), Box<Gate>> {
         match rows {
             Err(finding) => Err(Box::new(gate.failed(finding))),
             Ok(rows) if rows.own.iter().any(|x| !x.is_finite()) => {
@@ -272,7 +272,7 @@ impl Comparison<'_> {
 
     /// True if the reference's own decode steps are compared, and not its prefill in their place.
     pub(crate) fn is_followed(&self) -> bool {
-        self.dump.manifest.audit.truth == Truth::Decode
+        self.dump.manifest.audit.truth == TrustedPhase::Decode
     }
 
     fn pairs(
@@ -280,7 +280,7 @@ impl Comparison<'_> {
         phase: Phase,
         mode: Mode,
         trace: &Trace,
-    ) -> Vec<(Gate, Result<Rows<'_>, String>)> {
+    ) -> Vec<(Gate, Result<PairedRows<'_>, String>)> {
         if !self.prompt.tapped(phase) {
             return Vec::new();
         }

@@ -5,13 +5,13 @@
 //! measures are the usual ones for quantization: divergence in nats with its quantiles, the share of
 //! unchanged most likely tokens, and the change of the perplexity of the prompts.
 
-use engine::{Engine, NoProbe, Options, Source};
+use engine::{Engine, ModelSource, NoProbe, SessionOptions};
 use registry::dtype::Dtype;
 use serde::Serialize;
 
 use crate::check::Error;
 use crate::dump::{Dump, Logprobs, Phase};
-use crate::metrics::{Row, log_softmax, row_error};
+use crate::metrics::{ReferenceRow, log_softmax, row_error};
 use crate::rule::roundoff;
 use crate::run;
 
@@ -62,7 +62,7 @@ impl Quantiles {
 }
 
 /// f32 run that converted weights are compared with.
-pub trait Reference {
+pub trait ReferenceLogprobs {
     /// Returns the tokens of each prompt.
     fn prompts(&self) -> Vec<&[u32]>;
 
@@ -70,7 +70,7 @@ pub trait Reference {
     fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error>;
 }
 
-impl Reference for Dump {
+impl ReferenceLogprobs for Dump {
     fn prompts(&self) -> Vec<&[u32]> {
         self.manifest.prompts.iter().map(|prompt| &prompt.tokens[..]).collect()
     }
@@ -85,9 +85,9 @@ impl Reference for Dump {
 /// Measures the cost of the weights of `source` against a reference.
 pub fn cost(
     engine: &dyn Engine,
-    source: &Source<'_>,
-    reference: &dyn Reference,
-    options: &Options,
+    source: &ModelSource<'_>,
+    reference: &dyn ReferenceLogprobs,
+    options: &SessionOptions,
 ) -> Result<Cost, Error> {
     let mut session = engine.open(source, options)?;
     let vocab = source.model.vocab;
@@ -95,7 +95,8 @@ pub fn cost(
     let (mut largest, mut ours_nats, mut their_nats, mut scored) = (0.0_f64, 0.0, 0.0, 0_usize);
     for (n, tokens) in reference.prompts().into_iter().enumerate() {
         let slot = session.open_slot();
-        let logits = run::one(session.as_mut(), slot, tokens, engine::Want::All, &mut NoProbe);
+        let logits =
+            run::feed_chunk(session.as_mut(), slot, tokens, engine::OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         let logits = logits?.data;
         let Some((positions, rows)) = reference.logprobs(n)? else { continue };
@@ -104,7 +105,8 @@ pub fn cost(
             let Some(row) = logits.get(position * vocab..(position + 1) * vocab) else { continue };
             log_softmax(row, &mut own);
             let theirs = rows.row(n);
-            let error = row_error(Row { ids: None, values: &own }, theirs, &mut Vec::new());
+            let error =
+                row_error(ReferenceRow { ids: None, values: &own }, theirs, &mut Vec::new());
             // Rounding can make a divergence of zero slightly negative.
             kl.push(error.kl.max(0.0));
             same += usize::from(error.agrees);
@@ -137,7 +139,7 @@ pub fn cost(
 
 /// Returns the cost of a constant prediction: the mean divergence of the reference from the mean of its own
 /// distributions. Returns none if a dump stores only a part of each distribution.
-pub fn uninformed(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
+pub fn constant_prediction_cost(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
     // The mean of sum(p ln(p / mean)) is the mean of sum(p ln p) less sum(mean ln mean).
     let (mut sums, mut own, mut count) = (Vec::new(), 0.0, 0_usize);
     for prompt in &dump.manifest.prompts {

@@ -8,22 +8,22 @@
 mod case;
 mod fit;
 mod foreign;
-mod scene;
+mod phase_trial;
 mod score;
 mod search;
 mod suspects;
 
 use std::time::Duration;
 
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 
 use crate::check::{self, CheckOptions};
 use crate::dump::Dump;
 use crate::report::Report;
 
-pub use crate::cause::{Cause, Described, Diagnosis, NOT_IN_BOOK};
+pub use crate::cause::{Cause, Diagnosis, EditSummary, NOT_IN_BOOK};
 
-pub use foreign::{Observed, explain, noise, observe};
+pub use foreign::{ObservedPrompt, explain, noise, observe};
 
 /// Limits of a search.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ impl Default for DiagnoseOptions {
 pub fn explain_check(
     other: &dyn Engine,
     native: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     report: &Report,
     options: &DiagnoseOptions,
@@ -63,7 +63,7 @@ pub fn explain_check(
 /// run differs, or only slots and schedules do, which no edit of a spec explains.
 pub fn diagnose(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     report: &Report,
     options: &DiagnoseOptions,

@@ -61,7 +61,7 @@ pub struct DiffOptions {
 
 /// Difference of two dumps.
 #[derive(Debug, Serialize)]
-pub struct Difference {
+pub struct DumpDiff {
     /// `onboard-diff/1`.
     pub schema: &'static str,
     /// The worst verdict of all runs.
@@ -144,7 +144,7 @@ pub struct GreedyDiff {
 }
 
 /// Compares two dumps.
-pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<Difference, Error> {
+pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<DumpDiff, Error> {
     let (ours, theirs) = (&a.manifest, &b.manifest);
     if ours.vocab != theirs.vocab {
         return Err(Error::Vocab { a: ours.vocab, b: theirs.vocab });
@@ -195,7 +195,7 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<Difference, Err
     let failed = !unlike.is_empty()
         || runs.iter().any(|run| run.rows.iter().any(|rows| rows.verdict == Verdict::Fail));
     let verdict = if failed { Verdict::Fail } else { Verdict::Pass };
-    Ok(Difference { schema: "onboard-diff/1", verdict, runs, notes })
+    Ok(DumpDiff { schema: "onboard-diff/1", verdict, runs, notes })
 }
 
 /// Lists facts of the manifests that differ.
@@ -258,7 +258,7 @@ fn run(
             let taps_spread = spread.as_ref().map(|spread| &spread.taps);
             let first = x.positions(Phase::Prefill).len() - x.positions(phase).len();
             let spread = spread.as_ref().and_then(|s| s.logprobs.get(first..));
-            let limits = Limits { dtype, steady, bound, spread };
+            let limits = LimitSources { dtype, steady, bound, spread };
             found.rows.push(rows(x, phase, &ours, &theirs, &limits));
             if x.tapped(phase) && y.tapped(phase) {
                 taps(&mut found.parts, (a, x), (b, y), dtype, phase, taps_spread)?;
@@ -303,7 +303,7 @@ fn steady<'d>(
 }
 
 /// Sources of the limit of a row.
-struct Limits<'a> {
+struct LimitSources<'a> {
     dtype: Dtype,
     steady: [Option<f64>; 2],
     bound: Option<f64>,
@@ -311,7 +311,7 @@ struct Limits<'a> {
     spread: Option<&'a [f32]>,
 }
 
-impl Limits<'_> {
+impl LimitSources<'_> {
     /// Returns the limits of rows whose log-probabilities have an rms of `scale`.
     fn of(&self, rows: usize, scale: f64) -> Vec<f64> {
         if let Some(bound) = self.bound {
@@ -335,7 +335,7 @@ fn rows(
     phase: Phase,
     ours: &Logprobs,
     theirs: &Logprobs,
-    limits: &Limits<'_>,
+    limits: &LimitSources<'_>,
 ) -> RowsDiff {
     let scale = deviation(&ours.values);
     let errors: Vec<_> = (0..ours.rows)
@@ -370,12 +370,12 @@ fn deviation(values: &[f32]) -> f64 {
     (finite().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt()
 }
 
-type Side<'a> = (&'a Dump, &'a Prompt);
+type DumpPrompt<'a> = (&'a Dump, &'a Prompt);
 
 fn taps(
     parts: &mut Vec<PartDiff>,
-    (a, x): Side<'_>,
-    (b, y): Side<'_>,
+    (a, x): DumpPrompt<'_>,
+    (b, y): DumpPrompt<'_>,
     dtype: Dtype,
     phase: Phase,
     spreads: Option<&BTreeMap<String, Vec<f32>>>,
@@ -396,8 +396,8 @@ fn taps(
 
 fn states(
     parts: &mut Vec<PartDiff>,
-    (a, x): Side<'_>,
-    (b, y): Side<'_>,
+    (a, x): DumpPrompt<'_>,
+    (b, y): DumpPrompt<'_>,
     dtype: Dtype,
     phase: Phase,
 ) -> Result<(), dump::Error> {
@@ -418,8 +418,8 @@ fn part(
     dtype: Dtype,
     phase: Phase,
     name: String,
-    a: &dump::Tensor,
-    b: &dump::Tensor,
+    a: &dump::DumpTensor,
+    b: &dump::DumpTensor,
     spread: f32,
 ) -> PartDiff {
     let limit = rule::schedule(dtype, 1.0, Some(f64::from(spread)));
@@ -468,7 +468,7 @@ impl RunDiff {
 
     /// Returns the sides whose decode differs from their own prefill by more than rounding explains; 0 for
     /// A.
-    pub fn unsteady(&self) -> BTreeMap<usize, f64> {
+    pub fn unstable_sides(&self) -> BTreeMap<usize, f64> {
         let limit = self.rows.iter().map(|rows| rows.limit).fold(f64::INFINITY, f64::min);
         let sides = self.steady.iter().enumerate();
         sides.filter_map(|(n, own)| Some((n, own.filter(|own| *own > limit)?))).collect()

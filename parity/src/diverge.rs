@@ -5,15 +5,15 @@ use registry::model::Model;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject};
 use crate::hints;
-use crate::order::{LAST, Moment};
+use crate::order::{ExecutionPoint, LAST};
 use crate::report::Divergence;
 
 /// Returns the moment at which the fault of a failed gate occurs.
-fn moment(gate: &Gate) -> Moment {
+fn moment(gate: &Gate) -> ExecutionPoint {
     let place = if gate.subject == Subject::Logprobs { LAST } else { gate.place };
     // Positions of a prefill are computed together: only the node order of the graph separates them.
     let step = if gate.phase == Phase::Decode { gate.step.unwrap_or(0) } else { 0 };
-    Moment { phase: gate.phase, step, place }
+    ExecutionPoint { phase: gate.phase, step, place }
 }
 
 /// Finds the first failed gate of one mode in order of execution.

@@ -5,7 +5,7 @@
 //! widened on demand.
 
 mod manifest;
-mod store;
+mod tensor_file;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use sha2::{Digest as _, Sha256};
 use crate::metrics;
 
 pub use manifest::{
-    Audit, Caches, Manifest, Members, ModelId, Patch, Phase, Prompt, PromptError, StateInfo,
-    TapInfo, Truth, VERSION, check_prompts,
+    Audit, EnsembleMembers, KvRounding, Manifest, ModelId, Phase, Prompt, PromptError,
+    ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION, check_prompts,
 };
-use store::Store;
+use tensor_file::TensorFile;
 
 /// Error in reading a dump.
 #[derive(Debug, thiserror::Error)]
@@ -94,15 +94,15 @@ pub struct Dump {
     pub manifest: Manifest,
     /// Notes on contents that this version ignores.
     pub notes: Vec<String>,
-    store: Store,
+    store: TensorFile,
 }
 
 /// Router choices of the reference in one phase, by module.
-pub type Choices = BTreeMap<String, Tensor>;
+pub type RouterChoices = BTreeMap<String, DumpTensor>;
 
 /// Tensor of a dump, widened to f32.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tensor {
+pub struct DumpTensor {
     /// Stored dtype.
     pub dtype: Dtype,
     /// Shape; for taps the first axis is the token.
@@ -129,7 +129,7 @@ pub struct Logprobs {
 
 /// Distance of the reference's ensemble from its f32 run: the largest over the members, by row.
 #[derive(Debug, Clone, Default)]
-pub struct Spread {
+pub struct EnsembleSpread {
     /// Root mean square of `Δlogprob`, in nats.
     pub logprobs: Vec<f32>,
     /// Divergence from the f32 run, in nats.
@@ -142,9 +142,9 @@ pub struct Spread {
 
 impl Logprobs {
     /// Returns one row.
-    pub fn row(&self, row: usize) -> crate::metrics::Row<'_> {
+    pub fn row(&self, row: usize) -> crate::metrics::ReferenceRow<'_> {
         let range = row * self.width..(row + 1) * self.width;
-        crate::metrics::Row {
+        crate::metrics::ReferenceRow {
             ids: self.ids.as_ref().map(|ids| &ids[range.clone()]),
             values: &self.values[range],
         }
@@ -179,7 +179,7 @@ impl Dump {
         let manifest: Manifest = serde_json::from_slice(&text)
             .map_err(|error| Error::Json { path: path.clone(), why: plain(&error.to_string()) })?;
         manifest.check().map_err(|message| Error::Manifest { path, message: plain(&message) })?;
-        let store = Store::open(&dir.join("reference.safetensors"))?;
+        let store = TensorFile::open(&dir.join("reference.safetensors"))?;
         let mut dump = Self { dir: dir.to_owned(), manifest, notes: Vec::new(), store };
         dump.check()?;
         Ok(dump)
@@ -260,12 +260,12 @@ impl Dump {
         run: Dtype,
         prompt: &Prompt,
         phase: Phase,
-    ) -> Result<Option<Tensor>, Error> {
+    ) -> Result<Option<DumpTensor>, Error> {
         self.optional(&format!("{run}/{}/{phase}/logits", prompt.name))
     }
 
     /// Reads the distance of a dtype's ensemble from the f32 run, in each row of a prompt's prefill.
-    pub fn spread(&self, run: Dtype, prompt: &Prompt) -> Result<Option<Spread>, Error> {
+    pub fn spread(&self, run: Dtype, prompt: &Prompt) -> Result<Option<EnsembleSpread>, Error> {
         let name = |leaf: &str| format!("{run}/{}/spread/{leaf}", prompt.name);
         let Some(mut logits) = self.optional(&name("logits"))? else { return Ok(None) };
         let ran = self.manifest.members.get(run.name()).is_some_and(|all| !all.ran.is_empty());
@@ -293,7 +293,7 @@ impl Dump {
             .iter()
             .flat_map(|state| state.parts.iter().map(|part| (state.layer, part.clone())));
         let states = parts.zip(states).filter(|(_, spread)| *spread >= 0.0).collect();
-        Ok(Some(Spread { logprobs: logits.data, kl, taps, states }))
+        Ok(Some(EnsembleSpread { logprobs: logits.data, kl, taps, states }))
     }
 
     /// Returns a module's output, if it was recorded.
@@ -303,7 +303,7 @@ impl Dump {
         prompt: &Prompt,
         phase: Phase,
         tap: &str,
-    ) -> Result<Option<Tensor>, Error> {
+    ) -> Result<Option<DumpTensor>, Error> {
         self.optional(&self.tap_name(run, prompt, phase, tap))
     }
 
@@ -325,21 +325,26 @@ impl Dump {
         phase: Phase,
         layer: usize,
         part: &str,
-    ) -> Result<Option<Tensor>, Error> {
+    ) -> Result<Option<DumpTensor>, Error> {
         self.optional(&state_name(run, prompt, phase, layer, part))
     }
 
     /// Returns the choices of routers, by the module of their experts. The phase `greedy` selects those of
     /// greedy tokens.
-    pub fn choices(&self, run: Dtype, prompt: &Prompt, phase: &str) -> Result<Choices, Error> {
-        let mut all = Choices::new();
+    pub fn choices(
+        &self,
+        run: Dtype,
+        prompt: &Prompt,
+        phase: &str,
+    ) -> Result<RouterChoices, Error> {
+        let mut all = RouterChoices::new();
         for module in &self.manifest.routers {
             let name = format!("{run}/{}/{phase}/chosen/{module}", prompt.name);
             let Some(shape) = self.store.shape(&name) else { continue };
             // Integers below 2^24 are exact in f32.
             let ids = self.store.read_ids(&name, 1 << 24)?;
             let (shape, data) = (shape.to_vec(), ids.iter().map(|id| *id as f32).collect());
-            all.insert(module.clone(), Tensor { dtype: Dtype::F32, shape, data });
+            all.insert(module.clone(), DumpTensor { dtype: Dtype::F32, shape, data });
         }
         Ok(all)
     }
@@ -358,7 +363,7 @@ impl Dump {
         if dir.join("manifest.json").is_file() { Self::open(&dir).map(Some) } else { Ok(None) }
     }
 
-    fn optional(&self, name: &str) -> Result<Option<Tensor>, Error> {
+    fn optional(&self, name: &str) -> Result<Option<DumpTensor>, Error> {
         if self.store.shape(name).is_none() { Ok(None) } else { self.store.read(name).map(Some) }
     }
 

@@ -20,12 +20,12 @@ use registry::ops::OpSet;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
-pub(crate) use arguments::matters;
+pub(crate) use arguments::is_editable;
 pub use knobs::Knob;
 pub(crate) use same::same;
 pub(crate) use scope::Suspects;
 pub(crate) use tables::stretch;
-pub(crate) use windows::attends;
+pub(crate) use windows::has_window;
 
 /// Change of a resolved model.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,11 +7,11 @@
 //! `docs/evals.md` describes the formats.
 
 mod answers;
+mod comparison;
 mod diff;
 mod inputs;
 mod items;
 mod logprobs;
-mod outcome;
 mod pair;
 mod read;
 mod run;
@@ -22,12 +22,12 @@ pub mod stats;
 mod summary;
 mod tree;
 
+pub use comparison::{EvalComparison, EvalVerdict, Example, LogprobDistances, ResultFile};
 pub use diff::{DiffError, diff};
-pub use items::{Asked, Error as TaskError, Item, Question, items};
+pub use items::{Error as TaskError, EvalItem, PromptInput, Question, items};
 pub use logprobs::{Noise, unit};
-pub use outcome::{Example, LogprobFacts, Outcome, Side, Verdict};
 pub use read::{Error, ReadOptions, read};
-pub use run::{Run, Scored, Text, TextError, Trouble, head, run};
-pub use sample::{Format, Results, Sample};
+pub use run::{ScoredItem, ScoringError, ScoringOptions, TextCodec, TextCodecError, head, run};
+pub use sample::{ResultFormat, Results, Sample};
 pub use show::{json, text};
-pub use summary::{Line, summary};
+pub use summary::{MetricSummary, summary};

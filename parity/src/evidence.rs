@@ -12,29 +12,32 @@ mod identity;
 mod judge;
 mod locate;
 mod native;
-mod served;
+mod server_schedules;
 mod text_only;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use endpoints::{Ask, Cache, Endpoint, Facts, Generated, Row, Scored, Scores};
-use engine::{Engine, Source};
+use endpoints::{
+    Endpoint, Generation, LogprobRow, LogprobSupport, PrefixCache, PromptRequest, PromptScores,
+    ServerFacts,
+};
+use engine::{Engine, ModelSource};
 use registry::dtype::Dtype;
 
 use crate::check::{Error as CheckError, summarize};
-use crate::diagnose::Observed;
+use crate::diagnose::ObservedPrompt;
 use crate::dump::{Dump, Phase};
 use crate::gate::{Gate, Verdict};
-use crate::report::{About, GreedyRow, Hashes, Report, Uncovered};
+use crate::report::{FileHashes, GreedyRow, Report, ReportSubject, Uncovered};
 use crate::rule;
 
-use cases::{Case, cases};
+use cases::{ServerPrompt, cases};
 use judge::Judge;
-use native::Native;
+use native::NativeReference;
 
-pub use text_only::Tokenizer;
+pub use text_only::EncodeText;
 
 /// Number of tokens of observed rows that are kept for the search of causes.
 const OBSERVED: usize = 64;
@@ -65,7 +68,7 @@ pub struct EvidenceOptions<'a> {
     /// Worker threads of the native engine.
     pub threads: Option<usize>,
     /// The model's own tokenizer.
-    pub tokenizer: Option<&'a Tokenizer<'a>>,
+    pub tokenizer: Option<&'a EncodeText<'a>>,
 }
 
 impl Default for EvidenceOptions<'_> {
@@ -90,22 +93,22 @@ impl std::fmt::Debug for EvidenceOptions<'_> {
 
 /// Result of a check of a server, with the data for a search of causes.
 #[derive(Debug)]
-pub struct Evidence {
+pub struct ServerEvidence {
     /// The report.
     pub report: Report,
     /// The dtype that the server was judged in.
     pub dtype: Dtype,
     /// Rows of prompts from the server, few enough to run a model on repeatedly.
-    pub observed: Vec<Observed>,
+    pub observed: Vec<ObservedPrompt>,
     /// Root mean square of log-probability differences that rounding explains, in nats.
     pub noise: f64,
     /// Time of the check, by where it was spent.
-    pub effort: Effort,
+    pub effort: CheckTimes,
 }
 
 /// Time of a check, by where it was spent.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Effort {
+pub struct CheckTimes {
     /// Time of waiting for the server and reading its answers.
     pub server: Duration,
     /// Time of the native engine.
@@ -164,20 +167,20 @@ impl From<crate::dump::Error> for Error {
 pub fn check_server(
     server: &dyn Endpoint,
     native: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: Option<&Dump>,
     options: &EvidenceOptions<'_>,
-) -> Result<Evidence, Error> {
+) -> Result<ServerEvidence, Error> {
     let (facts, model) = (server.facts(), &*source.model);
     identity::vocabulary(facts, source, dump)?;
-    if facts.scores == Scores::Nothing && facts.generates.is_none() {
+    if facts.scores == LogprobSupport::None && facts.generates.is_none() {
         return Err(text_only::not_provable(server, options.tokenizer)?);
     }
     let said =
         facts.dtype.as_deref().and_then(|name| Dtype::ALL.into_iter().find(|d| d.name() == name));
     let dtype = options.dtype.or(said).unwrap_or(Dtype::F32);
-    let mut native = Native::open(native, source, options.threads)?;
-    let mut effort = Effort::default();
+    let mut native = NativeReference::open(native, source, options.threads)?;
+    let mut effort = CheckTimes::default();
     let mut judge =
         Judge::new(dtype, options.bound.or(facts.bound).filter(|_| dtype == Dtype::F32));
     // Positions that both the server and the model support.
@@ -197,10 +200,10 @@ pub fn check_server(
     }
 
     let (mut gates, mut greedy, mut observed) = (Vec::new(), Vec::new(), Vec::new());
-    let mut identity = identity::Identity::default();
+    let mut identity = identity::RowFingerprint::default();
     let mut scored_rows = Vec::new();
-    let shows_prompts = matches!(facts.scores, Scores::Full | Scores::Top(_));
-    if facts.scores != Scores::Nothing {
+    let shows_prompts = matches!(facts.scores, LogprobSupport::Full | LogprobSupport::Top(_));
+    if facts.scores != LogprobSupport::None {
         for group in cases.chunks(width(&cases, options)) {
             let asked = timed(&mut effort.server, || score(server, group))?;
             for (case, scored) in group.iter().zip(asked) {
@@ -224,7 +227,7 @@ pub fn check_server(
                 scored_rows.push(scored);
             }
         }
-        if sound(&gates) {
+        if are_distributions(&gates) {
             identity.refuse(facts, source)?;
         }
     }
@@ -262,7 +265,7 @@ pub fn check_server(
                 made.push(generated);
             }
         }
-        if !shows_prompts && sound(&gates) {
+        if !shows_prompts && are_distributions(&gates) {
             identity.refuse(facts, source)?;
         }
     }
@@ -283,15 +286,16 @@ pub fn check_server(
     if options.schedules {
         let noise = Judge::noise(&gates);
         let limit = rule::schedule(dtype, judge.scale(), noise).max(judge.bound.unwrap_or(0.0));
-        let alone = served::Alone {
+        let alone = server_schedules::SingleAnswers {
             cases: &cases,
             scored: &scored_rows,
-            made: &made,
+            generated: &made,
             vocab: model.vocab,
             room,
         };
-        report.schedules =
-            timed(&mut effort.server, || served::schedules(server, &alone, dtype, limit, options))?;
+        report.schedules = timed(&mut effort.server, || {
+            server_schedules::schedules(server, &alone, dtype, limit, options)
+        })?;
     }
     timed(&mut effort.server, || server.alive())?;
 
@@ -309,12 +313,12 @@ pub fn check_server(
             "by default this server rounds more than f32 does: `{flags}` turns that off"
         ));
     }
-    Ok(Evidence { report, dtype, observed, noise: judge.explained(&cases), effort })
+    Ok(ServerEvidence { report, dtype, observed, noise: judge.explained(&cases), effort })
 }
 
 /// Chooses up to `count` cases whose lengths represent those of all.
-fn mixed(cases: &[Case], count: usize) -> Vec<&Case> {
-    let mut sorted: Vec<&Case> = cases.iter().collect();
+fn mixed(cases: &[ServerPrompt], count: usize) -> Vec<&ServerPrompt> {
+    let mut sorted: Vec<&ServerPrompt> = cases.iter().collect();
     sorted.sort_by_key(|case| case.tokens.len());
     let last = sorted.len().saturating_sub(1);
     let mut places: Vec<usize> = (0..count).map(|n| n * last / (count - 1).max(1)).collect();
@@ -323,7 +327,7 @@ fn mixed(cases: &[Case], count: usize) -> Vec<&Case> {
 }
 
 /// Names the prompts that exceed the server's context.
-fn left_out(dump: Option<&Dump>, cases: &[Case], room: usize) -> Option<String> {
+fn left_out(dump: Option<&Dump>, cases: &[ServerPrompt], room: usize) -> Option<String> {
     let names: Vec<&str> = dump?
         .manifest
         .prompts
@@ -341,7 +345,7 @@ fn left_out(dump: Option<&Dump>, cases: &[Case], room: usize) -> Option<String> 
 
 /// Returns the number of parallel requests. It is one for few prompts, so that a fault of batches shows
 /// only in its schedule.
-fn width(cases: &[Case], options: &EvidenceOptions<'_>) -> usize {
+fn width(cases: &[ServerPrompt], options: &EvidenceOptions<'_>) -> usize {
     if cases.len() <= ALONE { 1 } else { options.parallel.max(1) }
 }
 
@@ -352,43 +356,50 @@ fn timed<T>(total: &mut Duration, run: impl FnOnce() -> T) -> T {
     result
 }
 
-fn score(server: &dyn Endpoint, cases: &[Case]) -> Result<Vec<Scored>, endpoints::Error> {
-    let one = |case: &Case| {
-        server.score(&Ask { tokens: &case.tokens, cache: Cache::Off }, &case.positions)
+fn score(
+    server: &dyn Endpoint,
+    cases: &[ServerPrompt],
+) -> Result<Vec<PromptScores>, endpoints::Error> {
+    let one = |case: &ServerPrompt| {
+        server.score(
+            &PromptRequest { tokens: &case.tokens, cache: PrefixCache::Off },
+            &case.positions,
+        )
     };
-    served::together(cases, &one)
+    server_schedules::together(cases, &one)
 }
 
 fn generate(
     server: &dyn Endpoint,
-    cases: &[Case],
+    cases: &[ServerPrompt],
     count: usize,
-) -> Result<Vec<Generated>, endpoints::Error> {
-    let one =
-        |case: &Case| server.generate(&Ask { tokens: &case.tokens, cache: Cache::Off }, count);
-    served::together(cases, &one)
+) -> Result<Vec<Generation>, endpoints::Error> {
+    let one = |case: &ServerPrompt| {
+        server.generate(&PromptRequest { tokens: &case.tokens, cache: PrefixCache::Off }, count)
+    };
+    server_schedules::together(cases, &one)
 }
 
 /// True if all rows are distributions over the tokens that were sent: others do not identify a model.
-fn sound(gates: &[Gate]) -> bool {
+fn are_distributions(gates: &[Gate]) -> bool {
     gates.iter().all(|gate| gate.bounds.len() == 1 || !gate.fails())
 }
 
 /// Result for the generated tokens of one prompt.
-struct Decoded {
+struct GeneratedResult {
     gate: Gate,
     greedy: GreedyRow,
     /// Rows of the native engine after the same tokens.
-    truth: Vec<Row>,
+    truth: Vec<LogprobRow>,
 }
 
 /// Scores generated tokens with the native engine and compares.
 fn decode(
-    native: &mut Native<'_>,
+    native: &mut NativeReference<'_>,
     judge: &Judge,
-    case: &Case,
-    generated: &Generated,
-) -> Result<Decoded, Error> {
+    case: &ServerPrompt,
+    generated: &Generation,
+) -> Result<GeneratedResult, Error> {
     let whole: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
     let first = case.tokens.len() - 1;
     let positions: Vec<usize> = (first..first + generated.ids.len()).collect();
@@ -401,16 +412,16 @@ fn decode(
         gate = gate.skipped("the server ended before the first token");
     }
     let greedy = judge.greedy(case, generated, &truth);
-    Ok(Decoded { gate, greedy, truth })
+    Ok(GeneratedResult { gate, greedy, truth })
 }
 
 /// Keeps rows for a search of causes. A row with only the next token has one entry.
-fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &Scored) {
-    let so_far: usize = observed.iter().map(|o: &Observed| o.rows.len()).sum();
+fn keep(observed: &mut Vec<ObservedPrompt>, case: &ServerPrompt, scored: &PromptScores) {
+    let so_far: usize = observed.iter().map(|o: &ObservedPrompt| o.rows.len()).sum();
     if so_far + scored.rows.len() > OBSERVED && !observed.is_empty() {
         return;
     }
-    let row = |(at, row): (&usize, &Row)| {
+    let row = |(at, row): (&usize, &LogprobRow)| {
         let mut entries: Vec<(u32, f32)> =
             row.entries().map(|(id, value)| (id as u32, value)).collect();
         if let (true, Some(next), Some(value)) =
@@ -423,15 +434,20 @@ fn keep(observed: &mut Vec<Observed>, case: &Case, scored: &Scored) {
         (*at, entries)
     };
     let rows = case.positions.iter().zip(&scored.rows).map(row).collect();
-    observed.push(Observed { name: case.name.clone(), tokens: case.tokens.clone(), rows });
+    observed.push(ObservedPrompt { name: case.name.clone(), tokens: case.tokens.clone(), rows });
 }
 
-fn about(facts: &Facts, source: &Source<'_>, dump: Option<&Dump>, sha256: Hashes) -> About {
+fn about(
+    facts: &ServerFacts,
+    source: &ModelSource<'_>,
+    dump: Option<&Dump>,
+    sha256: FileHashes,
+) -> ReportSubject {
     let (reference, producer) = match dump {
         Some(dump) => (dump.dir.display().to_string(), crate::check::producer(dump)),
         None => ("no dump".to_owned(), "the native engine in f32".to_owned()),
     };
-    About {
+    ReportSubject {
         spec: source.model.name.clone(),
         architecture: source.model.architecture.clone(),
         model: source.dir.display().to_string(),
@@ -443,7 +459,7 @@ fn about(facts: &Facts, source: &Source<'_>, dump: Option<&Dump>, sha256: Hashes
 }
 
 /// Returns remarks about the data that the server exposes.
-fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
+fn notes(facts: &ServerFacts, dtype: Dtype, known: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let settings: Vec<String> =
         facts.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -461,12 +477,12 @@ fn notes(facts: &Facts, dtype: Dtype, known: bool) -> Vec<String> {
         ));
     }
     notes.push(match facts.scores {
-        Scores::Full => "rows of prompts: the whole vocabulary".to_owned(),
-        Scores::Top(count) => format!(
+        LogprobSupport::Full => "rows of prompts: the whole vocabulary".to_owned(),
+        LogprobSupport::Top(count) => format!(
             "rows of prompts: the {count} likeliest tokens and the next one; of the others only their bound was compared"
         ),
-        Scores::Target => "rows of prompts: the next token alone".to_owned(),
-        Scores::Nothing => "prefill was not compared: the server gives no log-probabilities of prompts".to_owned(),
+        LogprobSupport::Target => "rows of prompts: the next token alone".to_owned(),
+        LogprobSupport::None => "prefill was not compared: the server gives no log-probabilities of prompts".to_owned(),
     });
     if facts.generates.is_none() {
         notes.push("decode and schedules of it were not compared: the server gives no ids of generated tokens".to_owned());

@@ -10,18 +10,18 @@ use registry::dtype::Dtype;
 
 use crate::gate::{Gate, Mode, Verdict};
 use crate::report::RunReport;
-pub use crate::report::{MEASURES, Strengths};
+pub use crate::report::{MEASURES, MeasureRatios};
 use crate::route::RouterRow;
 use crate::rule;
 
 /// Constants of the rule, in the order of [`MEASURES`].
-pub type Numbers = [f64; 6];
+pub type RuleConstants = [f64; 6];
 
 /// Constants of the current rule.
-pub const RULE: Numbers =
+pub const RULE: RuleConstants =
     [rule::OP, rule::OP_GAIN, rule::FLIPS, rule::UNITS, rule::FACTOR, rule::FACTOR];
 
-impl Strengths {
+impl MeasureRatios {
     /// Reads the values of a run. A whole 16-bit run that fails although f32 agrees is more than a remark.
     pub(crate) fn of(run: &RunReport, f32_agrees: bool) -> Self {
         let mut found = Self::default();
@@ -43,14 +43,14 @@ impl Strengths {
     }
 
     /// True if a check with these values fails. A value beyond the ensemble in 16 bits is only a remark.
-    pub fn fails(&self, dtype: Dtype, numbers: &Numbers) -> bool {
+    pub fn fails(&self, dtype: Dtype, numbers: &RuleConstants) -> bool {
         let judged = if dtype == Dtype::F32 { 6 } else { 4 };
         self.other || (0..judged).any(|n| self.values[n] > numbers[n])
     }
 }
 
 /// Number of failures and of all checks, by kind and dtype.
-pub type Counts = BTreeMap<(String, Dtype), (usize, usize)>;
+pub type FailureCounts = BTreeMap<(String, Dtype), (usize, usize)>;
 
 /// Reason that a table cannot be judged.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -63,7 +63,7 @@ pub enum Error {
         "line {line}: {fault}; expected kind, name, dtype, {} and other, with tabs between",
         MEASURES.join(", ")
     )]
-    Line { line: usize, fault: Fault },
+    Line { line: usize, fault: TableFault },
     #[error("there is no line of a check")]
     Empty,
 }
@@ -72,7 +72,7 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum Fault {
+pub enum TableFault {
     #[error("there are too few columns")]
     Columns,
     #[error("the third column is no dtype")]
@@ -84,8 +84,8 @@ pub enum Fault {
 }
 
 /// Judges every line of a table. The error for an unreadable line names it.
-pub fn fit(table: &str, numbers: &Numbers) -> Result<Counts, Error> {
-    let mut counts = Counts::new();
+pub fn fit(table: &str, numbers: &RuleConstants) -> Result<FailureCounts, Error> {
+    let mut counts = FailureCounts::new();
     let wrong_number = numbers.iter().find(|number| !number.is_finite() || **number < 0.0);
     if let Some(&number) = wrong_number {
         return Err(Error::Number { number });
@@ -94,20 +94,20 @@ pub fn fit(table: &str, numbers: &Numbers) -> Result<Counts, Error> {
         let wrong = |fault| Error::Line { line: n + 1, fault };
         let words: Vec<&str> = line.split('\t').collect();
         let [kind, _, dtype, values @ .., other] = words.as_slice() else {
-            return Err(wrong(Fault::Columns));
+            return Err(wrong(TableFault::Columns));
         };
         let dtype = Dtype::ALL.into_iter().find(|known| known.name() == *dtype);
-        let dtype = dtype.ok_or_else(|| wrong(Fault::Dtype))?;
+        let dtype = dtype.ok_or_else(|| wrong(TableFault::Dtype))?;
         let values: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
         let values = values.ok().and_then(|values| <[f64; 6]>::try_from(values).ok());
         let values = values.filter(|values| values.iter().all(|value| *value >= 0.0));
-        let values = values.ok_or_else(|| wrong(Fault::Measures))?;
+        let values = values.ok_or_else(|| wrong(TableFault::Measures))?;
         let other = match *other {
             "0" => false,
             "1" => true,
-            _ => return Err(wrong(Fault::Other)),
+            _ => return Err(wrong(TableFault::Other)),
         };
-        let fails = Strengths { values, other }.fails(dtype, numbers);
+        let fails = MeasureRatios { values, other }.fails(dtype, numbers);
         let count = counts.entry(((*kind).to_owned(), dtype)).or_default();
         *count = (count.0 + usize::from(fails), count.1 + 1);
     }

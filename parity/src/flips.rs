@@ -4,13 +4,13 @@
 //! value lies half a step beyond the last code: at a threshold whenever it is negative.
 
 use crate::dump::Logprobs;
-use crate::metrics::{Row, row_error, tensor_error};
+use crate::metrics::{ReferenceRow, row_error, tensor_error};
 use crate::rule::{CODE_STEP, CODED_ROW};
 
 /// Returns the engine's rows, replaced by the reference's where a rounding threshold explains the
 /// difference. On the reference's own inputs, only few rows lie at a threshold. The remaining differences
 /// are judged as usual.
-pub(crate) fn settled(ours: &[f32], own: &[f32], rows: usize) -> Vec<f32> {
+pub(crate) fn settle_flips(ours: &[f32], own: &[f32], rows: usize) -> Vec<f32> {
     let mut settled = ours.to_vec();
     if rows == 0 || ours.len() != own.len() || !ours.len().is_multiple_of(rows) {
         return settled;
@@ -30,7 +30,7 @@ pub(crate) fn settled(ours: &[f32], own: &[f32], rows: usize) -> Vec<f32> {
 
 /// Returns the rows of `own`, each replaced by the corresponding row of `other` if that is nearer to the
 /// engine's. Row `n` of `other` belongs to the same token as row `from + n` of `own`.
-pub(crate) fn nearer(own: &Logprobs, other: &Logprobs, from: usize, ours: &[f32]) -> Logprobs {
+pub(crate) fn nearer_rows(own: &Logprobs, other: &Logprobs, from: usize, ours: &[f32]) -> Logprobs {
     let mut rows = own.clone();
     let vocab = ours.len() / own.rows.max(1);
     if own.width != other.width || own.ids.is_some() != other.ids.is_some() {
@@ -38,8 +38,8 @@ pub(crate) fn nearer(own: &Logprobs, other: &Logprobs, from: usize, ours: &[f32]
     }
     for n in 0..other.rows.min(own.rows.saturating_sub(from)) {
         let at = from + n;
-        let mine = Row { ids: None, values: &ours[at * vocab..(at + 1) * vocab] };
-        let far = |side: Row<'_>| row_error(mine, side, &mut Vec::new()).max;
+        let mine = ReferenceRow { ids: None, values: &ours[at * vocab..(at + 1) * vocab] };
+        let far = |side: ReferenceRow<'_>| row_error(mine, side, &mut Vec::new()).max;
         if far(other.row(n)) >= far(own.row(at)) {
             continue;
         }
@@ -78,7 +78,7 @@ mod tests {
                 .map(|(n, x)| x + if rows.contains(&(n / 2)) { by } else { 0.0 })
                 .collect()
         };
-        let settled = |ours: &[f32]| settled(ours, &own, 8);
+        let settled = |ours: &[f32]| settle_flips(ours, &own, 8);
         assert_eq!(settled(&moved(&[1, 4], 0.01)), own);
         // Too many rows, too far, and as near as in f32.
         for (rows, by) in [(&[1, 4, 6][..], 0.01), (&[1], 0.5), (&[1], 1e-5)] {
@@ -92,8 +92,8 @@ mod tests {
         let own = rows(&[-0.1, -2.4, -0.7, -0.7, -1.0, -0.5]);
         let other = rows(&[-0.6, -0.8, -3.0, -0.1]);
         let ours = [-0.1, -2.4, -0.6, -0.8, -1.0, -0.5];
-        assert_eq!(nearer(&own, &other, 1, &ours).values, ours);
+        assert_eq!(nearer_rows(&own, &other, 1, &ours).values, ours);
         // No row is nearer than an equal one.
-        assert_eq!(nearer(&own, &other, 1, &own.values).values, own.values);
+        assert_eq!(nearer_rows(&own, &other, 1, &own.values).values, own.values);
     }
 }

@@ -10,10 +10,10 @@ use serde::Serialize;
 
 pub use crate::bound::{Bound, Mode};
 use crate::dump::Phase;
-use crate::measure::{Op, distances, measure};
+use crate::measure::{OpChain, distances, measure};
 use crate::metrics::{Spread, TensorError, grid, tensor_error};
-use crate::order::Place;
-use crate::rule::{self, GRID_COUNT, Judged};
+use crate::order::GraphPlace;
+use crate::rule::{self, GRID_COUNT, GateBounds};
 
 /// True if the ensemble allows every row to be unrelated to the reference's rows, whose rms is `scale`.
 pub(crate) fn is_blind(spread: &[f64], scale: f64) -> bool {
@@ -115,7 +115,7 @@ pub struct Gate {
     pub moment: Option<&'static str>,
     /// Place in the graph.
     #[serde(skip)]
-    pub place: Place,
+    pub place: GraphPlace,
     /// Error: `|Δ| / rms`, or `|Δlogprob|`; `null` in reports if nothing was compared.
     #[serde(serialize_with = "compared")]
     pub error: Spread,
@@ -150,7 +150,13 @@ pub struct Gate {
 
 impl Gate {
     /// Returns a gate without measurements.
-    pub fn new(subject: Subject, prompt: &str, phase: Phase, mode: Mode, place: Place) -> Self {
+    pub fn new(
+        subject: Subject,
+        prompt: &str,
+        phase: Phase,
+        mode: Mode,
+        place: GraphPlace,
+    ) -> Self {
         Self {
             subject,
             prompt: prompt.to_owned(),
@@ -231,7 +237,7 @@ impl Gate {
     #[must_use]
     pub fn local(
         self,
-        op: Op,
+        op: OpChain,
         ours: &[f32],
         own: &[f32],
         moved: &[Vec<f32>],
@@ -265,7 +271,7 @@ impl Gate {
             return gate.skipped(BLIND);
         }
         let errors = distances(ours, base, rows);
-        gate.judge(rule::whole("row", &errors, &spread, rule::least(dtype, 1.0)), steps);
+        gate.judge(rule::whole("row", &errors, &spread, rule::least_distance(dtype, 1.0)), steps);
         gate
     }
 
@@ -284,7 +290,7 @@ impl Gate {
 
     /// Fails if a bound does not hold, and finds the first step at fault. It is the first step beyond its
     /// bound, or else with more than half the error share of the worst.
-    pub fn judge(&mut self, judged: Judged, steps: &[usize]) {
+    pub fn judge(&mut self, judged: GateBounds, steps: &[usize]) {
         self.bounds = judged.bounds;
         self.sees = Some(judged.sees);
         let off = judged.rows.iter().zip(steps).filter(|(part, _)| **part > 1.0);
@@ -369,7 +375,7 @@ mod tests {
         let skipped = serde_json::to_value(gate.clone().skipped("why")).unwrap();
         assert!(skipped["error"].is_null(), "{skipped}");
         // A window of two keeps the last positions of four.
-        let op = Op { dtype: Dtype::F32, exact: false, span: 1 };
+        let op = OpChain { dtype: Dtype::F32, exact: false, span: 1 };
         let gate = gate.local(op, &[1.0, 2.0], &[1.0, 2.0], &[], &[2, 3]);
         let json = serde_json::to_value(&gate).unwrap();
         assert_eq!(json["by_step"], serde_json::json!([null, null, 0.0, 0.0]));

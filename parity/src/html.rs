@@ -8,7 +8,7 @@ use crate::diagnose::Diagnosis;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::junit::escape;
-use crate::report::{Divergence, Report, RunReport, share, when};
+use crate::report::{Divergence, Report, RunReport, place_in_sequence, share};
 use chart::{Chart, Series};
 
 /// CSS classes of prompts, in order; further prompts reuse them from the start.
@@ -177,7 +177,7 @@ fn finding(first: &Divergence) -> String {
     let mut out = format!(
         "<div class=\"card bad\"><p>First divergence: <b class=\"mono\">{}</b></p><p>{}, prompt <code>{}</code>, {}</p><p>{}</p>",
         escape(&first.subject.to_string()),
-        when(first.phase, first.step, None),
+        place_in_sequence(first.phase, first.step, None),
         escape(&first.prompt),
         escape(first.mode.inputs()),
         prose(&first.message)

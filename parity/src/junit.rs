@@ -4,20 +4,20 @@
 use std::fmt::Write as _;
 
 use crate::gate::{Mode, Verdict};
-use crate::report::{Report, RunReport, when};
+use crate::report::{Report, RunReport, place_in_sequence};
 use crate::schedules::ScheduleRow;
 
 /// One test case.
-struct Case {
+struct TestCase {
     class: String,
     name: String,
-    outcome: Outcome,
+    outcome: CaseOutcome,
     /// Counts of the comparisons.
     counts: String,
 }
 
 /// Outcome of a test case.
-enum Outcome {
+enum CaseOutcome {
     Pass,
     /// Not judged, or a consequence of the failure.
     Skip(String),
@@ -29,20 +29,20 @@ enum Outcome {
 
 /// Writes a report as JUnit XML.
 pub fn junit(report: &Report) -> String {
-    let mut cases: Vec<Case> = report.runs.iter().map(run).collect();
+    let mut cases: Vec<TestCase> = report.runs.iter().map(run).collect();
     cases.extend(schedules(&report.schedules));
     let headline = report.first_failing().map(RunReport::label);
-    let fails = |case: &Case| matches!(case.outcome, Outcome::Fail(..));
+    let fails = |case: &TestCase| matches!(case.outcome, CaseOutcome::Fail(..));
     let head = cases
         .iter()
         .position(|case| fails(case) && headline.as_ref().is_none_or(|label| *label == case.name));
     for (n, case) in cases.iter_mut().enumerate() {
         if Some(n) != head
-            && let Outcome::Fail(line, _) = &case.outcome
+            && let CaseOutcome::Fail(line, _) = &case.outcome
         {
             let first = headline.as_deref().unwrap_or("schedules");
             case.outcome =
-                Outcome::Skip(format!("differs too, see the failure of {first} first: {line}"));
+                CaseOutcome::Skip(format!("differs too, see the failure of {first} first: {line}"));
         }
     }
     document(&report.subject.model, &cases)
@@ -50,16 +50,16 @@ pub fn junit(report: &Report) -> String {
 
 /// Writes JUnit XML for a check that could not run, with the reason.
 pub fn junit_error(model: &str, why: &str) -> String {
-    let case = Case {
+    let case = TestCase {
         class: "parity".to_owned(),
         name: "check".to_owned(),
-        outcome: Outcome::Error(why.to_owned()),
+        outcome: CaseOutcome::Error(why.to_owned()),
         counts: String::new(),
     };
     document(model, &[case])
 }
 
-fn run(run: &RunReport) -> Case {
+fn run(run: &RunReport) -> TestCase {
     let failing = run.gates.iter().filter(|gate| gate.fails()).count();
     let local = run.gates.iter().filter(|gate| gate.fails() && gate.mode == Mode::Local).count();
     let counts = format!(
@@ -71,27 +71,27 @@ fn run(run: &RunReport) -> Case {
             let line = format!("first divergence: {}: {}", first.subject, first.message);
             let mut details = format!(
                 "{}, prompt {}, {}\n",
-                when(first.phase, first.step, None),
+                place_in_sequence(first.phase, first.step, None),
                 first.prompt,
                 first.mode.inputs()
             );
             for hint in &first.hints {
                 let _ = writeln!(details, "hint: {hint}");
             }
-            Outcome::Fail(line, details)
+            CaseOutcome::Fail(line, details)
         }
-        (Verdict::Fail, None) => Outcome::Fail(apart(run), String::new()),
+        (Verdict::Fail, None) => CaseOutcome::Fail(other_failure(run), String::new()),
         _ if !run.gates.is_empty() && run.gates.iter().all(|g| g.verdict == Verdict::Skip) => {
             let why = run.gates.iter().find_map(|gate| gate.finding.clone());
-            Outcome::Skip(why.unwrap_or_default())
+            CaseOutcome::Skip(why.unwrap_or_default())
         }
-        _ => Outcome::Pass,
+        _ => CaseOutcome::Pass,
     };
-    Case { class: "parity".to_owned(), name: run.label(), outcome, counts }
+    TestCase { class: "parity".to_owned(), name: run.label(), outcome, counts }
 }
 
 /// Describes the failure of a run without a failed gate: in a router or in greedy tokens.
-fn apart(run: &RunReport) -> String {
+fn other_failure(run: &RunReport) -> String {
     let router = run.routers.iter().find(|row| row.verdict == Verdict::Fail);
     if let Some(row) = router {
         return format!("routers: {} of {} choices agree", row.agree, row.choices);
@@ -102,7 +102,7 @@ fn apart(run: &RunReport) -> String {
     })
 }
 
-fn schedules(rows: &[ScheduleRow]) -> Option<Case> {
+fn schedules(rows: &[ScheduleRow]) -> Option<TestCase> {
     let failing: Vec<&ScheduleRow> =
         rows.iter().filter(|row| row.verdict == Verdict::Fail).collect();
     let counts = format!("{} of {} schedules fail", failing.len(), rows.len());
@@ -114,24 +114,25 @@ fn schedules(rows: &[ScheduleRow]) -> Option<Case> {
         format!("{} {} ({}): {at}{note}", row.dtype, row.name, row.why)
     };
     let outcome = match failing.first() {
-        None => Outcome::Pass,
+        None => CaseOutcome::Pass,
         Some(first) => {
             let all = failing.iter().map(|row| line(row)).collect::<Vec<_>>().join("\n");
-            Outcome::Fail(line(first), all)
+            CaseOutcome::Fail(line(first), all)
         }
     };
     let (class, name) = ("parity".to_owned(), "schedules".to_owned());
-    (!rows.is_empty()).then_some(Case { class, name, outcome, counts })
+    (!rows.is_empty()).then_some(TestCase { class, name, outcome, counts })
 }
 
-fn document(model: &str, cases: &[Case]) -> String {
-    let count = |is: fn(&Outcome) -> bool| cases.iter().filter(|case| is(&case.outcome)).count();
+fn document(model: &str, cases: &[TestCase]) -> String {
+    let count =
+        |is: fn(&CaseOutcome) -> bool| cases.iter().filter(|case| is(&case.outcome)).count();
     let numbers = format!(
         "tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\"",
         cases.len(),
-        count(|outcome| matches!(outcome, Outcome::Fail(..))),
-        count(|outcome| matches!(outcome, Outcome::Error(_))),
-        count(|outcome| matches!(outcome, Outcome::Skip(_)))
+        count(|outcome| matches!(outcome, CaseOutcome::Fail(..))),
+        count(|outcome| matches!(outcome, CaseOutcome::Error(_))),
+        count(|outcome| matches!(outcome, CaseOutcome::Skip(_)))
     );
     let name = escape(&format!("parity {model}"));
     let mut out = format!(
@@ -145,11 +146,11 @@ fn document(model: &str, cases: &[Case]) -> String {
             escape(&case.name)
         );
         match &case.outcome {
-            Outcome::Pass => {}
-            Outcome::Skip(why) => {
+            CaseOutcome::Pass => {}
+            CaseOutcome::Skip(why) => {
                 let _ = writeln!(out, "      <skipped message=\"{}\"/>", escape(why));
             }
-            Outcome::Fail(line, details) => {
+            CaseOutcome::Fail(line, details) => {
                 let details: Vec<String> = details.lines().map(escape).collect();
                 let _ = writeln!(
                     out,
@@ -158,7 +159,7 @@ fn document(model: &str, cases: &[Case]) -> String {
                     details.join("\n")
                 );
             }
-            Outcome::Error(why) => {
+            CaseOutcome::Error(why) => {
                 let why: Vec<String> = why.lines().map(escape).collect();
                 let first = why.first().map_or("", String::as_str);
                 let _ =

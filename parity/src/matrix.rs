@@ -21,7 +21,7 @@ pub const SCHEMA: &str = "onboard-scoreboard/1";
 /// Outcome of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum CellOutcome {
     /// The engine agrees with the reference.
     Pass,
     /// The engine differs from the reference.
@@ -30,7 +30,7 @@ pub enum Outcome {
     Error,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CellOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Pass => "pass",
@@ -42,7 +42,7 @@ impl fmt::Display for Outcome {
 
 /// One model on one engine in one dtype.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Key {
+pub struct CellKey {
     /// The model's name in the plan.
     pub model: String,
     /// The engine's name in the plan.
@@ -51,7 +51,7 @@ pub struct Key {
     pub dtype: String,
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for CellKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {} in {}", self.model, self.engine, self.dtype)
     }
@@ -62,9 +62,9 @@ impl fmt::Display for Key {
 pub struct Cell {
     /// Position in the matrix.
     #[serde(flatten)]
-    pub key: Key,
+    pub key: CellKey,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: CellOutcome,
     /// Measure behind the outcome, as a share of its limit; none if nothing was compared.
     #[serde(default)]
     pub share: Option<f64>,
@@ -98,7 +98,7 @@ pub enum BoardError {
 
 /// Change of a cell from an earlier board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum CellChange {
     /// The cell passes, as before or for the first time.
     Fine,
     /// The cell does not pass, as before or as the plan expects.
@@ -126,41 +126,42 @@ impl Board {
     }
 
     /// Compares each cell with an earlier board.
-    pub fn changes(&self, before: Option<&Self>) -> Vec<Change> {
-        let earlier: BTreeMap<&Key, Outcome> =
+    pub fn changes(&self, before: Option<&Self>) -> Vec<CellChange> {
+        let earlier: BTreeMap<&CellKey, CellOutcome> =
             before.iter().flat_map(|b| &b.cells).map(|c| (&c.key, c.outcome)).collect();
         let change = |cell: &Cell| {
             let then = earlier.get(&cell.key).copied();
             let allowed = cell.known.is_some() || then.is_some_and(|then| then >= cell.outcome);
             match (cell.outcome, allowed) {
-                (Outcome::Pass, _) if cell.known.is_some() => Change::Fixed,
-                (Outcome::Pass, _) if then.is_some_and(|then| then != Outcome::Pass) => {
-                    Change::Fixed
+                (CellOutcome::Pass, _) if cell.known.is_some() => CellChange::Fixed,
+                (CellOutcome::Pass, _) if then.is_some_and(|then| then != CellOutcome::Pass) => {
+                    CellChange::Fixed
                 }
-                (Outcome::Pass, _) => Change::Fine,
-                (_, true) => Change::Accepted,
-                (_, false) => Change::Fails,
+                (CellOutcome::Pass, _) => CellChange::Fine,
+                (_, true) => CellChange::Accepted,
+                (_, false) => CellChange::Fails,
             }
         };
         self.cells.iter().map(change).collect()
     }
 
     /// Names the cells of an earlier board that this one lacks.
-    pub fn gone<'a>(&self, before: &'a Self) -> Vec<&'a Key> {
-        let there = |key: &Key| self.cells.iter().any(|cell| cell.key == *key);
+    pub fn removed_cells<'a>(&self, before: &'a Self) -> Vec<&'a CellKey> {
+        let there = |key: &CellKey| self.cells.iter().any(|cell| cell.key == *key);
         before.cells.iter().map(|cell| &cell.key).filter(|key| !there(key)).collect()
     }
 
-    /// Returns the worst outcome that is not accepted; [`Outcome::Pass`] if there is none.
-    pub fn worst(&self, changes: &[Change]) -> Outcome {
-        let failing = self.cells.iter().zip(changes).filter(|(_, c)| **c == Change::Fails);
-        failing.map(|(cell, _)| cell.outcome).max().unwrap_or(Outcome::Pass)
+    /// Returns the worst outcome that is not accepted; [`CellOutcome::Pass`] if there is none.
+    pub fn worst(&self, changes: &[CellChange]) -> CellOutcome {
+        let failing = self.cells.iter().zip(changes).filter(|(_, c)| **c == CellChange::Fails);
+        failing.map(|(cell, _)| cell.outcome).max().unwrap_or(CellOutcome::Pass)
     }
 }
 
 /// Extracts the cells of one model on one engine from a report (`onboard-parity/1` or `onboard-cost/1`).
 pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Vec<Cell> {
-    let key = |dtype: &str| Key { model: model.into(), engine: engine.into(), dtype: dtype.into() };
+    let key =
+        |dtype: &str| CellKey { model: model.into(), engine: engine.into(), dtype: dtype.into() };
     let bare = |dtype: &str, outcome, message: String| Cell {
         key: key(dtype),
         outcome,
@@ -172,7 +173,7 @@ pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Ve
         let (kl, bound) = (report["cost"]["kl"]["mean"].as_f64(), report["kl_bound"].as_f64());
         let well = report["verdict"] == "within its bands";
         let message = format!("mean KL {:.1e}", kl.unwrap_or(f64::NAN));
-        let outcome = if well { Outcome::Pass } else { Outcome::Differ };
+        let outcome = if well { CellOutcome::Pass } else { CellOutcome::Differ };
         let share = kl.zip(bound).map(|(kl, bound)| kl / bound);
         let all = dtypes.iter().map(|dtype| bare(dtype, outcome, message.clone()));
         return all.map(|cell| Cell { share, ..cell }).collect();
@@ -182,7 +183,7 @@ pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Ve
         let runs: Vec<&Value> = rows("runs").iter().filter(|r| r["dtype"] == **dtype).collect();
         let schedules = || rows("schedules").iter().filter(|r| r["dtype"] == **dtype);
         if runs.is_empty() {
-            return bare(dtype, Outcome::Error, "the report has no such run".into());
+            return bare(dtype, CellOutcome::Error, "the report has no such run".into());
         }
         let phases = || runs.iter().flat_map(|run| run["phases"].as_array().into_iter().flatten());
         let share = phases().filter_map(|p| Some(p["max"].as_f64()? / p["limit"].as_f64()?));
@@ -200,7 +201,7 @@ pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Ve
         };
         let greedy = || runs.iter().flat_map(|run| run["greedy"].as_array().into_iter().flatten());
         let failed = phases().any(fails) || greedy().any(fails) || schedules().any(fails);
-        let outcome = if failed { Outcome::Differ } else { Outcome::Pass };
+        let outcome = if failed { CellOutcome::Differ } else { CellOutcome::Pass };
         Cell { share: share.reduce(f64::max), ..bare(dtype, outcome, message) }
     };
     dtypes.iter().map(of).collect()
@@ -210,16 +211,16 @@ pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Ve
 mod tests {
     use super::*;
 
-    fn cell(model: &str, outcome: Outcome, known: Option<&str>) -> Cell {
-        let key = Key { model: model.into(), engine: "e".into(), dtype: "f32".into() };
+    fn cell(model: &str, outcome: CellOutcome, known: Option<&str>) -> Cell {
+        let key = CellKey { model: model.into(), engine: "e".into(), dtype: "f32".into() };
         let known = known.map(str::to_owned);
         Cell { key, outcome, share: None, message: String::new(), known }
     }
 
     #[test]
     fn a_board_allows_what_was_so_before() {
-        use Change::{Accepted, Fails, Fine, Fixed};
-        use Outcome::{Differ, Error, Pass};
+        use CellChange::{Accepted, Fails, Fine, Fixed};
+        use CellOutcome::{Differ, Error, Pass};
         let before = Board::new(vec![
             cell("a", Pass, None),
             cell("b", Differ, None),
@@ -240,13 +241,13 @@ mod tests {
         let changes = now.changes(Some(&before));
         assert_eq!(changes, [Fails, Accepted, Fails, Fixed, Fails, Accepted, Fixed, Fine]);
         assert_eq!(now.worst(&changes), Error);
-        assert_eq!(now.gone(&before).len(), 1);
+        assert_eq!(now.removed_cells(&before).len(), 1);
         assert_eq!(now.changes(None)[1], Fails);
     }
 
     #[test]
     fn a_board_reads_what_it_writes() {
-        let board = Board::new(vec![cell("a", Outcome::Differ, Some("why"))]);
+        let board = Board::new(vec![cell("a", CellOutcome::Differ, Some("why"))]);
         let text = serde_json::to_vec(&board).unwrap();
         assert_eq!(Board::read(&text).unwrap(), board);
         assert!(Board::read(b"{}").is_err());

@@ -2,8 +2,8 @@
 
 use registry::dtype::Dtype;
 
-pub use crate::measured::{Measured, Op, Row};
 use crate::metrics::{QUIET_ROW, gap, tensor_error};
+pub use crate::op_error::{OpChain, OpError, OpRowError};
 use crate::rule::{MOVED, OP, roundoff};
 
 /// Typical maximum of some hundred normally distributed values, relative to their rms.
@@ -15,7 +15,7 @@ fn rms(values: &[f32]) -> f64 {
 }
 
 /// Returns the root mean square of a difference.
-fn apart(a: &[f32], b: &[f32]) -> f64 {
+fn rms_difference(a: &[f32], b: &[f32]) -> f64 {
     let power: f64 = a.iter().zip(b).map(|(x, y)| f64::from(gap(*x, *y)).powi(2)).sum();
     (power / a.len().max(1) as f64).sqrt()
 }
@@ -30,12 +30,12 @@ pub fn distances(ours: &[f32], base: &[f32], rows: usize) -> Vec<f64> {
     let width = base.len().checked_div(rows).unwrap_or(0).max(1);
     let all = rms(base);
     let each = ours.chunks_exact(width).zip(base.chunks_exact(width));
-    each.map(|(a, b)| apart(a, b) / size(b, all)).collect()
+    each.map(|(a, b)| rms_difference(a, b) / size(b, all)).collect()
 }
 
 /// Measures an op's output against the reference's. `moved` holds outputs of the same op with inputs
 /// perturbed by [`MOVED`] units in the last place of f32.
-pub fn measure(op: Op, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows: usize) -> Measured {
+pub fn measure(op: OpChain, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows: usize) -> OpError {
     let width = own.len().checked_div(rows).unwrap_or(0).max(1);
     let whole = rms(own);
     let each = ours.chunks_exact(width).zip(own.chunks_exact(width)).enumerate();
@@ -53,23 +53,23 @@ pub fn measure(op: Op, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows: usiz
     let gain = |x: &[f32], y: &[f32]| tensor_error(x, y, rows).gain;
     let power: f64 = moved.iter().map(|m| gain(m, ours).powi(2)).sum();
     let noise = (power / moved.len().max(1) as f64).sqrt() / f64::from(MOVED);
-    Measured { rows: rows_of, gain: gain(ours, own).abs() / noise.max(roundoff(Dtype::F32)) }
+    OpError { rows: rows_of, gain: gain(ours, own).abs() / noise.max(roundoff(Dtype::F32)) }
 }
 
 /// Measures a row of an f32 run.
-fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row {
-    let power: f64 = moved.iter().map(|m| apart(m, ours).powi(2)).sum();
+fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> OpRowError {
+    let power: f64 = moved.iter().map(|m| rms_difference(m, ours).powi(2)).sum();
     let gaps = moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y))));
     // If elements differ widely in size, the largest of them determine the noise.
     let peak = gaps.fold(0.0, f64::max) / PEAK;
     let moves = (power / moved.len().max(1) as f64).sqrt().max(peak);
     let noise = (moves / f64::from(MOVED)).max(roundoff(Dtype::F32) * size);
     let worst = ours.iter().zip(own).map(|(x, y)| f64::from(gap(*x, *y))).fold(0.0, f64::max);
-    Row { noise: noise / size, times: worst / noise, ..Row::default() }
+    OpRowError { noise: noise / size, times: worst / noise, ..OpRowError::default() }
 }
 
 /// Measures a row of a 16-bit run.
-fn narrow(op: Op, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row {
+fn narrow(op: OpChain, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> OpRowError {
     // Flips are rare, so the median element shows the noise of values that are stored in f32.
     let mut gaps: Vec<f32> =
         moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| gap(*x, *y))).collect();
@@ -81,12 +81,12 @@ fn narrow(op: Op, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> Row
         |x: &[f32]| x.iter().zip(ours).filter(|(x, y)| f64::from(gap(**x, **y)) > equal).count();
     let changed = moved.iter().map(|m| differ(m)).max().unwrap_or(0);
     let share = |count: usize| count as f64 / ours.len().max(1) as f64;
-    let moves = moved.iter().map(|m| apart(m, ours)).fold(0.0, f64::max);
-    Row {
+    let moves = moved.iter().map(|m| rms_difference(m, ours)).fold(0.0, f64::max);
+    OpRowError {
         changed: share(changed),
         flips: share(differ(own).saturating_sub(changed)),
-        units: (apart(own, ours).powi(2) - moves.powi(2)).max(0.0)
+        units: (rms_difference(own, ours).powi(2) - moves.powi(2)).max(0.0)
             / (roundoff(op.dtype) * size).powi(2),
-        ..Row::default()
+        ..OpRowError::default()
     }
 }

@@ -133,14 +133,14 @@ pub fn top1(row: &[f32]) -> usize {
 
 /// Row of a reference's log-probabilities: all of them, or the most likely ones.
 #[derive(Debug, Clone, Copy)]
-pub struct Row<'a> {
+pub struct ReferenceRow<'a> {
     /// Tokens of `values`; the whole vocabulary in order if absent.
     pub ids: Option<&'a [u32]>,
     /// Log-probabilities.
     pub values: &'a [f32],
 }
 
-impl<'a> Row<'a> {
+impl<'a> ReferenceRow<'a> {
     /// Returns pairs of token and log-probability.
     pub fn entries(self) -> impl Iterator<Item = (usize, f32)> + 'a {
         self.values
@@ -183,7 +183,11 @@ pub struct RowError {
 /// Compares two rows over the tokens that both have, pushing every `|Δ|` to `deltas`.
 ///
 /// Tokens that a truncated row omits count in the divergence as one token.
-pub fn row_error(ours: Row<'_>, reference: Row<'_>, deltas: &mut Vec<f32>) -> RowError {
+pub fn row_error(
+    ours: ReferenceRow<'_>,
+    reference: ReferenceRow<'_>,
+    deltas: &mut Vec<f32>,
+) -> RowError {
     let mut error = RowError { agrees: ours.top() == reference.top(), ..RowError::default() };
     let (mut p, mut q) = (0.0_f64, 0.0_f64);
     let (mut power, mut count) = (0.0_f64, 0_usize);
@@ -260,14 +264,14 @@ mod tests {
     #[test]
     fn divergence_of_rows() {
         let (a, b) = ([0.5_f32.ln(), 0.5_f32.ln()], [0.75_f32.ln(), 0.25_f32.ln()]);
-        let row = |values| Row { ids: None, values };
+        let row = |values| ReferenceRow { ids: None, values };
         let mut deltas = Vec::new();
         let e = row_error(row(&b), row(&a), &mut deltas);
         approx::assert_abs_diff_eq!(e.kl, 0.143_841, epsilon = 1e-5);
         assert_eq!(deltas.len(), 2);
         // The top two of three, in another order: the third counts as the rest.
         let full = [0.5_f32.ln(), 0.3_f32.ln(), 0.2_f32.ln()];
-        let few = Row { ids: Some(&[1, 0]), values: &[0.3_f32.ln(), 0.5_f32.ln()] };
+        let few = ReferenceRow { ids: Some(&[1, 0]), values: &[0.3_f32.ln(), 0.5_f32.ln()] };
         let e = row_error(row(&full), few, &mut deltas);
         approx::assert_abs_diff_eq!(e.kl, 0.0, epsilon = 1e-6);
         assert!(e.agrees && e.max == 0.0);

@@ -7,21 +7,21 @@
 //! nor as missed.
 
 mod attributes;
-mod blame;
-mod book;
+mod counts;
+mod diagnosis;
 mod faults;
 mod faulty;
 mod judge;
+mod outcomes;
 mod slots;
 mod structure;
 mod tables;
-mod tally;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -31,24 +31,24 @@ use crate::diagnose::{DiagnoseOptions, diagnose};
 use crate::dump::{Dump, Phase};
 use crate::edit::Change;
 use crate::gate::Verdict;
-use crate::order::Order;
-use crate::places::{Places, Recorded};
+use crate::order::ExecutionOrder;
+use crate::places::{DumpTaps, Places};
 use crate::report::Report;
-use blame::blame;
-use faults::Fault;
-use faulty::Faulty;
+use diagnosis::blame;
+use faults::EngineFault;
+use faulty::FaultyEngine;
 use judge::{judge, named};
 
-pub use blame::Blame;
-pub use book::{Book, Class, Closest, Fate, Outcome, SCHEMA};
-pub use tally::{Tally, tally};
+pub use counts::{ClassCounts, counts};
+pub use diagnosis::MutantDiagnosis;
+pub use outcomes::{ClosestGate, Fate, MistakeClass, MutantOutcome, MutationReport, SCHEMA};
 
 /// Mistake to inject.
 enum Mistake {
     /// A change of the graph.
     Graph(Change),
     /// A fault of the engine.
-    Fault(Fault),
+    Fault(EngineFault),
 }
 
 /// Mutant of a model: one mistake to inject.
@@ -56,7 +56,7 @@ pub struct Mutant {
     /// Name that is unique within the model.
     pub name: String,
     /// Class of the mistake.
-    pub class: Class,
+    pub class: MistakeClass,
     mistake: Mistake,
     /// Taps and states that a check should name first; empty if unknown.
     right: BTreeSet<String>,
@@ -80,12 +80,12 @@ impl std::fmt::Debug for Mutant {
 impl Mutant {
     fn edit(
         name: String,
-        class: Class,
+        class: MistakeClass,
         right: BTreeSet<String>,
         reach: &'static str,
         change: Change,
     ) -> Self {
-        let neutral = class == Class::Rounding;
+        let neutral = class == MistakeClass::Rounding;
         Self {
             name,
             class,
@@ -99,10 +99,10 @@ impl Mutant {
 
     fn fault(
         name: String,
-        class: Class,
+        class: MistakeClass,
         right: BTreeSet<String>,
         reach: &'static str,
-        fault: Fault,
+        fault: EngineFault,
     ) -> Self {
         Self {
             name,
@@ -122,7 +122,7 @@ impl Mutant {
 
     /// True if the mistake only shows with other schedules.
     fn needs_schedules(&self) -> bool {
-        matches!(self.class, Class::State | Class::Slot)
+        matches!(self.class, MistakeClass::State | MistakeClass::Slot)
     }
 }
 
@@ -162,7 +162,7 @@ pub enum Error {
 }
 
 /// Derives the mistakes for a model.
-fn mutants(model: &Model, recorded: &Recorded) -> Vec<Mutant> {
+fn mutants(model: &Model, recorded: &DumpTaps) -> Vec<Mutant> {
     let ops = OpSet::builtin();
     let places = Places::new(&model.graph, recorded);
     let mut all = attributes::mutants(model, &ops, &places);
@@ -176,14 +176,14 @@ fn mutants(model: &Model, recorded: &Recorded) -> Vec<Mutant> {
 /// and the current one.
 pub fn mutate(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &MutateOptions,
     progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Book, Error> {
+) -> Result<MutationReport, Error> {
     let dtypes = if options.dtypes.is_empty() { dump.runs() } else { options.dtypes.clone() };
-    let order = Order::of(&source.model.graph, |_| true);
-    let mut recorded = Recorded::default();
+    let order = ExecutionOrder::of(&source.model.graph, |_| true);
+    let mut recorded = DumpTaps::default();
     for (tap, info) in dump.manifest.taps.0.iter().filter(|(tap, _)| order.taps.contains_key(tap)) {
         recorded.all.insert(tap.clone());
         if info.has(Phase::Decode) {
@@ -222,18 +222,18 @@ pub fn mutate(
                 .ok()
                 .filter(|report| options.diagnose && report.verdict() == Verdict::Fail);
             let blame = found.map(|found| diagnosed(engine, source, dump, mutant, found, options));
-            outcomes.push(Outcome { blame, ..judge(mutant, *dtype, report, result) });
+            outcomes.push(MutantOutcome { blame, ..judge(mutant, *dtype, report, result) });
         }
     }
     progress(total, total, "");
     let reference = dump.dir.display().to_string();
-    Ok(Book { schema: SCHEMA, spec: source.model.name.clone(), reference, outcomes })
+    Ok(MutationReport { schema: SCHEMA, spec: source.model.name.clone(), reference, outcomes })
 }
 
 /// Checks one mutant; returns the error text if the engine refuses to run it.
 fn run(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     mutant: &Mutant,
     dtype: Dtype,
@@ -244,9 +244,11 @@ fn run(
         Mistake::Graph(change) => {
             let mut model = Model::clone(&source.model);
             change.apply(&mut model);
-            check(engine, &Source { model: Arc::new(model), dir: source.dir }, dump, &options)
+            check(engine, &ModelSource { model: Arc::new(model), dir: source.dir }, dump, &options)
         }
-        Mistake::Fault(fault) => check(&Faulty::new(engine, fault.clone()), source, dump, &options),
+        Mistake::Fault(fault) => {
+            check(&FaultyEngine::new(engine, fault.clone()), source, dump, &options)
+        }
     };
     match catch_unwind(AssertUnwindSafe(attempt)) {
         Ok(result) => result.map_err(|error| error.to_string()),
@@ -259,7 +261,7 @@ fn check_options(mutant: &Mutant, dtype: Dtype, threads: Option<usize>) -> Check
         dtypes: vec![dtype],
         schedules: mutant.needs_schedules(),
         // An op refuses a state of another dtype; the effect on values is measured anyway.
-        allow_dtype_mismatch: matches!(mutant.class, Class::State | Class::Rounding),
+        allow_dtype_mismatch: matches!(mutant.class, MistakeClass::State | MistakeClass::Rounding),
         same_model: false,
         threads,
         ..CheckOptions::default()
@@ -269,12 +271,12 @@ fn check_options(mutant: &Mutant, dtype: Dtype, threads: Option<usize>) -> Check
 /// Diagnoses a mutant from the report of its check, without knowledge of the mistake.
 fn diagnosed(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     mutant: &Mutant,
     report: &Report,
     options: &MutateOptions,
-) -> Blame {
+) -> MutantDiagnosis {
     let dtype = report.first_failing().map_or(Dtype::F32, |run| run.dtype);
     let check = check_options(mutant, dtype, options.threads);
     let options = DiagnoseOptions { check, ..DiagnoseOptions::default() };
@@ -283,13 +285,13 @@ fn diagnosed(
         Mistake::Graph(change) => {
             let mut model = Model::clone(&source.model);
             change.apply(&mut model);
-            let edited = Source { model: Arc::new(model), dir: source.dir };
+            let edited = ModelSource { model: Arc::new(model), dir: source.dir };
             let found = diagnose(engine, &edited, dump, report, &options, &mut progress);
             let found = found.ok().flatten();
             blame(source, Some(&edited), dtype, !mutant.incurable, found.as_ref())
         }
         Mistake::Fault(fault) => {
-            let faulty = Faulty::new(engine, fault.clone());
+            let faulty = FaultyEngine::new(engine, fault.clone());
             let found = diagnose(&faulty, source, dump, report, &options, &mut progress);
             blame(source, None, dtype, false, found.ok().flatten().as_ref())
         }

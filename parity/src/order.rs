@@ -13,25 +13,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::{Partial, Shows};
+use engine::{SessionFeatures, ShownParts};
 use registry::graph::{Graph, StateId, StateKind};
 
 use crate::dump::Phase;
 
 /// Moment of a computation, in the order of execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
+pub struct ExecutionPoint {
     /// The phase.
     pub phase: Phase,
     /// Step: 0 is the prefix (or the whole prefill), j the j-th single token.
     pub step: usize,
     /// Place in the graph.
-    pub place: Place,
+    pub place: GraphPlace,
 }
 
 /// Place in the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct GraphPlace {
     /// Index of the node.
     pub node: usize,
     /// False for the states of the node, which come before its output.
@@ -39,13 +39,13 @@ pub struct Place {
 }
 
 /// Place of the log-probabilities, after everything else.
-pub const LAST: Place = Place { node: usize::MAX, output: true };
+pub const LAST: GraphPlace = GraphPlace { node: usize::MAX, output: true };
 
 /// Places of all taps and states of a graph.
 #[derive(Debug, Clone, Default)]
-pub struct Order {
+pub struct ExecutionOrder {
     /// Taps by name.
-    pub taps: BTreeMap<String, Place>,
+    pub taps: BTreeMap<String, GraphPlace>,
     /// State parts by layer and part.
     pub states: BTreeMap<(usize, String), StatePlace>,
     /// True if the engine exposes its states.
@@ -64,10 +64,10 @@ pub struct StatePlace {
     /// `conv of model.layers.0`, `kv.k of model.layers.2`.
     pub label: String,
     /// Place of the node that owns the state.
-    pub place: Place,
+    pub place: GraphPlace,
 }
 
-impl Order {
+impl ExecutionOrder {
     /// Computes the order of a graph. `recorded` returns true if the dump has a tap.
     pub fn of(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Self {
         let mut order = Self { spans: spans(graph, recorded), ..Self::default() };
@@ -78,7 +78,7 @@ impl Order {
             }
             for output in &n.outputs {
                 if let Some(tap) = graph.values.get(output.0).and_then(|v| v.tap.as_ref()) {
-                    order.taps.entry(tap.clone()).or_insert(Place { node, output: true });
+                    order.taps.entry(tap.clone()).or_insert(GraphPlace { node, output: true });
                 }
             }
         }
@@ -100,7 +100,7 @@ impl Order {
                         state: StateId(n),
                         kind: state.kind,
                         label: format!("{name} of {layer}"),
-                        place: Place { node, output: false },
+                        place: GraphPlace { node, output: false },
                     },
                 );
             }
@@ -110,14 +110,14 @@ impl Order {
 
     /// Returns the number of nodes between the values that the dump has and a place, including its own
     /// node.
-    pub(crate) fn span(&self, place: Place) -> usize {
+    pub(crate) fn span(&self, place: GraphPlace) -> usize {
         let last = self.spans.last().copied().unwrap_or(1);
         self.spans.get(place.node).copied().unwrap_or(last)
     }
 
     /// Returns the part of the order that an engine exposes; `partial` limits it if not everything is
     /// exposed.
-    pub(crate) fn seen(&self, shows: Shows, partial: Option<&Partial>) -> Self {
+    pub(crate) fn exposed(&self, shows: SessionFeatures, partial: Option<&ShownParts>) -> Self {
         let tap = |tap: &String| shows.taps && partial.is_none_or(|seen| seen.taps.contains(tap));
         let part =
             |part: &String| shows.states && partial.is_none_or(|seen| seen.parts.contains(part));

@@ -6,11 +6,11 @@ use registry::graph::{Graph, Node, RopeId, StateId};
 
 use crate::compare::LOGITS;
 use crate::gate::Subject;
-use crate::order::Order;
+use crate::order::ExecutionOrder;
 
 /// Taps that a dump has.
 #[derive(Debug, Default)]
-pub(crate) struct Recorded {
+pub(crate) struct DumpTaps {
     /// Taps of any phase.
     pub(crate) all: BTreeSet<String>,
     /// Taps of single steps.
@@ -20,13 +20,13 @@ pub(crate) struct Recorded {
 /// Flow of values between recorded taps of a graph.
 pub(crate) struct Places<'a> {
     pub(super) graph: &'a Graph,
-    recorded: &'a Recorded,
-    order: Order,
+    recorded: &'a DumpTaps,
+    order: ExecutionOrder,
 }
 
 impl<'a> Places<'a> {
-    pub(crate) fn new(graph: &'a Graph, recorded: &'a Recorded) -> Self {
-        Self { graph, recorded, order: Order::of(graph, |_| true) }
+    pub(crate) fn new(graph: &'a Graph, recorded: &'a DumpTaps) -> Self {
+        Self { graph, recorded, order: ExecutionOrder::of(graph, |_| true) }
     }
 
     /// Names the states of these nodes and of their successors up to the next recorded taps, and these

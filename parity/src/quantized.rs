@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use checkpoints::{Checkpoint, TensorInfo};
-use engine::{Engine, Options, Source};
+use engine::{Engine, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error, sums};
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use serde::Serialize;
 
 use crate::check::Error;
-use crate::cost::{Cost, cost, rounding, uninformed};
+use crate::cost::{Cost, constant_prediction_cost, cost, rounding};
 use crate::dump::Dump;
 
 /// Values compared at a time.
@@ -18,7 +18,7 @@ const SLAB: usize = 1 << 18;
 
 /// Quantized tensor compared with its source.
 #[derive(Debug, Clone, Serialize)]
-pub struct Tensor {
+pub struct QuantizedTensor {
     /// Name of the tensor.
     pub name: String,
     /// Type of its codes.
@@ -32,7 +32,7 @@ pub struct Tensor {
     pub in_band: bool,
 }
 
-impl Tensor {
+impl QuantizedTensor {
     /// Returns a tensor of blocks with its measured error.
     pub fn of_blocks(name: String, ty: BlockType, relative_error: f64) -> Self {
         /// Factor above the expected error from which a tensor is out of band: outliers, or a wrong tensor.
@@ -45,7 +45,7 @@ impl Tensor {
 
 /// Static facts about quantized weights.
 #[derive(Debug, Clone)]
-pub struct Quantized {
+pub struct QuantizedWeights {
     /// Stored bits per weight.
     pub bits_per_weight: f64,
     /// Expected relative error of the coarsest type.
@@ -54,12 +54,12 @@ pub struct Quantized {
     /// not.
     pub inputs: f64,
     /// Tensors that were compared with their sources.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<QuantizedTensor>,
 }
 
-impl Quantized {
+impl QuantizedWeights {
     /// Returns the facts about a file, with tensors that were compared.
-    pub fn of_file(file: &File, tensors: Vec<Tensor>) -> Self {
+    pub fn of_file(file: &GgufFile, tensors: Vec<QuantizedTensor>) -> Self {
         let (bytes, numbers) = file
             .tensors()
             .iter()
@@ -80,7 +80,7 @@ impl Quantized {
         source: Option<&Checkpoint>,
     ) -> Result<Self, Error> {
         let numbers: usize = checkpoint.tensors().values().map(TensorInfo::elements).sum();
-        let bands = coded(checkpoint).map(|name| band(checkpoint, name));
+        let bands = quantized_tensors(checkpoint).map(|name| band(checkpoint, name));
         Ok(Self {
             bits_per_weight: checkpoint.total_bytes() as f64 * 8.0 / numbers.max(1) as f64,
             worst: bands.fold(0.0, f64::max),
@@ -108,18 +108,18 @@ impl Quantized {
 }
 
 /// True if any tensor of a file is quantized in blocks.
-pub fn is_quantized(file: &File) -> bool {
+pub fn is_quantized(file: &GgufFile) -> bool {
     file.tensors().iter().any(|info| info.ty.is_quantized())
 }
 
 /// True if a dump is of other weights, which the codes and scales of a checkpoint may encode.
-pub fn is_made_of_others(checkpoint: &Checkpoint, dump: &Dump) -> Result<bool, Error> {
-    let quantized = coded(checkpoint).next().is_some();
+pub fn has_other_weights(checkpoint: &Checkpoint, dump: &Dump) -> Result<bool, Error> {
+    let quantized = quantized_tensors(checkpoint).next().is_some();
     Ok(quantized && checkpoint.fingerprint()? != dump.manifest.model.weights_sha256)
 }
 
 /// Lists the quantized tensors of a checkpoint.
-fn coded(checkpoint: &Checkpoint) -> impl Iterator<Item = &String> {
+fn quantized_tensors(checkpoint: &Checkpoint) -> impl Iterator<Item = &String> {
     checkpoint.tensors().keys().filter(|name| checkpoint.is_quantized(name))
 }
 
@@ -131,15 +131,15 @@ fn band(checkpoint: &Checkpoint, name: &str) -> f64 {
     if bits < 6.0 { 0.14 } else { 0.04 }
 }
 
-fn compared(checkpoint: &Checkpoint, source: &Checkpoint) -> Result<Vec<Tensor>, Error> {
+fn compared(checkpoint: &Checkpoint, source: &Checkpoint) -> Result<Vec<QuantizedTensor>, Error> {
     let mut tensors = Vec::new();
-    for name in coded(checkpoint) {
+    for name in quantized_tensors(checkpoint) {
         // Split experts have no tensor of their name in the source.
         if source.info(name).is_none() {
             continue;
         }
-        let (Ok(ours), Ok(theirs)) = (checkpoint.flow(name)?, source.flow(name)?) else { continue };
-        if ours.shape() != theirs.shape() {
+        let (ours, theirs) = (checkpoint.flow(name)?, source.flow(name)?);
+        if ours.shape() != theirs.shape() || theirs.numeric().is_err() {
             continue;
         }
         let (mut error, mut power) = (0.0, 0.0);
@@ -156,7 +156,7 @@ fn compared(checkpoint: &Checkpoint, source: &Checkpoint) -> Result<Vec<Tensor>,
         }
         let relative_error = if error == 0.0 { 0.0 } else { (error / power).sqrt() };
         let expected = band(checkpoint, name);
-        tensors.push(Tensor {
+        tensors.push(QuantizedTensor {
             name: name.clone(),
             ty: checkpoint.coded_dtype(name).map_or("", |dtype| dtype.name()),
             relative_error,
@@ -169,7 +169,7 @@ fn compared(checkpoint: &Checkpoint, source: &Checkpoint) -> Result<Vec<Tensor>,
 
 /// Cost of quantized weights with its verdict. Serializes as the schema `onboard-cost/1`.
 #[derive(Debug, Serialize)]
-pub struct Costs {
+pub struct CostReport {
     schema: &'static str,
     /// Path of the weights.
     pub file: String,
@@ -182,7 +182,7 @@ pub struct Costs {
     /// Upper bound on the mean divergence of such weights.
     pub kl_bound: f64,
     /// Tensors compared with their sources, the largest error first.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<QuantizedTensor>,
     /// `within its bands`, or `out of its bands`.
     pub verdict: &'static str,
     /// True if the dump has a 16-bit run, which shows the cost of rounding for this model.
@@ -193,18 +193,18 @@ pub struct Costs {
 /// Runs the prompts of a dump on quantized weights and judges the differences from the dump.
 pub fn judge(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     (path, dump): (&Path, &Dump),
-    options: &Options,
-    mut quantized: Quantized,
-) -> Result<Costs, Error> {
+    options: &SessionOptions,
+    mut quantized: QuantizedWeights,
+) -> Result<CostReport, Error> {
     let cost = cost(engine, source, dump, options)?;
     quantized.tensors.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
     let rounding = rounding(dump)?;
     let bound = quantized.kl_bound(rounding);
     // A divergence like that of a constant prediction means lost weights, whatever the types explain.
-    let kl_bound = bound.min(uninformed(dump)?.unwrap_or(f64::INFINITY));
-    let mut costs = Costs {
+    let kl_bound = bound.min(constant_prediction_cost(dump)?.unwrap_or(f64::INFINITY));
+    let mut costs = CostReport {
         schema: "onboard-cost/1",
         file: source.dir.display().to_string(),
         reference: path.display().to_string(),
@@ -221,7 +221,7 @@ pub fn judge(
     Ok(costs)
 }
 
-impl Costs {
+impl CostReport {
     /// True if the types of the weights explain the cost and the error of every tensor.
     pub fn is_explained(&self) -> bool {
         self.cost.kl.mean <= self.kl_bound && self.tensors.iter().all(|tensor| tensor.in_band)
@@ -275,7 +275,8 @@ mod tests {
     use super::*;
 
     fn bound(worst: f64, inputs: f64, rounding: Option<(f64, f64)>) -> f64 {
-        Quantized { bits_per_weight: 8.0, worst, inputs, tensors: Vec::new() }.kl_bound(rounding)
+        QuantizedWeights { bits_per_weight: 8.0, worst, inputs, tensors: Vec::new() }
+            .kl_bound(rounding)
     }
 
     #[test]
@@ -296,7 +297,7 @@ mod tests {
 
     #[test]
     fn tensors_are_held_to_their_types() {
-        let tensor = |ty, error| Tensor::of_blocks("a".to_owned(), ty, error).in_band;
+        let tensor = |ty, error| QuantizedTensor::of_blocks("a".to_owned(), ty, error).in_band;
         assert!(tensor(BlockType::Q80, 0.008) && !tensor(BlockType::Q80, 0.009));
         assert!(tensor(BlockType::F16, 9.0), "types without expectation are not judged");
     }

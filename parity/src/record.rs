@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::{Engine, NoProbe, Options, Session, Source, StateValue, Want};
+use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue};
 use formats::numbers;
-use formats::safetensors::{Declared, FileDtype, Writer};
+use formats::safetensors::{FileDtype, TensorSpec, Writer};
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
@@ -15,19 +15,19 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::check::Error;
-use crate::dump::{self, Phase, Prompt, Tensor, VERSION};
+use crate::dump::{self, DumpTensor, Phase, Prompt, VERSION};
 use crate::gate::Mode;
 use crate::metrics::top1;
-use crate::order::Order;
-use crate::route::{RouterRow, Steer};
-use crate::run::{self, Captured, Moment, Reference, Trace};
+use crate::order::ExecutionOrder;
+use crate::route::{RouterRow, RoutingProbe};
+use crate::run::{self, CapturedTap, ReferenceTaps, StateSnapshot, Trace};
 
 /// Number of tokens that are generated after each prompt.
 const GREEDY: usize = 8;
 
 /// Tensor of a dump, as stored in the file.
-struct Stored {
-    declared: Declared,
+struct StoredTensor {
+    declared: TensorSpec,
     /// Tap that the tensor holds, if any.
     tap: Option<(String, Phase)>,
     bytes: Vec<u8>,
@@ -35,14 +35,14 @@ struct Stored {
 
 /// Dump of an engine, ready to be written.
 pub struct Recording {
-    manifest: Manifest,
-    tensors: Vec<Stored>,
+    manifest: OutputManifest,
+    tensors: Vec<StoredTensor>,
     /// Remarks about values that could not be recorded.
     pub notes: Vec<String>,
 }
 
 /// Subject of a recording.
-pub struct Subject<'a> {
+pub struct RecordingPlan<'a> {
     /// Entry `model` of the manifest: architecture and hashes.
     pub model: Value,
     /// Returns the `producer` entry after the engine has run: its name, version and actual settings.
@@ -56,18 +56,18 @@ pub struct Subject<'a> {
 /// Runs an engine over prompts and records the rows, taps and states that it exposes.
 pub fn record(
     engine: &dyn Engine,
-    source: &Source<'_>,
-    mut subject: Subject<'_>,
-    options: &Options,
+    source: &ModelSource<'_>,
+    mut subject: RecordingPlan<'_>,
+    options: &SessionOptions,
 ) -> Result<Recording, Error> {
-    let (mut kept, mut notes) = (Kept::default(), Vec::new());
+    let (mut kept, mut notes) = (RecordedValues::default(), Vec::new());
     let mut states = Vec::new();
     let mut greedy = serde_json::Map::new();
-    let order = Order::of(&source.model.graph, |_| true);
+    let order = ExecutionOrder::of(&source.model.graph, |_| true);
     for &dtype in subject.dtypes {
         let mut session =
-            engine.open(source, &Options { dtype, finite: false, ..options.clone() })?;
-        let shows = session.shows();
+            engine.open(source, &SessionOptions { dtype, finite: false, ..options.clone() })?;
+        let shows = session.features();
         if !shows.steps {
             subject.prompts.iter_mut().for_each(without_decode);
             notes.push(format!(
@@ -75,11 +75,12 @@ pub fn record(
                 engine.name()
             ));
         }
-        let seen = order.seen(shows, session.partial());
+        let seen = order.exposed(shows, session.shown_parts());
         let mut names: Vec<_> = seen.taps.iter().filter(|(name, _)| !name.contains(':')).collect();
         names.sort_by_key(|(_, place)| **place);
         let wanted: Vec<String> = names.into_iter().map(|(name, _)| name.clone()).collect();
-        let mut run = Run { session: session.as_mut(), dtype, wanted: &wanted, kept: &mut kept };
+        let mut run =
+            DtypeRecording { session: session.as_mut(), dtype, wanted: &wanted, kept: &mut kept };
         let mut tokens = serde_json::Map::new();
         for prompt in &subject.prompts {
             run.prompt(prompt)?;
@@ -104,24 +105,24 @@ pub fn record(
         "greedy": greedy,
         "audit": {"notes": notes},
     });
-    let manifest = Manifest { format: "onboard-dump", version: VERSION, taps, rest };
+    let manifest = OutputManifest { format: "onboard-dump", version: VERSION, taps, rest };
     Ok(Recording { manifest, tensors: kept.tensors, notes })
 }
 
 /// Manifest to be written.
 #[derive(Serialize)]
-struct Manifest {
+struct OutputManifest {
     format: &'static str,
     version: u64,
-    taps: Taps,
+    taps: OutputTaps,
     #[serde(flatten)]
     rest: Value,
 }
 
 /// Taps in order of execution, with their phases.
-struct Taps(Vec<(String, Vec<&'static str>)>);
+struct OutputTaps(Vec<(String, Vec<&'static str>)>);
 
-impl Serialize for Taps {
+impl Serialize for OutputTaps {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer
             .collect_map(self.0.iter().map(|(name, phases)| (name, json!({"phases": phases}))))
@@ -130,18 +131,18 @@ impl Serialize for Taps {
 
 /// Values recorded so far.
 #[derive(Default)]
-struct Kept {
-    tensors: Vec<Stored>,
+struct RecordedValues {
+    tensors: Vec<StoredTensor>,
     /// Taps that the engine exposes, in order of execution.
     order: Vec<String>,
     /// Number of runs and prompts in which a tap occurred, by tap and phase.
     came: BTreeMap<(String, Phase), usize>,
 }
 
-impl Kept {
+impl RecordedValues {
     /// Lists the taps that occurred in every run and prompt of a phase, and drops the tensors of the
     /// others.
-    fn taps(&mut self, subject: &Subject<'_>) -> Taps {
+    fn taps(&mut self, subject: &RecordingPlan<'_>) -> OutputTaps {
         let due = |phase: Phase| {
             let rows = |p: &&Prompt| p.tapped(phase) && !p.positions(phase).is_empty();
             subject.prompts.iter().filter(rows).count() * subject.dtypes.len()
@@ -158,7 +159,7 @@ impl Kept {
             }
         }
         self.tensors.retain(|t| t.tap.as_ref().is_none_or(|tap| self.came.contains_key(tap)));
-        Taps(taps)
+        OutputTaps(taps)
     }
 }
 
@@ -192,7 +193,7 @@ fn prompt_entry(prompt: &Prompt) -> Value {
 }
 
 /// Lists the states that the engine exposes, in the terms of manifests.
-fn recorded_states(source: &Source<'_>, seen: &Order) -> Vec<Value> {
+fn recorded_states(source: &ModelSource<'_>, seen: &ExecutionOrder) -> Vec<Value> {
     let states = source.model.graph.states.iter().filter_map(|state| {
         let shown = |part: &&str| seen.states.contains_key(&(state.layer, (*part).to_owned()));
         let parts: Vec<&str> = state.parts.iter().map(|p| p.name.as_str()).filter(shown).collect();
@@ -209,15 +210,15 @@ fn has_rows(kind: StateKind) -> bool {
 }
 
 /// Recording of one dtype.
-struct Run<'a> {
+struct DtypeRecording<'a> {
     session: &'a mut dyn Session,
     dtype: Dtype,
     /// Taps that the engine exposes, in order of execution.
     wanted: &'a [String],
-    kept: &'a mut Kept,
+    kept: &'a mut RecordedValues,
 }
 
-impl Run<'_> {
+impl DtypeRecording<'_> {
     fn prompt(&mut self, prompt: &Prompt) -> Result<(), Error> {
         for phase in Phase::ALL {
             let rows = prompt.positions(phase).len();
@@ -240,22 +241,22 @@ impl Run<'_> {
     }
 
     fn trace(&mut self, prompt: &Prompt, phase: Phase) -> Result<Trace, engine::Error> {
-        let absent = || Tensor { dtype: Dtype::F32, shape: Vec::new(), data: Vec::new() };
-        let mut wanted = Reference::default();
+        let absent = || DumpTensor { dtype: Dtype::F32, shape: Vec::new(), data: Vec::new() };
+        let mut wanted = ReferenceTaps::default();
         if prompt.tapped(phase) {
             *wanted.of_mut(phase) = self.wanted.iter().map(|n| (n.clone(), absent())).collect();
         }
         let mut row = RouterRow::new(Mode::Cumulative);
-        let mut steer = Steer::new(&[], self.dtype, String::new(), &mut row);
+        let mut steer = RoutingProbe::new(&[], self.dtype, String::new(), &mut row);
         match phase {
             Phase::Prefill => {
-                run::prefill(self.session, prompt, &wanted, run::Feed::Own, &mut steer)
+                run::prefill(self.session, prompt, &wanted, run::InputSource::Own, &mut steer)
             }
             Phase::Decode => run::decode(self.session, prompt, &wanted, &mut steer),
         }
     }
 
-    fn tap(&mut self, base: &str, phase: Phase, name: &str, rows: usize, tap: &Captured) {
+    fn tap(&mut self, base: &str, phase: Phase, name: &str, rows: usize, tap: &CapturedTap) {
         let width: usize = tap.row.iter().product();
         // After the output layer of the graph only wanted rows exist.
         if width == 0 || tap.data.len() != rows * width {
@@ -267,12 +268,12 @@ impl Run<'_> {
         self.keep(format!("{base}/tap/{name}"), shape, &tap.data, Some(key));
     }
 
-    fn states(&mut self, base: &str, prompt: &Prompt, phase: Phase, moments: &[Moment]) {
+    fn states(&mut self, base: &str, prompt: &Prompt, phase: Phase, moments: &[StateSnapshot]) {
         let Some(last) = moments.last() else { return };
         let kinds: Vec<StateKind> =
             self.session.model().graph.states.iter().map(|state| state.kind).collect();
         for (n, value) in last.values.iter().enumerate() {
-            let of = |moment: &'_ Moment| moment.values.get(n).cloned();
+            let of = |moment: &'_ StateSnapshot| moment.values.get(n).cloned();
             let rows = kinds.get(value.state.0).is_some_and(|kind| has_rows(*kind));
             let (shape, data) = match (rows, phase) {
                 (_, Phase::Prefill) => (value.shape.clone(), value.data.clone()),
@@ -307,7 +308,11 @@ impl Run<'_> {
         if !exact {
             bytes = encode(dtype, data);
         }
-        self.kept.tensors.push(Stored { declared: Declared { name, dtype, shape }, tap, bytes });
+        self.kept.tensors.push(StoredTensor {
+            declared: TensorSpec { name, dtype, shape },
+            tap,
+            bytes,
+        });
     }
 
     fn greedy(&mut self, prompt: &Prompt, steps: bool) -> Result<Vec<u32>, engine::Error> {
@@ -318,7 +323,7 @@ impl Run<'_> {
         let mut tokens = Vec::new();
         let mut fed = prompt.tokens.clone();
         while tokens.len() < GREEDY {
-            let rows = run::one(self.session, slot, &fed, Want::Last, &mut NoProbe)?;
+            let rows = run::feed_chunk(self.session, slot, &fed, OutputRows::Last, &mut NoProbe)?;
             tokens.push(top1(rows.row(0)) as u32);
             fed = tokens[tokens.len() - 1..].to_vec();
         }
@@ -337,8 +342,8 @@ fn encode(dtype: FileDtype, data: &[f32]) -> Vec<u8> {
 /// Combines the rows that were written for each position, from the snapshots that show them.
 fn written(
     tokens: usize,
-    moments: &[Moment],
-    of: impl Fn(&Moment) -> Option<StateValue>,
+    moments: &[StateSnapshot],
+    of: impl Fn(&StateSnapshot) -> Option<StateValue>,
 ) -> (Vec<usize>, Vec<f32>) {
     let (mut data, mut shape, mut known) = (Vec::new(), vec![tokens], 0);
     for moment in moments {
@@ -363,7 +368,7 @@ impl Recording {
     /// not a dump.
     /// not a dump.
     pub fn write(&self, tensors: &Path) -> Result<Vec<u8>, Error> {
-        let declared: Vec<Declared> = self.tensors.iter().map(|t| t.declared.clone()).collect();
+        let declared: Vec<TensorSpec> = self.tensors.iter().map(|t| t.declared.clone()).collect();
         let mut writer =
             Writer::create(tensors, &BTreeMap::new(), &declared).map_err(dump::Error::from)?;
         for tensor in &self.tensors {

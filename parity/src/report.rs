@@ -14,7 +14,7 @@ use crate::schedules::ScheduleRow;
 
 pub use causes::causes;
 pub(crate) use causes::share;
-pub(crate) use text::when;
+pub(crate) use text::place_in_sequence;
 pub use text::{schedules, text};
 
 /// Name and version of the JSON format.
@@ -24,7 +24,7 @@ pub const SCHEMA: &str = "onboard-parity/1";
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Compared model, engine and reference.
-    pub subject: About,
+    pub subject: ReportSubject,
     /// Runs, one per dtype.
     pub runs: Vec<RunReport>,
     /// Comparisons of the engine with itself under other schedules.
@@ -38,7 +38,7 @@ pub struct Report {
 
 /// Compared model, engine and reference.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct About {
+pub struct ReportSubject {
     /// The spec.
     pub spec: String,
     /// `architectures[0]`.
@@ -52,12 +52,12 @@ pub struct About {
     /// Producer of the dump, with versions.
     pub producer: String,
     /// Hashes of the compared files.
-    pub sha256: Hashes,
+    pub sha256: FileHashes,
 }
 
 /// SHA-256 of the compared files; none if there is no such file.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Hashes {
+pub struct FileHashes {
     /// `config.json`.
     pub config: Option<String>,
     /// Fingerprint of a checkpoint's weights, as in dumps, or hash of the whole GGUF file.
@@ -73,7 +73,7 @@ pub const MEASURES: [&str; 6] = ["noise", "gain", "flips", "units", "row", "rms"
 
 /// Largest value of each measure in a run, as multiples of the rule's constants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Strengths {
+pub struct MeasureRatios {
     /// Values in the order of [`MEASURES`].
     pub values: [f64; 6],
     /// True if a failure depends on no constant: a missing module, a state of a narrower dtype, a router.
@@ -101,9 +101,9 @@ pub struct RunReport {
     /// Taps that only one side has, which is not a finding.
     pub uncovered: Uncovered,
     /// Coverage of the comparisons of single ops.
-    pub coverage: Coverage,
+    pub coverage: OpCoverage,
     /// Largest value of each measure, as judged by `parity fit`.
-    pub strengths: Strengths,
+    pub strengths: MeasureRatios,
     /// First finding in order of execution, including errors of earlier ops.
     pub first: Option<Divergence>,
     /// First op that is wrong on the reference's own inputs.
@@ -170,7 +170,7 @@ pub struct Uncovered {
 
 /// Coverage and strength of the comparisons of ops on the reference's own inputs.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Coverage {
+pub struct OpCoverage {
     /// Largest position compared in prefill; none if ops were not compared there.
     pub prefill: Option<usize>,
     /// Largest position compared in decode.

@@ -9,15 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::Probe;
-use engine::kernels::choose::Choice;
+use engine::kernels::choose::TopK;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ValueId};
 use registry::ops::Trait;
 use serde::Serialize;
 
-use crate::dump::Tensor;
+use crate::dump::DumpTensor;
 
-pub use crate::dump::Choices;
+pub use crate::dump::RouterChoices;
 use crate::gate::{Mode, Verdict};
 use crate::rule;
 
@@ -33,7 +33,7 @@ pub struct Router {
     scores: String,
     /// Tap of its choice.
     chosen: String,
-    choice: Choice,
+    choice: TopK,
 }
 
 /// Returns every router of a graph whose experts have a name.
@@ -53,7 +53,7 @@ pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
             module: tap(*node.outputs.first()?)?,
             scores: tap(*choose.inputs.first()?)?,
             chosen: tap(chosen)?,
-            choice: Choice::of_node(choose)?,
+            choice: TopK::of_node(choose)?,
         })
     };
     graph.nodes.iter().filter(|node| node.op.is(Trait::Experts)).filter_map(router).collect()
@@ -106,7 +106,7 @@ impl RouterRow {
 }
 
 /// Compares the choices of a run with the reference's while the run proceeds.
-pub(crate) struct Steer<'a> {
+pub(crate) struct RoutingProbe<'a> {
     routers: &'a [Router],
     dtype: Dtype,
     place: String,
@@ -115,7 +115,7 @@ pub(crate) struct Steer<'a> {
     scores: BTreeMap<String, Vec<f32>>,
 }
 
-impl<'a> Steer<'a> {
+impl<'a> RoutingProbe<'a> {
     /// Returns the state at the beginning of a run.
     pub(crate) fn new(
         routers: &'a [Router],
@@ -132,7 +132,13 @@ impl<'a> Steer<'a> {
 
     /// Observes a value, and replaces a choice that differs from the reference's by rounding. The first row
     /// is row `first` of the phase.
-    pub(crate) fn see(&mut self, tap: &str, data: &mut [f32], first: usize, choices: &Choices) {
+    pub(crate) fn observe(
+        &mut self,
+        tap: &str,
+        data: &mut [f32],
+        first: usize,
+        choices: &RouterChoices,
+    ) {
         for router in self.routers {
             if router.scores == tap {
                 self.scores.insert(router.module.clone(), data.to_vec());
@@ -193,7 +199,7 @@ fn same(ours: &[f32], theirs: &[f32]) -> bool {
 /// Returns the margin of another choice as a share of the spread of the scores. A correction that shifts
 /// all scores does not reduce it. If all scores are alike, an eighth of the largest is used, which
 /// determines the rounding.
-fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
+fn share(choice: &TopK, scores: &[f32], theirs: &[f32]) -> f64 {
     let places: Vec<usize> =
         theirs.iter().map(|p| if *p >= 0.0 { *p as usize } else { usize::MAX }).collect();
     if scores.iter().any(|score| score.is_nan()) {
@@ -208,19 +214,20 @@ fn share(choice: &Choice, scores: &[f32], theirs: &[f32]) -> f64 {
 }
 
 /// Records the choices of routers.
-pub(crate) struct Record<'a> {
+pub(crate) struct ChoiceRecorder<'a> {
     pub(crate) routers: &'a [Router],
-    pub(crate) choices: Choices,
+    pub(crate) choices: RouterChoices,
 }
 
-impl Probe for Record<'_> {
+impl Probe for ChoiceRecorder<'_> {
     fn wants(&self, tap: &str) -> bool {
         self.routers.iter().any(|router| router.chosen == tap)
     }
 
     fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
         for router in self.routers.iter().filter(|router| router.chosen == tap) {
-            let tensor = Tensor { dtype: Dtype::F32, shape: shape.to_vec(), data: data.to_vec() };
+            let tensor =
+                DumpTensor { dtype: Dtype::F32, shape: shape.to_vec(), data: data.to_vec() };
             self.choices.insert(router.module.clone(), tensor);
         }
     }
@@ -236,18 +243,18 @@ mod tests {
             module: "e".into(),
             scores: "e:scores".into(),
             chosen: "e:chosen".into(),
-            choice: Choice { k: 1, groups: None },
+            choice: TopK { k: 1, groups: None },
         };
-        let theirs = Tensor { dtype: Dtype::F32, shape: vec![3, 1], data: vec![1.0, 1.0, 0.0] };
-        let choices = Choices::from([("e".to_owned(), theirs)]);
+        let theirs = DumpTensor { dtype: Dtype::F32, shape: vec![3, 1], data: vec![1.0, 1.0, 0.0] };
+        let choices = RouterChoices::from([("e".to_owned(), theirs)]);
         let mut row = RouterRow::new(Mode::Local);
         let routers = [router];
-        let mut steer = Steer::new(&routers, Dtype::F32, "main prefill".into(), &mut row);
+        let mut steer = RoutingProbe::new(&routers, Dtype::F32, "main prefill".into(), &mut row);
         assert!(steer.wants("e:scores") && steer.wants("e:chosen") && !steer.wants("e"));
         let mut scores = [1.0, 0.999_999_8, 1.0, 0.5, 1.0, 0.5];
-        steer.see("e:scores", &mut scores, 0, &choices);
+        steer.observe("e:scores", &mut scores, 0, &choices);
         let mut chosen = [0.0, 0.0, 0.0];
-        steer.see("e:chosen", &mut chosen, 0, &choices);
+        steer.observe("e:chosen", &mut chosen, 0, &choices);
         assert_eq!(chosen, [1.0, 0.0, 0.0]);
         assert_eq!((row.choices, row.agree, row.flips.len()), (3, 1, 2));
         assert_eq!(row.verdict, Verdict::Fail);
@@ -255,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_shift_of_all_scores_makes_no_choice_closer() {
-        let choice = Choice { k: 1, groups: None };
+        let choice = TopK { k: 1, groups: None };
         let plain = share(&choice, &[0.5, 0.25, 0.0], &[1.0]);
         assert_eq!(plain, 0.5);
         assert_eq!(share(&choice, &[2.5, 2.25, 2.0], &[1.0]), plain);

@@ -15,7 +15,7 @@
 use registry::dtype::Dtype;
 
 use crate::bound::{Bound, Mode};
-use crate::measured::{Measured, Op, Row};
+use crate::op_error::{OpChain, OpError, OpRowError};
 
 /// Maximum distance of an f32 output from the reference's, in units of the op's noise.
 pub const OP: f64 = 64.0;
@@ -75,7 +75,7 @@ pub fn roundoff(dtype: Dtype) -> f64 {
 
 /// Bounds of a gate, with each row's share of the worst of them: above 1 if it is exceeded.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct GateBounds {
     /// Bounds of the gate, all of which must hold.
     pub bounds: Vec<Bound>,
     /// Share of each row.
@@ -85,9 +85,9 @@ pub struct Judged {
 }
 
 /// Judges an op on the reference's own inputs.
-pub fn local(op: Op, measured: &Measured) -> Judged {
+pub fn local(op: OpChain, measured: &OpError) -> GateBounds {
     let rows = &measured.rows;
-    let values = |of: &dyn Fn(&Row) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
+    let values = |of: &dyn Fn(&OpRowError) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
     // Roundings accumulate over the nodes between recorded values.
     let several = (op.span as f64 / SPAN).max(1.0);
     if op.dtype == Dtype::F32 {
@@ -97,30 +97,30 @@ pub fn local(op: Op, measured: &Measured) -> Judged {
             Bound { measure: "noise", value, limit: most_times },
             Bound { measure: "gain", value: measured.gain, limit: several * OP_GAIN },
         ];
-        let sees = most(values(&|row| most_times * row.noise));
-        return Judged { bounds, rows: times.iter().map(|t| t / most_times).collect(), sees };
+        let sees = largest(values(&|row| most_times * row.noise));
+        return GateBounds { bounds, rows: times.iter().map(|t| t / most_times).collect(), sees };
     }
     let (flips, units) = (several * FLIPS, several * UNITS);
     let bounds = vec![
-        Bound { measure: "flips", value: most(values(&|row| row.flips)), limit: flips },
-        Bound { measure: "units", value: most(values(&|row| row.units)), limit: units },
+        Bound { measure: "flips", value: largest(values(&|row| row.flips)), limit: flips },
+        Bound { measure: "units", value: largest(values(&|row| row.units)), limit: units },
     ];
-    Judged {
+    GateBounds {
         bounds,
         rows: values(&|row| (row.flips / flips).max(row.units / units)),
         // An error of one unit changes every second element.
-        sees: most(values(&|row| (flips + row.changed) * 2.0 * roundoff(op.dtype))),
+        sees: largest(values(&|row| (flips + row.changed) * 2.0 * roundoff(op.dtype))),
     }
 }
 
 /// Returns the largest of all rows except [`STRAYS`]: one flip before a softmax affects only one row.
-fn most(mut rows: Vec<f64>) -> f64 {
+fn largest(mut rows: Vec<f64>) -> f64 {
     rows.sort_by(|a, b| b.total_cmp(a));
     rows.get(STRAYS).copied().unwrap_or(0.0)
 }
 
 /// Judges rows of a whole run by `errors`, their distance from the f32 reference, against the `spread` of the ensemble.
-pub fn whole(measure: &'static str, errors: &[f64], spread: &[f64], least: f64) -> Judged {
+pub fn whole(measure: &'static str, errors: &[f64], spread: &[f64], least: f64) -> GateBounds {
     let mut sorted = spread.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0).max(least);
@@ -130,11 +130,11 @@ pub fn whole(measure: &'static str, errors: &[f64], spread: &[f64], least: f64) 
     let worst = rows.iter().max_by(|a, b| part(a).total_cmp(&part(b)));
     let bounds = worst.map(|&(value, limit)| Bound { measure, value, limit });
     let sees = rows.iter().map(|row| row.1).fold(0.0, f64::max);
-    Judged { bounds: bounds.into_iter().collect(), rows: rows.iter().map(part).collect(), sees }
+    GateBounds { bounds: bounds.into_iter().collect(), rows: rows.iter().map(part).collect(), sees }
 }
 
 /// Returns the distance below which a whole run always passes: one rounding of values of this size.
-pub fn least(dtype: Dtype, scale: f64) -> f64 {
+pub fn least_distance(dtype: Dtype, scale: f64) -> f64 {
     roundoff(dtype) * scale.max(1.0)
 }
 

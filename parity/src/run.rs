@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 
-use engine::{Chunk, Logits, Probe, Session, SlotId, StateValue, Want};
+use engine::{Chunk, Logits, OutputRows, Probe, Session, SlotId, StateValue};
 use siphasher::sip::SipHasher13;
 
-use crate::dump::{Phase, Prompt, Tensor};
-use crate::route::{Choices, Steer};
+use crate::dump::{DumpTensor, Phase, Prompt};
+use crate::route::{RouterChoices, RoutingProbe};
 
 /// Results of one phase of one prompt.
 #[derive(Debug, Clone, Default)]
@@ -15,14 +15,14 @@ pub struct Trace {
     /// `[rows, vocab]`: a row for each recorded position of the phase.
     pub logits: Vec<f32>,
     /// Taps by name, with the rows of the logits.
-    pub taps: BTreeMap<String, Captured>,
+    pub taps: BTreeMap<String, CapturedTap>,
     /// States, in the order in which they were read.
-    pub states: Vec<Moment>,
+    pub states: Vec<StateSnapshot>,
 }
 
 /// States of a slot after a number of tokens.
 #[derive(Debug, Clone)]
-pub struct Moment {
+pub struct StateSnapshot {
     /// Number of tokens seen.
     pub seen: usize,
     /// Every part of every state.
@@ -31,7 +31,7 @@ pub struct Moment {
 
 /// A captured tap.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Captured {
+pub struct CapturedTap {
     /// Shape of one row.
     pub row: Vec<usize>,
     /// All rows.
@@ -40,20 +40,20 @@ pub struct Captured {
 
 /// Reference taps of one prompt, for comparison or as inputs; a row for each recorded position.
 #[derive(Debug, Default)]
-pub struct Reference {
+pub struct ReferenceTaps {
     /// Taps of the full prefill.
-    pub prefill: BTreeMap<String, Tensor>,
+    pub prefill: BTreeMap<String, DumpTensor>,
     /// Taps of the single steps.
-    pub decode: BTreeMap<String, Tensor>,
+    pub decode: BTreeMap<String, DumpTensor>,
     /// Router choices in the full prefill, for every token.
-    pub prefill_choices: Choices,
+    pub prefill_choices: RouterChoices,
     /// Router choices in the single steps.
-    pub decode_choices: Choices,
+    pub decode_choices: RouterChoices,
 }
 
-impl Reference {
+impl ReferenceTaps {
     /// Returns the taps of a phase, mutably.
-    pub(crate) fn of_mut(&mut self, phase: Phase) -> &mut BTreeMap<String, Tensor> {
+    pub(crate) fn of_mut(&mut self, phase: Phase) -> &mut BTreeMap<String, DumpTensor> {
         match phase {
             Phase::Prefill => &mut self.prefill,
             Phase::Decode => &mut self.decode,
@@ -61,7 +61,7 @@ impl Reference {
     }
 
     /// Returns the taps of a phase.
-    pub fn of(&self, phase: Phase) -> &BTreeMap<String, Tensor> {
+    pub fn of(&self, phase: Phase) -> &BTreeMap<String, DumpTensor> {
         match phase {
             Phase::Prefill => &self.prefill,
             Phase::Decode => &self.decode,
@@ -71,20 +71,20 @@ impl Reference {
 
 /// Source of the inputs of ops.
 #[derive(Debug, Clone, Copy)]
-pub enum Feed {
+pub enum InputSource {
     /// The engine's own values.
     Own,
     /// The reference's values: every tapped value is replaced after it is captured, so that errors do not
     /// spread.
     Reference,
     /// The reference's values with a small perturbation.
-    Moved(Shake),
+    Perturbed(Perturbation),
 }
 
-impl Feed {
-    fn shake(self) -> Option<Shake> {
+impl InputSource {
+    fn shake(self) -> Option<Perturbation> {
         match self {
-            Self::Moved(shake) => Some(shake),
+            Self::Perturbed(shake) => Some(shake),
             Self::Own | Self::Reference => None,
         }
     }
@@ -92,14 +92,14 @@ impl Feed {
 
 /// Small perturbation of values.
 #[derive(Debug, Clone, Copy)]
-pub struct Shake {
+pub struct Perturbation {
     /// Size, in units in the last place of f32.
     pub units: u32,
     /// Seed that selects the perturbed values.
     pub seed: u64,
 }
 
-impl Shake {
+impl Perturbation {
     /// Returns the first state of the generator for a row. Noise in reports depends on it, so the hash has a
     /// definition of its own, which no compiler changes.
     fn start(self, tap: &str, row: usize) -> u64 {
@@ -137,18 +137,18 @@ impl Shake {
 pub(crate) fn prefill(
     session: &mut dyn Session,
     prompt: &Prompt,
-    wanted: &Reference,
-    feed: Feed,
-    steer: &mut Steer<'_>,
+    wanted: &ReferenceTaps,
+    feed: InputSource,
+    steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
     let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Prefill));
     let slot = session.open_slot();
     let keep = Some(&mut trace.taps);
     let choices = (&wanted.prefill_choices, 0);
     let wanted = &wanted.prefill;
-    let mut probe = Capture { wanted, rows: &rows, feed, at: 0, keep, steer, choices };
-    let run = one(session, slot, &prompt.tokens, Want::All, &mut probe);
-    let states = prompt.tapped(Phase::Prefill) && session.shows().states;
+    let mut probe = CaptureProbe { wanted, rows: &rows, feed, at: 0, keep, steer, choices };
+    let run = feed_chunk(session, slot, &prompt.tokens, OutputRows::All, &mut probe);
+    let states = prompt.tapped(Phase::Prefill) && session.features().states;
     let values = if run.is_ok() && states { Some(session.states(slot)) } else { None };
     session.release(slot)?;
     let logits = run?;
@@ -156,7 +156,7 @@ pub(crate) fn prefill(
         trace.logits.extend_from_slice(logits.row(*row));
     }
     if let Some(values) = values {
-        trace.states.push(Moment { seen: prompt.tokens.len(), values: values? });
+        trace.states.push(StateSnapshot { seen: prompt.tokens.len(), values: values? });
     }
     Ok(trace)
 }
@@ -165,8 +165,8 @@ pub(crate) fn prefill(
 pub(crate) fn decode(
     session: &mut dyn Session,
     prompt: &Prompt,
-    wanted: &Reference,
-    steer: &mut Steer<'_>,
+    wanted: &ReferenceTaps,
+    steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
     let slot = session.open_slot();
     let run = decode_in(session, slot, prompt, wanted, steer);
@@ -178,23 +178,23 @@ fn decode_in(
     session: &mut dyn Session,
     slot: SlotId,
     prompt: &Prompt,
-    wanted: &Reference,
-    steer: &mut Steer<'_>,
+    wanted: &ReferenceTaps,
+    steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
     let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Decode));
-    let states = prompt.tapped(Phase::Decode) && session.shows().states;
+    let states = prompt.tapped(Phase::Decode) && session.features().states;
     let (snapshots, length) = (prompt.snapshots(), prompt.tokens.len());
     let read = |session: &mut dyn Session, seen: usize, trace: &mut Trace| {
         if states && (seen == length || snapshots.binary_search(&seen).is_ok()) {
-            trace.states.push(Moment { seen, values: session.states(slot)? });
+            trace.states.push(StateSnapshot { seen, values: session.states(slot)? });
         }
         Ok::<_, engine::Error>(())
     };
     let prefix = &prompt.tokens[..prompt.split.min(length)];
-    let mut probe = Capture::of_choices(&mut *steer, (&wanted.prefill_choices, 0));
-    one(session, slot, prefix, Want::Last, &mut probe)?;
+    let mut probe = CaptureProbe::of_choices(&mut *steer, (&wanted.prefill_choices, 0));
+    feed_chunk(session, slot, prefix, OutputRows::Last, &mut probe)?;
     read(session, prefix.len(), &mut trace)?;
-    let step = Step { prompt, rows: &rows, wanted, feed: Feed::Own };
+    let step = DecodeStep { prompt, rows: &rows, wanted, feed: InputSource::Own };
     for at in prefix.len()..length {
         let logits = step.run(session, slot, at, &mut trace, steer)?;
         if rows.binary_search(&at).is_ok() {
@@ -210,9 +210,9 @@ fn decode_in(
 pub(crate) fn steps(
     session: &mut dyn Session,
     prompt: &Prompt,
-    wanted: &Reference,
-    feed: Feed,
-    steer: &mut Steer<'_>,
+    wanted: &ReferenceTaps,
+    feed: InputSource,
+    steer: &mut RoutingProbe<'_>,
     seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
 ) -> Result<Option<Trace>, engine::Error> {
     let mut slot = None;
@@ -227,13 +227,13 @@ fn steps_in(
     session: &mut dyn Session,
     slot: &mut Option<(SlotId, usize)>,
     prompt: &Prompt,
-    wanted: &Reference,
-    feed: Feed,
-    steer: &mut Steer<'_>,
+    wanted: &ReferenceTaps,
+    feed: InputSource,
+    steer: &mut RoutingProbe<'_>,
     seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
 ) -> Result<Option<Trace>, engine::Error> {
     let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Decode));
-    let step = Step { prompt, rows: &rows, wanted, feed };
+    let step = DecodeStep { prompt, rows: &rows, wanted, feed };
     for &at in &rows {
         if let Some(mut values) = seed(at) {
             if let Some(shake) = feed.shake() {
@@ -252,23 +252,23 @@ fn steps_in(
         let logits = step.run(session, *slot, at, &mut trace, steer)?;
         trace.logits.extend_from_slice(&logits.data);
         *seen = at + 1;
-        if session.shows().states {
-            trace.states.push(Moment { seen: at + 1, values: session.states(*slot)? });
+        if session.features().states {
+            trace.states.push(StateSnapshot { seen: at + 1, values: session.states(*slot)? });
         }
     }
     Ok(Some(trace))
 }
 
 /// Single steps of a decode phase.
-struct Step<'a> {
+struct DecodeStep<'a> {
     prompt: &'a Prompt,
     /// Positions of the recorded rows.
     rows: &'a [usize],
-    wanted: &'a Reference,
-    feed: Feed,
+    wanted: &'a ReferenceTaps,
+    feed: InputSource,
 }
 
-impl Step<'_> {
+impl DecodeStep<'_> {
     /// Feeds the token at a position and keeps its taps.
     fn run(
         &self,
@@ -276,9 +276,9 @@ impl Step<'_> {
         slot: SlotId,
         at: usize,
         trace: &mut Trace,
-        steer: &mut Steer<'_>,
+        steer: &mut RoutingProbe<'_>,
     ) -> Result<Logits, engine::Error> {
-        let mut probe = Capture {
+        let mut probe = CaptureProbe {
             wanted: &self.wanted.decode,
             rows: self.rows,
             feed: self.feed,
@@ -287,53 +287,56 @@ impl Step<'_> {
             steer,
             choices: (&self.wanted.decode_choices, self.prompt.split),
         };
-        one(session, slot, &self.prompt.tokens[at..=at], Want::Last, &mut probe)
+        feed_chunk(session, slot, &self.prompt.tokens[at..=at], OutputRows::Last, &mut probe)
     }
 }
 
 /// Feeds one chunk to one slot.
-pub(crate) fn one(
+pub(crate) fn feed_chunk(
     session: &mut dyn Session,
     slot: SlotId,
     tokens: &[u32],
-    want: Want,
+    rows: OutputRows,
     probe: &mut dyn Probe,
 ) -> Result<Logits, engine::Error> {
     session
-        .step(&[Chunk { slot, tokens, want }], probe)?
+        .step(&[Chunk { slot, tokens, rows }], probe)?
         .pop()
         .ok_or_else(|| engine::Error::Other("the engine gave no logits for a chunk".to_owned()))
 }
 
 /// Empty set of taps.
-static NONE: BTreeMap<String, Tensor> = BTreeMap::new();
+static NONE: BTreeMap<String, DumpTensor> = BTreeMap::new();
 
 /// Probe that copies taps, and optionally replaces them.
-pub(crate) struct Capture<'a, 's> {
+pub(crate) struct CaptureProbe<'a, 's> {
     /// Taps to copy, with their replacement values.
-    wanted: &'a BTreeMap<String, Tensor>,
+    wanted: &'a BTreeMap<String, DumpTensor>,
     /// Positions of their rows.
     rows: &'a [usize],
     /// Source of the inputs of ops.
-    feed: Feed,
+    feed: InputSource,
     /// Position of the first row of this step.
     at: usize,
     /// Destination of the copies.
-    keep: Option<&'a mut BTreeMap<String, Captured>>,
+    keep: Option<&'a mut BTreeMap<String, CapturedTap>>,
     /// Comparison of router choices.
-    steer: &'a mut Steer<'s>,
+    steer: &'a mut RoutingProbe<'s>,
     /// Router choices of the reference, and the position of the first.
-    choices: (&'a Choices, usize),
+    choices: (&'a RouterChoices, usize),
 }
 
-impl<'a, 's> Capture<'a, 's> {
+impl<'a, 's> CaptureProbe<'a, 's> {
     /// Returns a probe that compares choices, and replaces those that differ by rounding.
-    pub(crate) fn of_choices(steer: &'a mut Steer<'s>, choices: (&'a Choices, usize)) -> Self {
-        Self { wanted: &NONE, rows: &[], feed: Feed::Own, at: 0, keep: None, steer, choices }
+    pub(crate) fn of_choices(
+        steer: &'a mut RoutingProbe<'s>,
+        choices: (&'a RouterChoices, usize),
+    ) -> Self {
+        Self { wanted: &NONE, rows: &[], feed: InputSource::Own, at: 0, keep: None, steer, choices }
     }
 }
 
-impl Probe for Capture<'_, '_> {
+impl Probe for CaptureProbe<'_, '_> {
     fn wants(&self, tap: &str) -> bool {
         self.wanted.contains_key(tap) || self.steer.wants(tap)
     }
@@ -341,11 +344,11 @@ impl Probe for Capture<'_, '_> {
     fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
         self.copy(tap, shape, data);
         let (choices, first) = self.choices;
-        self.steer.see(tap, data, self.at.saturating_sub(first), choices);
+        self.steer.observe(tap, data, self.at.saturating_sub(first), choices);
     }
 }
 
-impl Capture<'_, '_> {
+impl CaptureProbe<'_, '_> {
     fn copy(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
         let Some(reference) = self.wanted.get(tap) else { return };
         let count = shape.first().copied().unwrap_or(0);
@@ -359,7 +362,7 @@ impl Capture<'_, '_> {
                 captured.row = shape.get(1..).unwrap_or_default().to_vec();
                 captured.data.extend_from_slice(row);
             }
-            if matches!(self.feed, Feed::Own) || theirs != width {
+            if matches!(self.feed, InputSource::Own) || theirs != width {
                 continue;
             }
             let Some(values) = reference.data.get(index * width..(index + 1) * width) else {
@@ -375,22 +378,22 @@ impl Capture<'_, '_> {
 
 /// Feeds a prompt and then the reference's tokens. Returns the engine's rows of logits before each: row i
 /// predicts token i.
-pub(crate) fn forced(
+pub(crate) fn teacher_forced(
     session: &mut dyn Session,
     prompt: &[u32],
     chosen: &[u32],
-    choices: [&Choices; 2],
-    steer: &mut Steer<'_>,
+    choices: [&RouterChoices; 2],
+    steer: &mut RoutingProbe<'_>,
 ) -> Result<Vec<Vec<f32>>, engine::Error> {
     let slot = session.open_slot();
     let mut run = || {
         let [prefill, steps] = choices;
-        let mut probe = Capture::of_choices(&mut *steer, (prefill, 0));
-        let mut rows = vec![one(session, slot, prompt, Want::Last, &mut probe)?.data];
+        let mut probe = CaptureProbe::of_choices(&mut *steer, (prefill, 0));
+        let mut rows = vec![feed_chunk(session, slot, prompt, OutputRows::Last, &mut probe)?.data];
         probe.choices = (steps, 0);
         for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {
             probe.at = row;
-            rows.push(one(session, slot, &[*token], Want::Last, &mut probe)?.data);
+            rows.push(feed_chunk(session, slot, &[*token], OutputRows::Last, &mut probe)?.data);
         }
         Ok(rows)
     };
@@ -408,7 +411,7 @@ mod tests {
         let was: Vec<f32> = (1..100).map(|n| n as f32 / 64.0).chain([0.0, f32::MAX]).collect();
         let moved = |seed| {
             let mut data = was.clone();
-            Shake { units: 1, seed }.apply("a", 0, &mut data);
+            Perturbation { units: 1, seed }.apply("a", 0, &mut data);
             data
         };
         let is = moved(0);
@@ -422,7 +425,7 @@ mod tests {
 
     #[test]
     fn the_generator_starts_where_it_always_did() {
-        let start = |seed, tap, row| Shake { units: 1, seed }.start(tap, row);
+        let start = |seed, tap, row| Perturbation { units: 1, seed }.start(tap, row);
         assert_eq!(start(0, "model.layers.0", 7), 12_866_705_388_986_652_055);
         assert_eq!(start(2, "é 0.k", 1 << 40), 17_243_551_866_232_923_117);
     }

@@ -8,15 +8,15 @@ mod derive;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::{Chunk, NoProbe, Session, SlotId, Want};
+use engine::{Chunk, NoProbe, OutputRows, Session, SlotId};
 use registry::dtype::Dtype;
 use serde::Serialize;
 
-use crate::dump::Tensor;
+use crate::dump::DumpTensor;
 use crate::gate::{Mode, Verdict, dtype_name};
 use crate::metrics::{gap, log_softmax};
-use crate::route::{Choices, Record, Router, RouterRow, Steer, routers};
-use crate::run::Capture;
+use crate::route::{ChoiceRecorder, Router, RouterChoices, RouterRow, RoutingProbe, routers};
+use crate::run::CaptureProbe;
 
 pub use derive::{ROLLBACK, derive};
 
@@ -82,10 +82,10 @@ pub struct Baseline {
     vocab: usize,
     routers: Vec<Router>,
     /// Router choices in each sequence.
-    choices: Vec<Choices>,
+    choices: Vec<RouterChoices>,
     /// Rows of the rest of a sequence fed as a second chunk, by sequence and length of its first chunk.
     /// Only for models that compute a sequence's first chunk differently from its continuation.
-    parted: BTreeMap<(usize, usize), Vec<f32>>,
+    two_chunks: BTreeMap<(usize, usize), Vec<f32>>,
     /// Root mean square of the logits.
     pub scale: f64,
 }
@@ -109,8 +109,8 @@ impl Baseline {
         let (mut power, mut count) = (0.0_f64, 0_usize);
         for tokens in &sequences {
             let slot = session.open_slot();
-            let mut probe = Record { routers: &routers, choices: Choices::new() };
-            let logits = crate::run::one(session, slot, tokens, Want::All, &mut probe);
+            let mut probe = ChoiceRecorder { routers: &routers, choices: RouterChoices::new() };
+            let logits = crate::run::feed_chunk(session, slot, tokens, OutputRows::All, &mut probe);
             session.release(slot)?;
             let logits = logits?.data;
             choices.push(probe.choices);
@@ -119,18 +119,18 @@ impl Baseline {
             rows.push(logprobs(&logits, vocab));
         }
         let scale = (power / count.max(1) as f64).sqrt();
-        let parted = BTreeMap::new();
-        let mut made = Self { sequences, rows, vocab, routers, choices, parted, scale };
+        let two_chunks = BTreeMap::new();
+        let mut made = Self { sequences, rows, vocab, routers, choices, two_chunks, scale };
         for &(sequence, first) in parts {
-            let rows = made.parted(session, sequence, first)?;
-            made.parted.insert((sequence, first), rows);
+            let rows = made.run_in_two_chunks(session, sequence, first)?;
+            made.two_chunks.insert((sequence, first), rows);
         }
         Ok(made)
     }
 
     /// Returns the log-probabilities of a sequence that is fed in two chunks, the first of which has
     /// `first` tokens.
-    fn parted(
+    fn run_in_two_chunks(
         &self,
         session: &mut dyn Session,
         sequence: usize,
@@ -139,12 +139,13 @@ impl Baseline {
         let id = session.open_slot();
         let (mut rows, tokens) = (Vec::new(), &self.sequences[sequence]);
         let mut feed = |seen: usize, tokens: &[u32]| -> Result<(), engine::Error> {
-            let slot = Slot { id, sequence, seen, first };
+            let slot = ScheduleSlot { id, sequence, seen, first };
             let (choices, mut flips) =
                 (self.chosen(&[(slot, tokens.len())]), RouterRow::new(Mode::Cumulative));
-            let mut steer = Steer::new(&self.routers, session.dtype(), String::new(), &mut flips);
-            let mut probe = Capture::of_choices(&mut steer, (&choices, 0));
-            let logits = crate::run::one(session, id, tokens, Want::All, &mut probe)?;
+            let mut steer =
+                RoutingProbe::new(&self.routers, session.dtype(), String::new(), &mut flips);
+            let mut probe = CaptureProbe::of_choices(&mut steer, (&choices, 0));
+            let logits = crate::run::feed_chunk(session, id, tokens, OutputRows::All, &mut probe)?;
             rows.extend(logprobs(&logits.data, self.vocab));
             Ok(())
         };
@@ -156,15 +157,15 @@ impl Baseline {
     }
 
     /// Returns the expected rows of a slot.
-    fn due(&self, slot: &Slot) -> &[f32] {
-        let parted = self.parted.get(&(slot.sequence, slot.first));
-        parted.map_or(&self.rows[slot.sequence], |rows| rows)
+    fn expected_rows(&self, slot: &ScheduleSlot) -> &[f32] {
+        let two_chunks = self.two_chunks.get(&(slot.sequence, slot.first));
+        two_chunks.map_or(&self.rows[slot.sequence], |rows| rows)
     }
 
     /// Returns the router choices for a number of tokens of each slot, concatenated.
-    fn chosen(&self, parts: &[(Slot, usize)]) -> Choices {
+    fn chosen(&self, parts: &[(ScheduleSlot, usize)]) -> RouterChoices {
         let of = |router: &Router| {
-            let mut all = Tensor { dtype: Dtype::F32, shape: vec![0, 0], data: Vec::new() };
+            let mut all = DumpTensor { dtype: Dtype::F32, shape: vec![0, 0], data: Vec::new() };
             for (slot, count) in parts {
                 let own = self.choices[slot.sequence].get(&router.module)?;
                 let k = own.shape.get(1).copied()?;
@@ -187,7 +188,7 @@ fn logprobs(logits: &[f32], vocab: usize) -> Vec<f32> {
 
 /// State of a slot in a schedule.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct ScheduleSlot {
     id: SlotId,
     sequence: usize,
     /// Number of tokens of its own sequence that it has seen.
@@ -196,7 +197,7 @@ struct Slot {
     first: usize,
 }
 
-impl Slot {
+impl ScheduleSlot {
     /// Records a chunk that is fed to the slot.
     fn fed(self, count: usize) -> Self {
         Self { first: if self.first == 0 { count } else { self.first }, ..self }
@@ -235,9 +236,9 @@ pub fn parts(schedules: &[Schedule]) -> BTreeSet<(usize, usize)> {
 }
 
 /// Failure of an act: the engine refused a service, failed, or is gone with all its slots.
-enum Stop {
+enum ActFailure {
     Refused(String),
-    Broke(String),
+    Failed(String),
     Lost(engine::Error),
 }
 
@@ -263,15 +264,15 @@ pub fn run(
     for act in &schedule.acts {
         match perform(session, act, baseline, &mut slots, &mut row) {
             Ok(()) => {}
-            Err(Stop::Refused(why)) => {
+            Err(ActFailure::Refused(why)) => {
                 (row.note, row.verdict) = (Some(why), Verdict::Skip);
                 break;
             }
-            Err(Stop::Broke(why)) => {
+            Err(ActFailure::Failed(why)) => {
                 (row.note, row.verdict) = (Some(why), Verdict::Fail);
                 break;
             }
-            Err(Stop::Lost(error)) => return Err(error),
+            Err(ActFailure::Lost(error)) => return Err(error),
         }
     }
     for slot in slots.into_values() {
@@ -290,24 +291,27 @@ fn perform(
     session: &mut dyn Session,
     act: &Act,
     baseline: &Baseline,
-    slots: &mut BTreeMap<usize, Slot>,
+    slots: &mut BTreeMap<usize, ScheduleSlot>,
     row: &mut ScheduleRow,
-) -> Result<(), Stop> {
+) -> Result<(), ActFailure> {
     let refused = |e: engine::Error| match e {
-        lost @ engine::Error::Lost(_) => Stop::Lost(lost),
-        other => Stop::Refused(format!("the engine refuses: {other}")),
+        lost @ engine::Error::Lost(_) => ActFailure::Lost(lost),
+        other => ActFailure::Refused(format!("the engine refuses: {other}")),
     };
     let broke = |e: engine::Error| match e {
-        lost @ engine::Error::Lost(_) => Stop::Lost(lost),
-        other => Stop::Broke(other.to_string()),
+        lost @ engine::Error::Lost(_) => ActFailure::Lost(lost),
+        other => ActFailure::Failed(other.to_string()),
     };
-    let known = |slots: &BTreeMap<usize, Slot>, n: usize| {
-        slots.get(&n).copied().ok_or_else(|| Stop::Broke(format!("schedule has no slot {n}")))
+    let known = |slots: &BTreeMap<usize, ScheduleSlot>, n: usize| {
+        slots
+            .get(&n)
+            .copied()
+            .ok_or_else(|| ActFailure::Failed(format!("schedule has no slot {n}")))
     };
     match act {
         Act::Open(n, sequence) => {
             let id = session.open_slot();
-            slots.insert(*n, Slot { id, sequence: *sequence, seen: 0, first: 0 });
+            slots.insert(*n, ScheduleSlot { id, sequence: *sequence, seen: 0, first: 0 });
         }
         Act::Feed(parts) => {
             let (mut chunks, mut fed) = (Vec::new(), Vec::new());
@@ -315,17 +319,17 @@ fn perform(
                 let slot = known(slots, *n)?;
                 fed.push((slot, *count));
                 let tokens = &baseline.sequences[slot.sequence][slot.seen..slot.seen + count];
-                chunks.push(Chunk { slot: slot.id, tokens, want: Want::All });
+                chunks.push(Chunk { slot: slot.id, tokens, rows: OutputRows::All });
             }
             // If two experts have equal scores, another order of additions chooses the other one.
             let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
             let mut steer =
-                Steer::new(&baseline.routers, session.dtype(), String::new(), &mut flips);
-            let mut probe = Capture::of_choices(&mut steer, (&choices, 0));
+                RoutingProbe::new(&baseline.routers, session.dtype(), String::new(), &mut flips);
+            let mut probe = CaptureProbe::of_choices(&mut steer, (&choices, 0));
             let logits = session.step(&chunks, &mut probe).map_err(broke)?;
             row.steps += 1;
             if logits.len() != parts.len() {
-                return Err(Stop::Broke(format!(
+                return Err(ActFailure::Failed(format!(
                     "{} results for {} chunks",
                     logits.len(),
                     parts.len()
@@ -334,20 +338,21 @@ fn perform(
             for ((n, count), logits) in parts.iter().zip(&logits) {
                 let slot = known(slots, *n)?.fed(*count);
                 compare(baseline, slot, *count, &logits.data, row)?;
-                slots.insert(*n, Slot { seen: slot.seen + count, ..slot });
+                slots.insert(*n, ScheduleSlot { seen: slot.seen + count, ..slot });
             }
         }
         Act::Stray(n, count) => {
             let slot = known(slots, *n)?;
             let other = &baseline.sequences[(slot.sequence + 1) % baseline.sequences.len()];
             let tokens: Vec<u32> = other.iter().rev().copied().cycle().take(*count).collect();
-            crate::run::one(session, slot.id, &tokens, Want::None, &mut NoProbe).map_err(broke)?;
+            crate::run::feed_chunk(session, slot.id, &tokens, OutputRows::None, &mut NoProbe)
+                .map_err(broke)?;
             row.steps += 1;
         }
         Act::Fork(from, to) => {
             let slot = known(slots, *from)?;
             let id = session.fork(slot.id).map_err(refused)?;
-            slots.insert(*to, Slot { id, ..slot });
+            slots.insert(*to, ScheduleSlot { id, ..slot });
         }
         Act::Rewind(n) => {
             let slot = known(slots, *n)?;
@@ -359,7 +364,7 @@ fn perform(
             session.release(slot.id).map_err(broke)?;
             slots.remove(n);
             let id = session.restore(&bytes).map_err(broke)?;
-            slots.insert(*n, Slot { id, ..slot });
+            slots.insert(*n, ScheduleSlot { id, ..slot });
         }
         Act::Release(n) => {
             let slot = known(slots, *n)?;
@@ -372,16 +377,19 @@ fn perform(
 
 fn compare(
     baseline: &Baseline,
-    slot: Slot,
+    slot: ScheduleSlot,
     count: usize,
     logits: &[f32],
     row: &mut ScheduleRow,
-) -> Result<(), Stop> {
+) -> Result<(), ActFailure> {
     let vocab = baseline.vocab;
     if logits.len() != count * vocab {
-        return Err(Stop::Broke(format!("{} logits for {count} tokens of {vocab}", logits.len())));
+        return Err(ActFailure::Failed(format!(
+            "{} logits for {count} tokens of {vocab}",
+            logits.len()
+        )));
     }
-    let want = &baseline.due(&slot)[slot.seen * vocab..];
+    let want = &baseline.expected_rows(&slot)[slot.seen * vocab..];
     for (n, (got, want)) in
         logprobs(logits, vocab).chunks(vocab).zip(want.chunks(vocab)).enumerate()
     {

@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Config;
-use crate::gguf::compare::{Side, differences, reachable};
+use crate::gguf::compare::{LabeledGraph, differences, reachable};
 use crate::graph::Graph;
 use crate::library::Library;
 use crate::model::Model;
 use crate::ops::OpSet;
 use crate::resolve::resolve;
 use crate::spec::{DimSource, Spec};
-use crate::weight_map::{Rule, Step};
+use crate::weight_map::{WeightRule, WeightStep};
 
 /// A known architecture that computes the same as a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +30,7 @@ pub struct Alias {
 
 /// A known architecture that is another model, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unlike {
+pub struct AliasMismatch {
     /// The other spec.
     pub spec: String,
     /// The first difference.
@@ -46,7 +46,7 @@ pub fn alias(
     ops: &OpSet,
     architectures: &BTreeSet<&str>,
     tensors: &BTreeSet<String>,
-) -> Result<Alias, Vec<Unlike>> {
+) -> Result<Alias, Vec<AliasMismatch>> {
     let mut found = Vec::new();
     let mut next = Some(model.name.clone());
     let mut seen = BTreeSet::new();
@@ -57,13 +57,13 @@ pub fn alias(
         let Some(architecture) = known.map(|word| word.name.clone()) else { continue };
         match same(model, config, &spec, ops, tensors) {
             Ok((keys, renames)) => return Ok(Alias { spec: name, architecture, keys, renames }),
-            Err(why) => found.push(Unlike { spec: name, why }),
+            Err(why) => found.push(AliasMismatch { spec: name, why }),
         }
     }
     Err(found)
 }
 
-type Same = (Vec<(String, serde_json::Value)>, BTreeMap<String, String>);
+type AliasNames = (Vec<(String, serde_json::Value)>, BTreeMap<String, String>);
 
 /// Compares a model with what another spec makes of its dims.
 fn same(
@@ -72,7 +72,7 @@ fn same(
     spec: &Spec,
     ops: &OpSet,
     tensors: &BTreeSet<String>,
-) -> Result<Same, String> {
+) -> Result<AliasNames, String> {
     let keys = keys(model, config, spec);
     let mut json = json_of(config)?;
     for (key, value) in &keys {
@@ -85,7 +85,7 @@ fn same(
         .map_err(|found| found.first().map(|f| f.message.clone()).unwrap_or_default())
         .map_err(|why| format!("`{name}` does not describe this model: {why}"))?
         .0;
-    let sides = [model, &other].map(|model| Side {
+    let sides = [model, &other].map(|model| LabeledGraph {
         graph: &model.graph,
         ropes: &model.ropes,
         labels: labels(&model.graph),
@@ -96,7 +96,7 @@ fn same(
     if let Some(first) = differences(&sides[0], &sides[1], name, ops).into_iter().next() {
         return Err(first.text);
     }
-    let order = |side: &Side<'_>| -> BTreeMap<String, usize> {
+    let order = |side: &LabeledGraph<'_>| -> BTreeMap<String, usize> {
         side.labels.iter().enumerate().map(|(n, label)| (label.clone(), n)).collect()
     };
     let theirs = order(&sides[1]);
@@ -104,12 +104,12 @@ fn same(
     for (label, n) in order(&sides[0]) {
         let Some(&m) = theirs.get(&label) else { continue };
         let (ours, other_weight) = (&model.graph.weights[n], &other.graph.weights[m]);
-        let stored = on_disk(&model.rules, &ours.name);
+        let stored = disk_names(&model.rules, &ours.name);
         let Some((from, steps)) = stored.into_iter().find(|(name, _)| tensors.contains(name))
         else {
             continue; // tied to another
         };
-        let theirs = on_disk(&other.rules, &other_weight.name);
+        let theirs = disk_names(&other.rules, &other_weight.name);
         let Some((to, _)) = theirs.into_iter().find(|(_, other)| *other == steps) else {
             return Err(format!(
                 "the tensor `{from}` is stored in another form than `{}` of `{name}`",
@@ -154,8 +154,8 @@ fn labels(graph: &Graph) -> Vec<String> {
 }
 
 /// Names that a weight may have on disk, each with the steps that make the weight of the tensor.
-fn on_disk(rules: &[Rule], weight: &str) -> Vec<(String, String)> {
-    let plain = (weight.to_owned(), format!("{:?}", Vec::<Step>::new()));
+fn disk_names(rules: &[WeightRule], weight: &str) -> Vec<(String, String)> {
+    let plain = (weight.to_owned(), format!("{:?}", Vec::<WeightStep>::new()));
     let named = rules.iter().filter_map(|rule| {
         let name = rule.on_disk(weight).or_else(|| rule.disk.fill(&rule.weight.fit(weight)?))?;
         Some((name, format!("{:?}", rule.steps)))

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
-use crate::eval::{Fail, shorten};
+use crate::eval::{EvalError, shorten};
 use crate::graph::show;
 use crate::graph::{
-    EqualDtypes, Fed, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId,
+    EqualDtypes, FeedInput, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId,
     Weight, WeightId,
 };
 use crate::op::Trait;
@@ -108,7 +108,7 @@ impl Builder {
         name: &str,
         shape: &[usize],
         at: &Span,
-    ) -> Result<WeightId, Fail> {
+    ) -> Result<WeightId, EvalError> {
         let numbers = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
         if numbers.is_none_or(|numbers| numbers > MAX_NUMBERS) {
             return Err(Finding::error(at, format!("the weight `{name}` is too large"))
@@ -155,7 +155,7 @@ impl Builder {
         mut node: Node,
         outputs: Vec<(Vec<usize>, DtypeRule)>,
         tap: Option<String>,
-    ) -> Result<Vec<ValueId>, Fail> {
+    ) -> Result<Vec<ValueId>, EvalError> {
         if self.graph.nodes.len() >= MAX_NODES {
             return Err(Finding::error(
                 &node.at,
@@ -271,7 +271,7 @@ impl Builder {
         self.graph.values.push(Value { name: name.to_owned(), shape, dtype, tap: None });
         self.origins.push(None);
         self.named.push(true);
-        self.graph.fed = Some(Fed { value, position });
+        self.graph.fed = Some(FeedInput { value, position });
         value
     }
 
@@ -288,7 +288,7 @@ impl Builder {
         kind: StateKind,
         parts: &[(&str, Vec<usize>)],
         window: Option<usize>,
-    ) -> Result<StateId, Fail> {
+    ) -> Result<StateId, EvalError> {
         if self.layer.is_none() {
             return Err(Finding::error(at, format!("`{op}` stands outside the layers"))
                 .label("only layers have states")
@@ -297,7 +297,7 @@ impl Builder {
         let Some(state) = self.states.get(name) else {
             return Err(Finding::error(at, format!("there is no state `{name}`")).into());
         };
-        let mut state = state.clone().ok_or(Fail::Reported)?;
+        let mut state = state.clone().ok_or(EvalError::Reported)?;
         if state.kind != kind {
             return Err(Finding::error(
                 at,
@@ -360,7 +360,7 @@ impl Builder {
         layer: i64,
         at: &Span,
         kind: StateKind,
-    ) -> Result<StateId, Fail> {
+    ) -> Result<StateId, EvalError> {
         let found = self.graph.states.iter().position(|state| {
             usize::try_from(layer) == Ok(state.layer) && state.name == name && state.kind == kind
         });

@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::diag::{Finding, Source, Span};
+use crate::diag::{Finding, SourceText, Span};
 use crate::scalar::Scalar;
 
 mod json;
 
 pub(crate) use json::value as json_of;
-mod known;
+mod irrelevant;
 
 /// Keys under which a vision-language model keeps the config of its text model.
 pub const INNER: [&str; 4] =
@@ -29,7 +29,7 @@ const ENCODERS: [&str; 3] = ["vision_config", "audio_config", "vision_tower_conf
 pub struct Config {
     path: String,
     /// The text, if it was read from one.
-    source: Option<Arc<Source>>,
+    source: Option<Arc<SourceText>>,
     root: Scalar,
     read: RefCell<BTreeSet<String>>,
     /// Values that the config class of the inner text model has for keys that are left out.
@@ -56,7 +56,7 @@ impl Config {
             )));
         };
         older_scaling_first(entries);
-        let source = Source { path: path.to_owned(), text: text.to_owned() };
+        let source = SourceText { path: path.to_owned(), text: text.to_owned() };
         Ok(Self { source: Some(Arc::new(source)), ..Self::of(path, root) })
     }
 
@@ -258,7 +258,7 @@ fn report(
     let top = key.split('.').next().unwrap_or(key);
     if *value == Scalar::Null
         || read.contains(key)
-        || known::never_matters(top)
+        || irrelevant::is_irrelevant(top)
         || ignored.iter().any(|pattern| matches(pattern, key))
     {
         return;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// A text that findings point into.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceText {
     /// The path as the user would type it, or the option for an override.
     pub path: String,
     /// The whole text.
@@ -14,7 +14,7 @@ pub struct Source {
 /// The folder that the paths of built-in files begin with.
 const BUILTIN: &str = "registry/";
 
-impl Source {
+impl SourceText {
     /// True for a file that the program carries, which nobody can edit.
     pub fn is_builtin(&self) -> bool {
         self.path.starts_with(BUILTIN)
@@ -36,7 +36,7 @@ impl Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// The text.
-    pub source: Arc<Source>,
+    pub source: Arc<SourceText>,
     /// First byte.
     pub start: usize,
     /// One past the last byte.

@@ -24,26 +24,26 @@ pub const MAX_ITEMS: usize = 65_536;
 
 /// The reason that an expression has no value.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Fail {
+pub enum EvalError {
     /// A fault that was not reported yet.
     Finding(Box<Finding>),
     /// A consequence of a fault that was reported already.
     Reported,
 }
 
-impl From<Finding> for Fail {
+impl From<Finding> for EvalError {
     fn from(finding: Finding) -> Self {
         Self::Finding(Box::new(finding))
     }
 }
 
 /// The result of evaluation: a value that may be borrowed from the environment.
-pub type Evaluated<'e> = Result<Cow<'e, Scalar>, Fail>;
+pub type EvalResult<'e> = Result<Cow<'e, Scalar>, EvalError>;
 
 /// The meaning of names and config keys at the place of an expression.
 pub trait Env {
     /// Returns the value of a name.
-    fn lookup(&self, name: &Ident) -> Evaluated<'_>;
+    fn lookup(&self, name: &Ident) -> EvalResult<'_>;
     /// Returns the config that `config('key')` reads.
     fn config(&self) -> &Config;
     /// Returns the remaining budget of evaluation.
@@ -85,8 +85,8 @@ impl Fuel {
     pub(crate) fn deeper<T>(
         &self,
         at: &Span,
-        body: impl FnOnce() -> Result<T, Fail>,
-    ) -> Result<T, Fail> {
+        body: impl FnOnce() -> Result<T, EvalError>,
+    ) -> Result<T, EvalError> {
         let depth = self.depth.get();
         if depth >= Self::MAX_DEPTH {
             return Err(Finding::error(at, "the expression is nested too deeply").into());
@@ -99,17 +99,17 @@ impl Fuel {
 }
 
 /// Evaluates an expression.
-pub fn eval<'e>(expr: &Expr, env: &'e dyn Env) -> Evaluated<'e> {
+pub fn eval<'e>(expr: &Expr, env: &'e dyn Env) -> EvalResult<'e> {
     env.fuel().spend(&expr.at, 1)?;
     env.fuel().deeper(&expr.at, || step(expr, env))
 }
 
 /// Evaluates an expression to a value of its own.
-pub fn eval_owned(expr: &Expr, env: &dyn Env) -> Result<Scalar, Fail> {
+pub fn eval_owned(expr: &Expr, env: &dyn Env) -> Result<Scalar, EvalError> {
     eval(expr, env).map(Cow::into_owned)
 }
 
-fn step<'e>(expr: &Expr, env: &'e dyn Env) -> Evaluated<'e> {
+fn step<'e>(expr: &Expr, env: &'e dyn Env) -> EvalResult<'e> {
     let at = &expr.at;
     let value = match &expr.kind {
         ExprKind::Null => Scalar::Null,
@@ -163,7 +163,7 @@ fn step<'e>(expr: &Expr, env: &'e dyn Env) -> Evaluated<'e> {
     Ok(Cow::Owned(value))
 }
 
-fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> Evaluated<'e> {
+fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> EvalResult<'e> {
     if let [name] = names {
         return env.lookup(name);
     }
@@ -177,7 +177,7 @@ fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> Evaluated<'e> {
                 env.fuel().spend(at, size(&part))?;
                 return Ok(Cow::Owned(part));
             }
-            Err(Fail::Reported) => return Err(Fail::Reported),
+            Err(EvalError::Reported) => return Err(EvalError::Reported),
             _ => {}
         }
     }
@@ -189,7 +189,7 @@ fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> Evaluated<'e> {
 }
 
 /// Evaluates `map.key.key`.
-fn member<'s>(whole: &'s Scalar, path: &[Ident]) -> Result<&'s Scalar, Fail> {
+fn member<'s>(whole: &'s Scalar, path: &[Ident]) -> Result<&'s Scalar, EvalError> {
     let Some((name, rest)) = path.split_first() else { return Ok(whole) };
     let Scalar::Map(entries) = whole else {
         return Err(Finding::error(&name.at, "only maps have named members")
@@ -204,7 +204,7 @@ fn member<'s>(whole: &'s Scalar, path: &[Ident]) -> Result<&'s Scalar, Fail> {
     Err(finding.into())
 }
 
-fn call(name: &Ident, args: &[Arg], at: &Span, env: &dyn Env) -> Result<Scalar, Fail> {
+fn call(name: &Ident, args: &[Arg], at: &Span, env: &dyn Env) -> Result<Scalar, EvalError> {
     if let Some(named) = args.iter().find_map(|arg| arg.name.as_ref()) {
         return Err(
             Finding::error(&named.at, format!("`{}` takes no named arguments", name.name)).into()
@@ -224,7 +224,7 @@ fn comprehension(
     over: &Expr,
     filter: Option<&Expr>,
     env: &dyn Env,
-) -> Result<Scalar, Fail> {
+) -> Result<Scalar, EvalError> {
     let list = eval(over, env)?;
     let Scalar::List(items) = &*list else {
         return Err(Finding::error(&over.at, "this cannot be iterated")
@@ -233,7 +233,7 @@ fn comprehension(
     };
     let mut made = Vec::new();
     for item in items {
-        let scope = Scope { outer: env, variable: &variable.name, value: item };
+        let scope = LoopEnv { outer: env, variable: &variable.name, value: item };
         if let Some(filter) = filter
             && !truth(&*eval(filter, &scope)?)
         {
@@ -245,14 +245,14 @@ fn comprehension(
 }
 
 /// An environment with one more name.
-struct Scope<'a> {
+struct LoopEnv<'a> {
     outer: &'a dyn Env,
     variable: &'a str,
     value: &'a Scalar,
 }
 
-impl Env for Scope<'_> {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+impl Env for LoopEnv<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         if name.name == self.variable {
             Ok(Cow::Borrowed(self.value))
         } else {

@@ -3,12 +3,12 @@
 //! Trees are merged before they are decoded, so that every entry keeps its
 //! place in the file that wrote it and only what is in force is checked.
 
-use crate::diag::{Finding, Source, Span};
-use crate::spec::keys::{LAYERS, ROPE, STATE, Table, VERSION};
+use crate::diag::{Finding, SourceText, Span};
+use crate::spec::keys::{KeyTable, LAYERS, ROPE, STATE, VERSION};
 use crate::suggest;
 use crate::syntax::Ident;
-use crate::text::Text;
-use crate::yaml::{self, Entry, Map, Node, Value};
+use crate::text::MappedText;
+use crate::yaml::{self, YamlEntry, YamlMap, YamlNode, YamlValue};
 
 /// Sections that merge by name; any other key of a spec replaces.
 const MERGED: [&str; 11] = [
@@ -47,19 +47,23 @@ const OWN: [&str; 8] = ["spec", "name", "matches", "inside", "kinds", "defaults"
 
 /// Findings of merging.
 #[derive(Debug, Default)]
-pub(crate) struct Findings {
+pub(crate) struct MergeFindings {
     pub(crate) list: Vec<Finding>,
     /// True if a parent could not be read, so that nobody knows what is inherited.
     pub(crate) orphan: bool,
 }
 
-impl Findings {
+impl MergeFindings {
     pub(crate) fn push(&mut self, finding: Finding) {
         self.list.push(finding);
     }
 
     /// Reports a removal of something that is not there.
-    fn nothing_to_remove<'a>(&mut self, entry: &Entry, known: impl Iterator<Item = &'a String>) {
+    fn nothing_to_remove<'a>(
+        &mut self,
+        entry: &YamlEntry,
+        known: impl Iterator<Item = &'a String>,
+    ) {
         if !self.orphan {
             let name = entry.key.value();
             let message = format!("there is no inherited `{name}` to remove");
@@ -75,13 +79,13 @@ impl Findings {
 const MAX_ALTERNATIVES: usize = 32;
 
 /// Lays `child` over `parent`. An entry that is `~` removes the parent's.
-pub(crate) fn merge(mut parent: Map, child: Map, findings: &mut Findings) -> Map {
+pub(crate) fn merge(mut parent: YamlMap, child: YamlMap, findings: &mut MergeFindings) -> YamlMap {
     for key in OWN {
         parent.shift_remove(key);
     }
     for (key, entry) in child {
         let inherited = parent.shift_remove(&key);
-        if let Value::Null = entry.value.value
+        if let YamlValue::Null = entry.value.value
             && !entry.value.at.text().is_empty()
         {
             if inherited.is_none() && !OWN.contains(&key.as_str()) {
@@ -90,27 +94,29 @@ pub(crate) fn merge(mut parent: Map, child: Map, findings: &mut Findings) -> Map
             continue;
         }
         let merged = match (inherited.map(|old| old.value.value), entry.value.value) {
-            (Some(Value::Map(old)), Value::Map(new)) if MERGED.contains(&key.as_str()) => {
-                Value::Map(section(&key, old, new, findings))
+            (Some(YamlValue::Map(old)), YamlValue::Map(new)) if MERGED.contains(&key.as_str()) => {
+                YamlValue::Map(section(&key, old, new, findings))
             }
-            (Some(old @ Value::Map(_)), Value::Null) if MERGED.contains(&key.as_str()) => old,
-            (None, Value::Map(new)) if MERGED.contains(&key.as_str()) => {
-                Value::Map(section(&key, Map::new(), new, findings))
+            (Some(old @ YamlValue::Map(_)), YamlValue::Null) if MERGED.contains(&key.as_str()) => {
+                old
+            }
+            (None, YamlValue::Map(new)) if MERGED.contains(&key.as_str()) => {
+                YamlValue::Map(section(&key, YamlMap::new(), new, findings))
             }
             (_, new) => new,
         };
-        let value = Node { value: merged, at: entry.value.at };
-        parent.insert(key, Entry { key: entry.key, value });
+        let value = YamlNode { value: merged, at: entry.value.at };
+        parent.insert(key, YamlEntry { key: entry.key, value });
     }
     parent
 }
 
 /// Lays a section over the inherited one, in place where a name stays.
-fn section(name: &str, mut old: Map, new: Map, findings: &mut Findings) -> Map {
+fn section(name: &str, mut old: YamlMap, new: YamlMap, findings: &mut MergeFindings) -> YamlMap {
     for entry in named(name, new, findings).into_values() {
         let key = entry_name(name, &entry.key);
         // `null` is a value where expressions stand; `~` is not.
-        let null = matches!(entry.value.value, Value::Null);
+        let null = matches!(entry.value.value, YamlValue::Null);
         let valued = matches!(name, "each" | "metadata" | "tensors" | "config");
         let removes = null && (entry.value.at.text() == "~" || !valued);
         if removes {
@@ -122,24 +128,24 @@ fn section(name: &str, mut old: Map, new: Map, findings: &mut Findings) -> Map {
         let table = TABLES.contains(&name);
         let nested = table || NESTED.contains(&(name, key.as_str()));
         let value = match (entry.value.value, old.get(&key).map(|old| &old.value.value)) {
-            (Value::Map(new), inherited) if nested => {
+            (YamlValue::Map(new), inherited) if nested => {
                 let inherited = match inherited {
-                    Some(Value::Map(map)) => map.clone(),
-                    _ => Map::new(),
+                    Some(YamlValue::Map(map)) => map.clone(),
+                    _ => YamlMap::new(),
                 };
                 // The author's names are no names of sections.
-                Value::Map(section(if table { "" } else { &key }, inherited, new, findings))
+                YamlValue::Map(section(if table { "" } else { &key }, inherited, new, findings))
             }
             (value, _) => value,
         };
-        let value = Node { value, at: entry.value.at };
-        old.insert(key, Entry { key: entry.key, value });
+        let value = YamlNode { value, at: entry.value.at };
+        old.insert(key, YamlEntry { key: entry.key, value });
     }
     old
 }
 
 /// Returns the name of an entry: for a function, the key without its parameters.
-fn entry_name(section: &str, key: &Text) -> String {
+fn entry_name(section: &str, key: &MappedText) -> String {
     let name = key.value();
     match section {
         "functions" => name.split('(').next().unwrap_or(name).trim().to_owned(),
@@ -149,8 +155,8 @@ fn entry_name(section: &str, key: &Text) -> String {
 
 /// Splits a section into one name per entry: `a|b` of layers is two, and two functions of one name are a
 /// finding.
-fn named(section: &str, map: Map, findings: &mut Findings) -> Map {
-    let mut result = Map::new();
+fn named(section: &str, map: YamlMap, findings: &mut MergeFindings) -> YamlMap {
+    let mut result = YamlMap::new();
     for (key, entry) in map {
         let entries = if section == "layers" && key.contains('|') && !LAYERS.knows(&key) {
             alternatives(&entry, findings)
@@ -170,7 +176,7 @@ fn named(section: &str, map: Map, findings: &mut Findings) -> Map {
     result
 }
 
-fn alternatives(entry: &Entry, findings: &mut Findings) -> Vec<Entry> {
+fn alternatives(entry: &YamlEntry, findings: &mut MergeFindings) -> Vec<YamlEntry> {
     let text = entry.key.value();
     // Each gets a copy of the program, and a file must not decide how many.
     if text.matches('|').count() >= MAX_ALTERNATIVES {
@@ -183,40 +189,41 @@ fn alternatives(entry: &Entry, findings: &mut Findings) -> Vec<Entry> {
     for part in text.split('|') {
         let key = entry.key.slice(start..start + part.len()).trim();
         start += part.len() + 1;
-        entries.push(Entry { key, value: entry.value.clone() });
+        entries.push(YamlEntry { key, value: entry.value.clone() });
     }
     entries
 }
 
 /// Lays the sections of a library file over the tree's.
-pub(crate) fn add_library(tree: &mut Map, lib: &Map, findings: &mut Findings) {
+pub(crate) fn add_library(tree: &mut YamlMap, lib: &YamlMap, findings: &mut MergeFindings) {
     for name in ["functions", "quant", "gguf"] {
         let Some(entry) = lib.get(name) else { continue };
-        let Value::Map(new) = &entry.value.value else { continue };
+        let YamlValue::Map(new) = &entry.value.value else { continue };
         let old = match tree.get(name).map(|entry| &entry.value.value) {
-            Some(Value::Map(map)) => map.clone(),
-            _ => Map::new(),
+            Some(YamlValue::Map(map)) => map.clone(),
+            _ => YamlMap::new(),
         };
         let merged = section(name, old, new.clone(), findings);
-        let value = Node { value: Value::Map(merged), at: entry.value.at.clone() };
-        tree.insert(name.into(), Entry { key: entry.key.clone(), value });
+        let value = YamlNode { value: YamlValue::Map(merged), at: entry.value.at.clone() };
+        tree.insert(name.into(), YamlEntry { key: entry.key.clone(), value });
     }
 }
 
 /// Returns the words of a key such as `use:`, leaving wrong kinds to the decoder.
-pub(crate) fn words(tree: &Map, key: &str) -> Vec<Ident> {
+pub(crate) fn words(tree: &YamlMap, key: &str) -> Vec<Ident> {
     match tree.get(key).map(|entry| &entry.value.value) {
-        Some(Value::Plain(text) | Value::Quoted(text)) => vec![text.ident()],
-        Some(Value::List(items)) => {
-            items.iter().filter_map(|item| item.text().map(Text::ident)).collect()
+        Some(YamlValue::Plain(text) | YamlValue::Quoted(text)) => vec![text.ident()],
+        Some(YamlValue::List(items)) => {
+            items.iter().filter_map(|item| item.text().map(MappedText::ident)).collect()
         }
         _ => Vec::new(),
     }
 }
 
 /// Replaces the value at a dotted path: `states.conv.dtype=bf16`.
-pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
-    let source = Source { path: format!("the option `set {set}`"), text: set.to_owned() }.into();
+pub(crate) fn apply_set(tree: &mut YamlMap, set: &str, findings: &mut MergeFindings) {
+    let source =
+        SourceText { path: format!("the option `set {set}`"), text: set.to_owned() }.into();
     let span = |start, end| Span { source: std::sync::Arc::clone(&source), start, end };
     let Some(equals) = set.find('=') else {
         let message = "an override without a value";
@@ -227,7 +234,7 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
     let value = if dims {
         // The `=` makes it a computed value.
         let at = span(equals, set.len());
-        Ok(Node { value: Value::Plain(Text::of(&at)), at })
+        Ok(YamlNode { value: YamlValue::Plain(MappedText::of(&at)), at })
     } else {
         yaml::read_value(&source, equals + 1)
     };
@@ -246,8 +253,8 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
                 && end == equals
                 && table.knows(name)
             {
-                let key = Text::of(&span(start, end)).trim();
-                map.insert(name.to_owned(), Entry { key, value });
+                let key = MappedText::of(&span(start, end)).trim();
+                map.insert(name.to_owned(), YamlEntry { key, value });
                 return;
             }
             let place = if depth == 0 { "the spec" } else { path[depth - 1] };
@@ -260,7 +267,7 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
             finding.help = suggest::help(name, known);
             return findings.push(finding);
         };
-        let removes = matches!(value.value, Value::Null) && !value.at.text().is_empty();
+        let removes = matches!(value.value, YamlValue::Null) && !value.at.text().is_empty();
         if removes && (depth == 0 || table.is_some()) && end == equals {
             map.shift_remove(name);
             return;
@@ -268,14 +275,14 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
         let entry = &mut map[index];
         if end == equals {
             let held = &mut entry.value.value;
-            if let (Value::Map(held), Value::Map(new)) = (&mut *held, &value.value)
+            if let (YamlValue::Map(held), YamlValue::Map(new)) = (&mut *held, &value.value)
                 && TABLES.contains(&path[0])
             {
                 let name = if depth == 0 { path[0] } else { "" };
                 *held = section(name, std::mem::take(held), new.clone(), findings);
                 return;
             }
-            if matches!(held, Value::Map(_)) || (matches!(held, Value::List(_)) && !dims) {
+            if matches!(held, YamlValue::Map(_)) || (matches!(held, YamlValue::List(_)) && !dims) {
                 let message = format!("`{}` is {}", &set[..equals], entry.value.kind());
                 let finding = Finding::error(&span(0, equals), message);
                 return findings.push(finding.label("only a single value can be set"));
@@ -287,7 +294,7 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
             entry.value = value;
             return;
         }
-        let Value::Map(next) = &mut entry.value.value else {
+        let YamlValue::Map(next) = &mut entry.value.value else {
             let message = format!("`{}` has nothing inside it", &set[..end]);
             return findings.push(Finding::error(&span(0, end), message));
         };
@@ -297,7 +304,7 @@ pub(crate) fn apply_set(tree: &mut Map, set: &str, findings: &mut Findings) {
 }
 
 /// Returns the keys that entries of a section may have, where they merge by key.
-fn table(section: &str) -> Option<&'static Table> {
+fn table(section: &str) -> Option<&'static KeyTable> {
     match section {
         "rope" => Some(&ROPE),
         "states" => Some(&STATE),
@@ -306,7 +313,7 @@ fn table(section: &str) -> Option<&'static Table> {
 }
 
 /// Reports keys that a file of this kind does not have, and a wrong version.
-pub(crate) fn check_file(tree: &Node, table: &Table, findings: &mut Findings) {
+pub(crate) fn check_file(tree: &YamlNode, table: &KeyTable, findings: &mut MergeFindings) {
     let whole = Span { source: tree.at.source.clone(), start: 0, end: 0 };
     let Some(map) = tree.map() else {
         let message = format!("{} is a map of keys", table.what);
@@ -321,8 +328,8 @@ pub(crate) fn check_file(tree: &Node, table: &Table, findings: &mut Findings) {
                     .help(format!("begin the file with `spec: {VERSION}`")),
             );
         }
-        Some(node) if node.text().map(Text::value) != Some(VERSION) => {
-            let found = node.text().map_or(node.kind(), Text::value);
+        Some(node) if node.text().map(MappedText::value) != Some(VERSION) => {
+            let found = node.text().map_or(node.kind(), MappedText::value);
             let message = format!("version `{found}` of the spec language is not known");
             findings.push(
                 Finding::error(&node.at, message)

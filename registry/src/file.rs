@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Largest file of one kind that is read into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
+pub struct FileLimit {
     /// Name of the kind, with its article.
     pub kind: &'static str,
     /// Most bytes that are read.
@@ -18,21 +18,21 @@ pub struct Limit {
 const MIB: u64 = 1 << 20;
 
 /// `config.json` and other settings in JSON.
-pub const CONFIG: Limit = Limit { kind: "a configuration file", bytes: 16 * MIB };
+pub const CONFIG: FileLimit = FileLimit { kind: "a configuration file", bytes: 16 * MIB };
 /// Specs, in YAML.
-pub const SPEC: Limit = Limit { kind: "a spec", bytes: crate::yaml::MAX_BYTES as u64 };
+pub const SPEC: FileLimit = FileLimit { kind: "a spec", bytes: crate::yaml::MAX_BYTES as u64 };
 /// Manifests of dumps.
-pub const MANIFEST: Limit = Limit { kind: "a manifest", bytes: 64 * MIB };
+pub const MANIFEST: FileLimit = FileLimit { kind: "a manifest", bytes: 64 * MIB };
 /// Reports of checks. A gate of a deep model takes some kilobytes.
-pub const REPORT: Limit = Limit { kind: "a report", bytes: 1024 * MIB };
+pub const REPORT: FileLimit = FileLimit { kind: "a report", bytes: 1024 * MIB };
 /// Files of a tokenizer. The largest vocabularies in use take 40 MB.
-pub const TOKENIZER: Limit = Limit { kind: "a tokenizer file", bytes: 128 * MIB };
+pub const TOKENIZER: FileLimit = FileLimit { kind: "a tokenizer file", bytes: 128 * MIB };
 /// Chat templates.
-pub const TEMPLATE: Limit = Limit { kind: "a chat template", bytes: 4 * MIB };
+pub const TEMPLATE: FileLimit = FileLimit { kind: "a chat template", bytes: 4 * MIB };
 /// Texts that are tokenized, for calibration and importance matrices.
-pub const TEXT: Limit = Limit { kind: "a text", bytes: 64 * MIB };
+pub const TEXT: FileLimit = FileLimit { kind: "a text", bytes: 64 * MIB };
 /// Files that are copied beside converted weights.
-pub const COPIED: Limit = Limit { kind: "a file beside the weights", bytes: 256 * MIB };
+pub const COPIED: FileLimit = FileLimit { kind: "a file beside the weights", bytes: 256 * MIB };
 
 /// Opens a regular file. Folders, named pipes, sockets and devices are refused without waiting.
 pub fn open(path: &Path) -> io::Result<fs_err::File> {
@@ -62,12 +62,12 @@ fn metadata(path: &Path) -> io::Result<std::fs::Metadata> {
 }
 
 /// Reads a regular file of at most `limit` bytes.
-pub fn read(path: &Path, limit: Limit) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, limit: FileLimit) -> io::Result<Vec<u8>> {
     rest(&mut open(path)?, limit)
 }
 
 /// Reads the rest of an open file, which may be of at most `limit` bytes.
-pub fn rest(file: &mut fs_err::File, limit: Limit) -> io::Result<Vec<u8>> {
+pub fn rest(file: &mut fs_err::File, limit: FileLimit) -> io::Result<Vec<u8>> {
     let path = file.path().to_owned();
     let length = file.metadata()?.len();
     if length > limit.bytes {
@@ -83,7 +83,7 @@ pub fn rest(file: &mut fs_err::File, limit: Limit) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a regular file of at most `limit` bytes as UTF-8.
-pub fn read_text(path: &Path, limit: Limit) -> io::Result<String> {
+pub fn read_text(path: &Path, limit: FileLimit) -> io::Result<String> {
     String::from_utf8(read(path, limit)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let message = format!(
@@ -123,7 +123,7 @@ fn kind(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "of another kind" }
 }
 
-fn too_long(path: &Path, found: &str, limit: Limit) -> io::Error {
+fn too_long(path: &Path, found: &str, limit: FileLimit) -> io::Error {
     let message = format!(
         "`{}` has {found}, and {} has at most {}; is it another file?",
         path.display(),
@@ -147,7 +147,7 @@ fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    const LIMIT: Limit = Limit { kind: "a trial", bytes: 5 };
+    const LIMIT: FileLimit = FileLimit { kind: "a trial", bytes: 5 };
 
     fn message(path: &Path) -> String {
         read(path, LIMIT).unwrap_err().to_string()

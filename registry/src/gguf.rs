@@ -8,9 +8,10 @@ use indexmap::IndexMap;
 use crate::diag::Finding;
 use crate::graph::Weight;
 use crate::scalar::Scalar;
-use crate::spec::Absent;
+use crate::spec::AbsentKey;
 use crate::weight_map::{
-    Pattern, Rule, Step, StepError, beginning, gather, natural, shapes, without_numbers,
+    Pattern, StepError, WeightRule, WeightStep, gather, names_with_prefix, natural_order_key,
+    shapes, without_numbers,
 };
 
 mod absent;
@@ -22,11 +23,11 @@ mod idle;
 mod known;
 
 pub(crate) use config::AHEAD;
-pub use config::{Evidence, Tree, config_of, may_be};
+pub use config::{FileMetadata, KeyTree, config_of, may_have_arch};
 pub use differences::{differences, key_differences};
-pub use idle::Idle;
-pub(crate) use idle::around;
-pub use known::{heeds_scale, is_known, knows_tensor};
+pub use idle::IdleWeight;
+pub(crate) use idle::split_at_layer;
+pub use known::{applies_scale, is_known, knows_tensor};
 
 /// The `gguf:` section of a spec, resolved.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +41,7 @@ pub struct Gguf {
     /// Whole keys and what they hold, in order.
     pub metadata: Vec<(String, Scalar)>,
     /// Values that llama.cpp assumes for keys a file lacks, by the key's name below `arch.`.
-    pub absent: IndexMap<String, Absent>,
+    pub absent: IndexMap<String, AbsentKey>,
     /// Rules from weights to tensors. The rule's disk side is the model; the first match wins.
     pub rules: Vec<TensorRule>,
     /// Tensors of computed numbers: one axis, f32.
@@ -67,18 +68,18 @@ pub struct Gguf {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorRule {
     /// `disk` are the model's names, `weight` the file's.
-    pub rule: Rule,
+    pub rule: WeightRule,
     /// The name of the type that it is kept in whatever the file is made for.
     pub ty: Option<String>,
 }
 
 /// Tensors that are made together.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Group {
+pub struct TensorGroup {
     /// Places of the weights in the graph, in the order in which the steps take them.
     pub weights: Vec<usize>,
     /// Steps from weights to tensors.
-    pub steps: Vec<Step>,
+    pub steps: Vec<WeightStep>,
     /// The tensors that the steps produce, by name and shape.
     pub tensors: Vec<(String, Vec<usize>)>,
     /// A fixed type.
@@ -89,13 +90,13 @@ pub struct Group {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum GroupError {
+pub enum TensorGroupError {
     #[error("`{tensor}` needs weights that the model lacks: {}", weights.join(", "))]
-    Lacks { tensor: String, weights: Vec<String> },
+    MissingWeights { tensor: String, weights: Vec<String> },
     #[error("two weights would become `{tensor}`, one of them `{weight}`")]
-    Twice { tensor: String, weight: String },
+    DuplicateTensor { tensor: String, weight: String },
     #[error("the steps for `{tensor}` give {found} tensors, and its pattern names {expected}")]
-    Count { tensor: String, found: usize, expected: usize },
+    TensorCount { tensor: String, found: usize, expected: usize },
     #[error("`{tensor}` cannot be made: {why}")]
     Steps { tensor: String, why: StepError },
     #[error(
@@ -103,12 +104,12 @@ pub enum GroupError {
          `gguf: ~` if llama.cpp has no such model",
         if *others == 0 { String::new() } else { format!(", nor have {others} of other layers,") }
     )]
-    NoPlace { weight: String, others: usize },
+    UnmappedWeight { weight: String, others: usize },
 }
 
 impl Gguf {
     /// Returns the tensors of the file with the weights that make them, or every fault that prevents that.
-    pub fn groups(&self, weights: &[Weight]) -> Result<Vec<Group>, Vec<GroupError>> {
+    pub fn groups(&self, weights: &[Weight]) -> Result<Vec<TensorGroup>, Vec<TensorGroupError>> {
         let known: Vec<_> = weights.iter().map(|weight| self.alias(&weight.name)).collect();
         let places: BTreeMap<String, usize> =
             known.iter().enumerate().map(|(n, name)| (name.to_string(), n)).collect();
@@ -116,12 +117,13 @@ impl Gguf {
         let mut homeless: IndexMap<String, Vec<&str>> = IndexMap::new();
         let (mut used, mut names) = (BTreeSet::new(), BTreeSet::new());
         for (weight, name) in weights.iter().zip(&known) {
-            if used.contains(name.as_ref()) || self.left_out(name) {
+            if used.contains(name.as_ref()) || self.is_dropped(name) {
                 continue;
             }
             let made = self.rules.iter().find_map(|rule| {
                 let tensors = spread(&rule.rule, name)?;
-                let gathered = gather(&rule.rule, &tensors[0], |text| beginning(&places, text))?;
+                let gathered =
+                    gather(&rule.rule, &tensors[0], |text| names_with_prefix(&places, text))?;
                 Some((rule, tensors, gathered.names))
             });
             let Some((rule, tensors, sources)) = made else {
@@ -133,7 +135,7 @@ impl Gguf {
             let Some(found) = found else {
                 let lacks = sources.iter().filter(|name| !places.contains_key(*name));
                 let (tensor, weights) = (tensors[0].clone(), lacks.cloned().collect());
-                faults.push(GroupError::Lacks { tensor, weights });
+                faults.push(TensorGroupError::MissingWeights { tensor, weights });
                 used.insert(name.as_ref());
                 continue;
             };
@@ -144,26 +146,31 @@ impl Gguf {
                     for name in &tensors {
                         if !names.insert(name.clone()) {
                             let (tensor, weight) = (name.clone(), weight.name.clone());
-                            faults.push(GroupError::Twice { tensor, weight });
+                            faults.push(TensorGroupError::DuplicateTensor { tensor, weight });
                         }
                     }
                     let tensors = tensors.into_iter().zip(made).collect();
                     let steps = rule.rule.steps.clone();
-                    groups.push(Group { weights: found, steps, tensors, ty: rule.ty.clone() });
+                    groups.push(TensorGroup {
+                        weights: found,
+                        steps,
+                        tensors,
+                        ty: rule.ty.clone(),
+                    });
                 }
                 Ok(made) => {
                     let (found, expected) = (made.len(), tensors.len());
                     let tensor = tensors[0].clone();
-                    faults.push(GroupError::Count { tensor, found, expected });
+                    faults.push(TensorGroupError::TensorCount { tensor, found, expected });
                 }
                 Err(why) => {
-                    faults.push(GroupError::Steps { tensor: tensors[0].clone(), why });
+                    faults.push(TensorGroupError::Steps { tensor: tensors[0].clone(), why });
                 }
             }
         }
         faults.extend(homeless.values().map(|names| {
             let (weight, others) = (names[0].to_owned(), names.len() - 1);
-            GroupError::NoPlace { weight, others }
+            TensorGroupError::UnmappedWeight { weight, others }
         }));
         if faults.is_empty() { Ok(groups) } else { Err(faults) }
     }
@@ -175,7 +182,7 @@ impl Gguf {
             let places = weights.iter().enumerate();
             let fits = places.filter(|(_, weight)| pattern.fit(&weight.name).is_some());
             let mut places: Vec<usize> = fits.map(|(place, _)| place).collect();
-            places.sort_by_key(|&place| natural(&weights[place].name));
+            places.sort_by_key(|&place| natural_order_key(&weights[place].name));
             places
         };
         self.scalars.iter().map(|(key, pattern)| (key.as_str(), of(pattern))).collect()
@@ -190,14 +197,14 @@ impl Gguf {
     }
 
     /// True if a weight is no tensor of the file.
-    fn left_out(&self, name: &str) -> bool {
+    fn is_dropped(&self, name: &str) -> bool {
         let scalars = self.scalars.iter().map(|(_, pattern)| pattern);
         self.drop.iter().chain(scalars).any(|pattern| pattern.fit(name).is_some())
     }
 }
 
 /// Returns the names in the file of everything that is made together with a weight.
-fn spread(rule: &Rule, weight: &str) -> Option<Vec<String>> {
+fn spread(rule: &WeightRule, weight: &str) -> Option<Vec<String>> {
     let holes = rule.disk.fit(weight)?;
     rule.weight.spread(&holes)
 }

@@ -1,8 +1,8 @@
 //! The `nextn` head in a file: layers behind those of the model.
 
 use crate::check::head_weights;
-use crate::gguf::head::ahead;
-use crate::gguf::{Evidence, Gguf};
+use crate::gguf::head::head_layers;
+use crate::gguf::{FileMetadata, Gguf};
 use crate::graph::Weight;
 use crate::model::Model;
 
@@ -15,14 +15,14 @@ pub fn with_head(model: &Model) -> Option<(Gguf, Vec<Weight>)> {
 
 /// Returns the file of a model in the form of an existing file. The head is included if the file counts one,
 /// and its weights if the file has any of them. Some programs count the head and leave it out.
-pub fn of_file(model: &Model, told: &Evidence) -> Option<(Gguf, Vec<Weight>)> {
+pub fn of_file(model: &Model, header: &FileMetadata) -> Option<(Gguf, Vec<Weight>)> {
     let plain = || Some((model.gguf.clone()?, model.graph.weights.clone()));
-    let Some((gguf, weights)) = with_head(model).filter(|_| ahead(told) > 0) else {
+    let Some((gguf, weights)) = with_head(model).filter(|_| head_layers(header) > 0) else {
         return plain();
     };
     let head = gguf.groups(&weights[model.graph.weights.len()..]).unwrap_or_default();
     let mut tensors = head.iter().flat_map(|group| &group.tensors);
-    if tensors.any(|(name, _)| told.tensors.contains_key(name)) {
+    if tensors.any(|(name, _)| header.tensors.contains_key(name)) {
         return Some((gguf, weights));
     }
     Some((gguf, model.graph.weights.clone()))

@@ -99,9 +99,9 @@ pub struct State {
     /// The dtype of the state; for an 8-bit state, the dtype of the values read from it.
     pub dtype: DtypeRule,
     /// The scales of a state that is kept in 8 bits (`f8_e4m3`), if it is.
-    pub eight: Option<Scales>,
+    pub eight: Option<ScaleGranularity>,
     /// The scale of each of its two 8-bit parts, if a checkpoint has them. They replace those of
-    /// [`Scales::Tensor`].
+    /// [`ScaleGranularity::Tensor`].
     pub fixed: Option<[f32; 2]>,
     /// For attention: how many positions a query sees, itself included.
     pub window: Option<usize>,
@@ -113,14 +113,14 @@ pub struct State {
 
 /// The granularity of the scales of an 8-bit state at one position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scales {
+pub enum ScaleGranularity {
     /// One scale per part (`f8_e4m3`).
     Tensor,
     /// One scale per head (`f8_e4m3_heads`).
     Head,
 }
 
-impl Scales {
+impl ScaleGranularity {
     /// Parses the dtype word of a spec, for a dtype that has scales.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -130,7 +130,7 @@ impl Scales {
         }
     }
 
-    /// Returns the name that [`Scales::parse`] reads.
+    /// Returns the name that [`ScaleGranularity::parse`] reads.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tensor => "f8_e4m3",
@@ -227,7 +227,7 @@ pub struct Layer {
 
 /// An input value that the caller of a step gives, besides the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fed {
+pub struct FeedInput {
     /// The value.
     pub value: ValueId,
     /// The position of the first row of a sequence, for rotary tables and the like.
@@ -254,7 +254,7 @@ pub struct Graph {
     /// [`crate::check`] then reports that before anything runs.
     pub equal_dtypes: Vec<EqualDtypes>,
     /// The input besides tokens; none for a model that reads tokens alone.
-    pub fed: Option<Fed>,
+    pub fed: Option<FeedInput>,
     /// The logits.
     pub output: Option<ValueId>,
     /// Nodes from here on see only the rows whose logits are wanted

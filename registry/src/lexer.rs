@@ -5,21 +5,21 @@
 use std::ops::Range;
 
 use crate::diag::Finding;
-use crate::text::Text;
+use crate::text::MappedText;
 
 /// Findings after which a text is given up: it is not a program at all.
 const MAX_FINDINGS: usize = 20;
 
 /// One token, by its range in the text.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Token {
-    pub(crate) kind: Kind,
+pub(crate) struct Lexeme {
+    pub(crate) kind: LexemeKind,
     pub(crate) range: Range<usize>,
 }
 
 /// The kinds of token.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum LexemeKind {
     /// A name, or a dotted path: the ranges of its segments.
     Path(Vec<Range<usize>>),
     Int(i64),
@@ -40,23 +40,23 @@ const OPS: [&str; 23] = [
 const KEYWORDS: [&str; 8] = ["and", "or", "not", "in", "if", "else", "for", "return"];
 
 /// Cuts `text` into tokens; the last is always `End`.
-pub(crate) fn lex(text: &Text, findings: &mut Vec<Finding>) -> Vec<Token> {
+pub(crate) fn lex(text: &MappedText, findings: &mut Vec<Finding>) -> Vec<Lexeme> {
     let mut lexer = Lexer { text, pos: 0, depth: 0, tokens: Vec::new(), findings };
     let limit = lexer.findings.len() + MAX_FINDINGS;
     while lexer.pos < text.value().len() && lexer.findings.len() < limit {
         lexer.next();
     }
     let end = text.value().len();
-    lexer.tokens.push(Token { kind: Kind::End, range: end..end });
+    lexer.tokens.push(Lexeme { kind: LexemeKind::End, range: end..end });
     lexer.tokens
 }
 
 struct Lexer<'a> {
-    text: &'a Text,
+    text: &'a MappedText,
     pos: usize,
     /// Open brackets; a newline inside them is white space.
     depth: usize,
-    tokens: Vec<Token>,
+    tokens: Vec<Lexeme>,
     findings: &'a mut Vec<Finding>,
 }
 
@@ -65,8 +65,8 @@ impl<'a> Lexer<'a> {
         &self.text.value()[self.pos..]
     }
 
-    fn push(&mut self, kind: Kind, len: usize) {
-        self.tokens.push(Token { kind, range: self.pos..self.pos + len });
+    fn push(&mut self, kind: LexemeKind, len: usize) {
+        self.tokens.push(Lexeme { kind, range: self.pos..self.pos + len });
         self.pos += len;
     }
 
@@ -78,7 +78,7 @@ impl<'a> Lexer<'a> {
         let rest = self.rest();
         let first = rest.chars().next().expect("not at the end");
         match first {
-            '\n' if self.depth == 0 => self.push(Kind::Newline, 1),
+            '\n' if self.depth == 0 => self.push(LexemeKind::Newline, 1),
             ' ' | '\t' | '\r' | '\n' => self.pos += 1,
             '#' => self.pos += rest.find('\n').unwrap_or(rest.len()),
             'a'..='z' | 'A'..='Z' | '_' => self.path(),
@@ -96,7 +96,7 @@ impl<'a> Lexer<'a> {
         };
         let mut end = word(0);
         if let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == &rest[..end]) {
-            return self.push(Kind::Op(keyword), end);
+            return self.push(LexemeKind::Op(keyword), end);
         }
         let first = self.pos..self.pos + end;
         let mut segments = vec![first];
@@ -105,7 +105,7 @@ impl<'a> Lexer<'a> {
             segments.push(self.pos + end + 1..self.pos + end + 1 + len);
             end += 1 + len;
         }
-        self.push(Kind::Path(segments), end);
+        self.push(LexemeKind::Path(segments), end);
     }
 
     fn number(&mut self) {
@@ -135,7 +135,7 @@ impl<'a> Lexer<'a> {
             let message = format!("`{shown}` is neither a number nor a name");
             self.find(range, message, String::new());
             // An unreadable number stands for one, so that the parser finds what else is wrong.
-            return self.push(Kind::Int(0), end + tail);
+            return self.push(LexemeKind::Int(0), end + tail);
         }
         let plain = rest[..end].replace('_', "");
         if float {
@@ -143,13 +143,13 @@ impl<'a> Lexer<'a> {
             if !value.is_finite() {
                 self.find(range, "this number is too large", "beyond 1.8e308".into());
             }
-            self.push(Kind::Float(value), end);
+            self.push(LexemeKind::Float(value), end);
         } else {
             let value = plain.parse().unwrap_or_else(|_| {
                 self.find(range, "this number is too large", format!("beyond {}", i64::MAX));
                 0
             });
-            self.push(Kind::Int(value), end);
+            self.push(LexemeKind::Int(value), end);
         }
     }
 
@@ -160,14 +160,14 @@ impl<'a> Lexer<'a> {
             let line = &rest[..stop];
             let message = "this string does not end on its line";
             self.find(self.pos..self.pos + line.len(), message, format!("no closing {quote}"));
-            return self.push(Kind::Str(line[1..].to_owned()), line.len());
+            return self.push(LexemeKind::Str(line[1..].to_owned()), line.len());
         }
         let inner = &rest[1..stop];
         if inner.contains('\\') {
             let at = self.pos + 1 + inner.find('\\').expect("it is there");
             self.find(at..at + 1, "strings have no escapes", "a backslash".into());
         }
-        self.push(Kind::Str(inner.to_owned()), stop + 1);
+        self.push(LexemeKind::Str(inner.to_owned()), stop + 1);
     }
 
     fn operator(&mut self, first: char) {
@@ -178,7 +178,7 @@ impl<'a> Lexer<'a> {
                 ")" | "]" => self.depth = self.depth.saturating_sub(1),
                 _ => {}
             }
-            return self.push(Kind::Op(op), op.len());
+            return self.push(LexemeKind::Op(op), op.len());
         }
         // A run of the same stranger is one finding.
         let len = rest.find(|c| c != first).unwrap_or(rest.len());
@@ -205,9 +205,9 @@ impl<'a> Lexer<'a> {
 mod tests {
     use super::*;
 
-    fn kinds(text: &str) -> (Vec<Kind>, Vec<String>) {
+    fn kinds(text: &str) -> (Vec<LexemeKind>, Vec<String>) {
         let mut findings = Vec::new();
-        let tokens = lex(&Text::whole("t", text), &mut findings);
+        let tokens = lex(&MappedText::whole("t", text), &mut findings);
         let kinds = tokens.into_iter().map(|token| token.kind).collect();
         (kinds, findings.into_iter().map(|finding| finding.message).collect())
     }
@@ -219,19 +219,19 @@ mod tests {
         assert_eq!(
             found,
             [
-                Kind::Path(vec![0..1, 2..3, 4..7]),
-                Kind::Op("//"),
-                Kind::Float(1e-6),
-                Kind::Op("**"),
-                Kind::Float(12.5),
-                Kind::Op("!="),
-                Kind::Str("x".into()),
-                Kind::Op("and"),
-                Kind::Int(7),
-                Kind::Newline,
-                Kind::Op("("),
-                Kind::Op(")"),
-                Kind::End,
+                LexemeKind::Path(vec![0..1, 2..3, 4..7]),
+                LexemeKind::Op("//"),
+                LexemeKind::Float(1e-6),
+                LexemeKind::Op("**"),
+                LexemeKind::Float(12.5),
+                LexemeKind::Op("!="),
+                LexemeKind::Str("x".into()),
+                LexemeKind::Op("and"),
+                LexemeKind::Int(7),
+                LexemeKind::Newline,
+                LexemeKind::Op("("),
+                LexemeKind::Op(")"),
+                LexemeKind::End,
             ]
         );
     }

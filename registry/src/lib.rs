@@ -4,7 +4,7 @@
 //! knows shapes and dtypes, but no tensor ever passes through it.
 
 pub mod alias;
-pub mod caches;
+pub mod attention_modules;
 pub mod check;
 pub mod config;
 pub mod diag;
@@ -13,8 +13,8 @@ pub mod engines;
 pub mod eval;
 pub mod file;
 pub mod gguf;
-pub mod gguf_choice;
 pub mod gguf_head;
+pub mod gguf_match;
 pub mod graph;
 pub mod library;
 pub mod lint;

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::diag::{Finding, Source};
-use crate::extend::{Findings, add_library, apply_set, check_file, merge, words};
+use crate::diag::{Finding, SourceText};
+use crate::extend::{MergeFindings, add_library, apply_set, check_file, merge, words};
 use crate::spec::decode::decode;
 use crate::spec::keys::{LIB, SPEC};
 use crate::spec::{ArchOwner, Spec};
 use crate::suggest;
 use crate::syntax::Ident;
-use crate::text::Text;
-use crate::yaml::{self, Map, Node};
+use crate::text::MappedText;
+use crate::yaml::{self, YamlMap, YamlNode};
 
 use crate::builtin::{LIBS, SPECS};
 
@@ -22,22 +22,22 @@ const MAX_CHAIN: usize = 16;
 /// Specs and function files by name.
 #[derive(Debug, Clone, Default)]
 pub struct Library {
-    specs: BTreeMap<String, File>,
-    libs: BTreeMap<String, File>,
+    specs: BTreeMap<String, SpecFile>,
+    libs: BTreeMap<String, SpecFile>,
 }
 
 #[derive(Debug, Clone)]
-struct File {
-    source: Arc<Source>,
+struct SpecFile {
+    source: Arc<SourceText>,
     /// Read once; none if its YAML is broken.
-    tree: Option<Arc<Node>>,
+    tree: Option<Arc<YamlNode>>,
     /// Mistakes in its YAML, which are reported when it is loaded.
     findings: Vec<Finding>,
 }
 
-impl File {
+impl SpecFile {
     fn new(path: &str, text: &str) -> Self {
-        let source = Arc::new(Source { path: path.to_owned(), text: text.to_owned() });
+        let source = Arc::new(SourceText { path: path.to_owned(), text: text.to_owned() });
         let (tree, findings) = yaml::read_whole(&source);
         Self { tree: tree.map(Arc::new), findings, source }
     }
@@ -63,7 +63,7 @@ impl Library {
             library.add_text(path, text);
         }
         for (path, text) in LIBS {
-            library.libs.insert(stem(Path::new(path)), File::new(path, text));
+            library.libs.insert(stem(Path::new(path)), SpecFile::new(path, text));
         }
         library
     }
@@ -95,7 +95,7 @@ impl Library {
             }
             let beside = folder.join(format!("{parent}.yaml"));
             if beside.is_file() {
-                let file = File::new(&beside.display().to_string(), &read(&beside)?);
+                let file = SpecFile::new(&beside.display().to_string(), &read(&beside)?);
                 // A file of this name that calls itself otherwise is another spec.
                 if file.words("name").first().is_none_or(|name| name.name == parent) {
                     self.specs.insert(parent.clone(), file);
@@ -108,7 +108,7 @@ impl Library {
 
     fn add_lib(&mut self, path: &Path) -> Result<(), Vec<Finding>> {
         let text = read(path)?;
-        self.libs.insert(stem(path), File::new(&path.display().to_string(), &text));
+        self.libs.insert(stem(path), SpecFile::new(&path.display().to_string(), &text));
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl Library {
 
     /// Adds the text of a spec that lies, or will lie, at a path. Gives its name.
     pub fn add_text(&mut self, path: &str, text: &str) -> String {
-        let file = File::new(path, text);
+        let file = SpecFile::new(path, text);
         let name = file.words("name").into_iter().next().map(|name| name.name);
         let name = name.unwrap_or_else(|| stem(Path::new(path)));
         self.specs.insert(name.clone(), file);
@@ -142,12 +142,12 @@ impl Library {
     }
 
     /// Returns the file of a spec.
-    pub fn get(&self, name: &str) -> Option<&Arc<Source>> {
+    pub fn get(&self, name: &str) -> Option<&Arc<SourceText>> {
         self.specs.get(name).map(|file| &file.source)
     }
 
     /// Returns the text of a function file.
-    pub fn lib(&self, name: &str) -> Option<&Arc<Source>> {
+    pub fn lib(&self, name: &str) -> Option<&Arc<SourceText>> {
         self.libs.get(name).map(|file| &file.source)
     }
 
@@ -174,21 +174,22 @@ impl Library {
 
     /// Returns the specs that match a value of `architectures` in `config.json`.
     pub fn find_architecture(&self, architecture: &str) -> Vec<&str> {
-        let matches = |file: &File| file.words("matches").iter().any(|n| n.name == architecture);
+        let matches =
+            |file: &SpecFile| file.words("matches").iter().any(|n| n.name == architecture);
         let found = self.specs.iter().filter(|(_, file)| matches(file));
         found.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Returns the specs that a class may hold as its text model.
     pub(crate) fn inside(&self, class: &str) -> Vec<&str> {
-        let holds = |file: &File| file.words("inside").iter().any(|n| n.name == class);
+        let holds = |file: &SpecFile| file.words("inside").iter().any(|n| n.name == class);
         let found = self.specs.iter().filter(|(_, file)| holds(file));
         found.map(|(name, _)| name.as_str()).collect()
     }
 
     /// True if a spec describes models whose inner config has this `model_type`.
     pub(crate) fn is_kind(&self, name: &str, kind: &str) -> bool {
-        let called = |file: &File| file.words("kinds").iter().any(|word| word.name == kind);
+        let called = |file: &SpecFile| file.words("kinds").iter().any(|word| word.name == kind);
         name == kind || self.specs.get(name).is_some_and(called)
     }
 
@@ -209,7 +210,7 @@ impl Library {
             finding.help = suggest::help(name, self.names());
             return Err(vec![finding]);
         };
-        let mut findings = Findings::default();
+        let mut findings = MergeFindings::default();
         let mut uses = Vec::new();
         let merged = self.merged(name, file, &mut Vec::new(), &mut uses, &mut findings);
         // Without its tree the rest of the findings would be guesses.
@@ -219,7 +220,7 @@ impl Library {
                 apply_set(&mut tree, set, &mut findings);
             }
         }
-        let Findings { list: mut findings, orphan } = findings;
+        let MergeFindings { list: mut findings, orphan } = findings;
         match decode(&tree, uses, &file.source, orphan) {
             Ok(mut spec) if findings.is_empty() => {
                 spec.arch_owner = self.arch_owner(&spec, name, sets);
@@ -264,21 +265,21 @@ impl Library {
     fn merged(
         &self,
         name: &str,
-        file: &File,
+        file: &SpecFile,
         chain: &mut Vec<String>,
         uses: &mut Vec<Ident>,
-        findings: &mut Findings,
-    ) -> Option<Map> {
+        findings: &mut MergeFindings,
+    ) -> Option<YamlMap> {
         chain.push(name.to_owned());
         let own = checked(file, &SPEC, findings)?;
         let mut tree = match words(&own, "extends").into_iter().next() {
-            None => Map::new(),
+            None => YamlMap::new(),
             Some(parent) => self
                 .parent(&parent, chain, findings)
                 .and_then(|above| self.merged(&parent.name, above, chain, uses, findings))
                 .unwrap_or_else(|| {
                     findings.orphan = true;
-                    Map::new()
+                    YamlMap::new()
                 }),
         };
         for used in words(&own, "use") {
@@ -304,7 +305,12 @@ impl Library {
         Some(merge(tree, own, findings))
     }
 
-    fn parent(&self, parent: &Ident, chain: &[String], findings: &mut Findings) -> Option<&File> {
+    fn parent(
+        &self,
+        parent: &Ident,
+        chain: &[String],
+        findings: &mut MergeFindings,
+    ) -> Option<&SpecFile> {
         if chain.contains(&parent.name) {
             let path: Vec<&str> = chain.iter().map(String::as_str).collect();
             let message = format!("`{}` extends itself", parent.name);
@@ -329,7 +335,11 @@ impl Library {
 }
 
 /// Returns the entries of a file, if its YAML is sound and it is a map.
-fn checked(file: &File, table: &crate::spec::keys::Table, findings: &mut Findings) -> Option<Map> {
+fn checked(
+    file: &SpecFile,
+    table: &crate::spec::keys::KeyTable,
+    findings: &mut MergeFindings,
+) -> Option<YamlMap> {
     findings.list.extend(file.findings.iter().cloned());
     let tree = file.tree.as_ref()?;
     check_file(tree, table, findings);
@@ -346,11 +356,11 @@ fn read(path: &Path) -> Result<String, Vec<Finding>> {
         crate::file::read(path, crate::file::SPEC).map_err(|error| unread(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        let source = Source {
+        let source = SourceText {
             path: path.display().to_string(),
             text: String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned(),
         };
-        let whole = Text::whole(source.path, source.text);
+        let whole = MappedText::whole(source.path, source.text);
         let end = whole.value().len();
         vec![
             Finding::error(&whole.at(end..end), "this file is not UTF-8")

@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use crate::diag::{Finding, Span};
 use crate::dtype::Dtype;
 use crate::eval;
-use crate::graph::Scales;
-use crate::ops::{Kind, OpSet};
+use crate::graph::ScaleGranularity;
+use crate::ops::{OpSet, ParamKind};
 use crate::spec::{NextnDecl, Spec};
 use crate::syntax::{Arg, Expr, ExprKind, Ident, Program};
 
 /// Checks every call of every program, and every state.
 pub fn lint(spec: &Spec, ops: &OpSet) -> Vec<Finding> {
-    let mut lint = Lint { spec, ops, findings: Vec::new() };
+    let mut lint = SpecLint { spec, ops, findings: Vec::new() };
     lint.program(&spec.model);
     for layer in spec.layers.iter().flat_map(|layers| layers.programs.values()) {
         lint.program(&layer.program);
@@ -30,7 +30,10 @@ pub fn lint(spec: &Spec, ops: &OpSet) -> Vec<Finding> {
     lint.cycles();
     for state in spec.states.values() {
         let word = state.dtype.name.as_str();
-        if word != "activation" && Dtype::parse(word).is_none() && Scales::parse(word).is_none() {
+        if word != "activation"
+            && Dtype::parse(word).is_none()
+            && ScaleGranularity::parse(word).is_none()
+        {
             let finding = Finding::error(&state.dtype.at, format!("there is no dtype `{word}`"));
             lint.findings
                 .push(finding.help(
@@ -58,13 +61,13 @@ pub fn lint(spec: &Spec, ops: &OpSet) -> Vec<Finding> {
     lint.findings
 }
 
-struct Lint<'a> {
+struct SpecLint<'a> {
     spec: &'a Spec,
     ops: &'a OpSet,
     findings: Vec<Finding>,
 }
 
-impl Lint<'_> {
+impl SpecLint<'_> {
     fn program(&mut self, program: &Program) {
         for call in calls_of(program) {
             self.call(call.0, call.1, &call.2.at);
@@ -87,7 +90,7 @@ impl Lint<'_> {
                 .iter()
                 .map(|param| (param.name, param.default.is_none()))
                 .collect();
-            let many = rule.signature().params.iter().any(|param| param.kind == Kind::Values);
+            let many = rule.signature().params.iter().any(|param| param.kind == ParamKind::Values);
             self.arity(word, &params, many, args, at);
         } else if word != "layers" && !eval::FUNCTIONS.contains(&word) {
             let functions: Vec<&str> = self.spec.functions.keys().map(String::as_str).collect();

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::config::matches;
 use crate::gguf::Gguf;
 use crate::graph::Graph;
-use crate::quant::Quant;
+use crate::quant::QuantRules;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
-use crate::weight_map::Rule;
+use crate::weight_map::WeightRule;
 use crate::wrapper::{beside, module};
 
 /// A resolved model.
@@ -33,16 +33,16 @@ pub struct Model {
     pub ignore: Vec<String>,
     /// The roots of the model's own weights, if the checkpoint holds other models beside this one.
     pub wrapped: Option<BTreeSet<String>>,
-    /// Rules from the checkpoint's tensors to the model's, for tensors that differ: see [`applying`].
+    /// Rules from the checkpoint's tensors to the model's, for tensors that differ: see [`find_rule`].
     ///
-    /// [`applying`]: crate::weight_map::applying
-    pub rules: Vec<Rule>,
+    /// [`find_rule`]: crate::weight_map::find_rule
+    pub rules: Vec<WeightRule>,
     /// The head that predicts one token more, if the spec and the config have it.
     pub nextn: Option<Nextn>,
     /// The model as a GGUF file, if the spec says how.
     pub gguf: Option<Gguf>,
     /// The weights that a quantized checkpoint keeps unquantized, and the scales that it shares.
-    pub quant: Quant,
+    pub quant: QuantRules,
     /// True if the reference computes single steps by other numbers than a prefill, and both are followed.
     pub own_steps: bool,
 }
@@ -68,7 +68,7 @@ impl Model {
             rules: Vec::new(),
             nextn: None,
             gguf: None,
-            quant: Quant::default(),
+            quant: QuantRules::default(),
             own_steps: false,
         }
     }
@@ -95,7 +95,7 @@ impl Model {
     /// belongs to an encoder.
     pub fn passes_over(&self, name: &str) -> bool {
         let listed = |name: &str| self.ignore.iter().any(|pattern| matches(pattern, name));
-        let called = |rule: &Rule| rule.renamed(name).is_some_and(|name| listed(&name));
+        let called = |rule: &WeightRule| rule.renamed(name).is_some_and(|name| listed(&name));
         let elsewhere = || self.wrapped.is_some() && self.rules.iter().any(called);
         listed(name) || self.is_beside(name) || is_buffer(name) || elsewhere()
     }

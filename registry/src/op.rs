@@ -9,7 +9,7 @@ use crate::scalar::Scalar;
 mod signature;
 mod traits;
 
-pub use signature::{Kind, Param, Signature};
+pub use signature::{Param, ParamKind, Signature};
 pub use traits::Trait;
 
 /// The declaration of one op without its shape rule.

@@ -30,7 +30,7 @@ mod ssm;
 mod streams;
 pub mod table;
 
-pub use crate::op::{Declaration, Kind, Op, Param, Signature, Trait};
+pub use crate::op::{Declaration, Op, Param, ParamKind, Signature, Trait};
 pub(crate) use arithmetic::of_values;
 pub use arithmetic::{DIVIDE, INVERSE, OFFSET};
 pub(crate) use infer::{Argument, PathArg};

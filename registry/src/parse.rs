@@ -7,9 +7,9 @@
 use std::ops::Range;
 
 use crate::diag::{Finding, Span};
-use crate::lexer::{Kind, Token, lex};
-use crate::syntax::{Expr, Ident, Param, Program};
-use crate::text::Text;
+use crate::lexer::{Lexeme, LexemeKind, lex};
+use crate::syntax::{Expr, FunctionParam, Ident, Program};
+use crate::text::MappedText;
 
 mod expr;
 mod program;
@@ -19,7 +19,7 @@ mod program;
 pub const MAX_HEIGHT: usize = 64;
 
 /// Parses one expression.
-pub fn parse_expr(text: &Text) -> Result<Expr, Vec<Finding>> {
+pub fn parse_expr(text: &MappedText) -> Result<Expr, Vec<Finding>> {
     let mut findings = Vec::new();
     let mut parser = Parser::new(text, &mut findings, false);
     let expr = parser.expression();
@@ -28,7 +28,7 @@ pub fn parse_expr(text: &Text) -> Result<Expr, Vec<Finding>> {
 }
 
 /// Parses straight-line statements and a `return`.
-pub fn parse_program(text: &Text) -> Result<Program, Vec<Finding>> {
+pub fn parse_program(text: &MappedText) -> Result<Program, Vec<Finding>> {
     let mut findings = Vec::new();
     let mut parser = Parser::new(text, &mut findings, true);
     let program = parser.program();
@@ -36,7 +36,9 @@ pub fn parse_program(text: &Text) -> Result<Program, Vec<Finding>> {
 }
 
 /// Parses `name(x, bias=false)`.
-pub fn parse_function_header(text: &Text) -> Result<(Ident, Vec<Param>), Vec<Finding>> {
+pub fn parse_function_header(
+    text: &MappedText,
+) -> Result<(Ident, Vec<FunctionParam>), Vec<Finding>> {
     let mut findings = Vec::new();
     let mut parser = Parser::new(text, &mut findings, false);
     let header = parser.header();
@@ -51,15 +53,15 @@ fn finish<T>(parsed: Option<T>, findings: Vec<Finding>) -> Result<T, Vec<Finding
 }
 
 /// An expression and how deep it is.
-struct Tree {
+struct ExprTree {
     expr: Expr,
     height: usize,
 }
 
 /// Functions return `None` after they have reported why.
 struct Parser<'a> {
-    text: &'a Text,
-    tokens: Vec<Token>,
+    text: &'a MappedText,
+    tokens: Vec<Lexeme>,
     pos: usize,
     /// Calls of `expression` and `unary` under way.
     depth: usize,
@@ -67,21 +69,21 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(text: &'a Text, findings: &'a mut Vec<Finding>, newlines: bool) -> Self {
+    fn new(text: &'a MappedText, findings: &'a mut Vec<Finding>, newlines: bool) -> Self {
         let mut tokens = lex(text, findings);
         if !newlines {
-            tokens.retain(|token| token.kind != Kind::Newline);
+            tokens.retain(|token| token.kind != LexemeKind::Newline);
         }
         Self { text, tokens, pos: 0, depth: 0, findings }
     }
 
-    fn token(&self) -> &Token {
+    fn token(&self) -> &Lexeme {
         &self.tokens[self.pos]
     }
 
     /// True if the next token is this operator, bracket or keyword.
     fn at_op(&self, op: &str) -> bool {
-        matches!(self.token().kind, Kind::Op(found) if found == op)
+        matches!(self.token().kind, LexemeKind::Op(found) if found == op)
     }
 
     /// Passes over `op` if it is next.
@@ -93,9 +95,9 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn advance(&mut self) -> Token {
+    fn advance(&mut self) -> Lexeme {
         let token = self.tokens[self.pos].clone();
-        if token.kind != Kind::End {
+        if token.kind != LexemeKind::End {
             self.pos += 1;
         }
         token
@@ -106,7 +108,7 @@ impl<'a> Parser<'a> {
         if self.eat(op) {
             return Some(());
         }
-        if matches!(self.token().kind, Kind::End | Kind::Op("return")) {
+        if matches!(self.token().kind, LexemeKind::End | LexemeKind::Op("return")) {
             let shown = self.text.value()[open.clone()].to_owned();
             let message = format!("this `{shown}` is never closed");
             return self.fail(open, message, "");
@@ -115,7 +117,7 @@ impl<'a> Parser<'a> {
     }
 
     fn expect_end(&mut self, what: &str) -> bool {
-        self.token().kind == Kind::End || self.unexpected::<()>(what).is_some()
+        self.token().kind == LexemeKind::End || self.unexpected::<()>(what).is_some()
     }
 
     /// Reports the next token. Text that the lexer has already refused is not
@@ -123,16 +125,16 @@ impl<'a> Parser<'a> {
     fn unexpected<T>(&mut self, expected: &str) -> Option<T> {
         let token = self.token();
         let found = match &token.kind {
-            Kind::End => "the text ends here".to_owned(),
-            Kind::Newline => "the line ends here".to_owned(),
+            LexemeKind::End => "the text ends here".to_owned(),
+            LexemeKind::Newline => "the line ends here".to_owned(),
             _ => format!("found `{}`", &self.text.value()[token.range.clone()]),
         };
         let mut finding = Finding::error(&self.text.at(token.range.clone()), "syntax error")
             .label(format!("{found}; expected {expected}"));
         finding.help = match self.token().kind {
-            Kind::Op("=") => Some("`==` compares; `=` stands only after a name".into()),
-            Kind::Op(".") => Some("a path has no spaces: `conv.in_proj`".into()),
-            Kind::Op("{") => Some("there are no sets or maps in the language".into()),
+            LexemeKind::Op("=") => Some("`==` compares; `=` stands only after a name".into()),
+            LexemeKind::Op(".") => Some("a path has no spaces: `conv.in_proj`".into()),
+            LexemeKind::Op("{") => Some("there are no sets or maps in the language".into()),
             _ => None,
         };
         self.findings.push(finding);
@@ -158,7 +160,7 @@ impl<'a> Parser<'a> {
     /// Parses a single name that can be bound.
     fn name(&mut self, what: &str) -> Option<Ident> {
         match &self.token().kind {
-            Kind::Path(segments) if segments.len() == 1 => {
+            LexemeKind::Path(segments) if segments.len() == 1 => {
                 let name = self.ident(&segments[0].clone());
                 if expr::literal(&name.name).is_some() {
                     let range = self.token().range.clone();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::dtype::Dtype;
-use crate::graph::{Graph, Node, Scales, State, StateKind, ValueId};
+use crate::graph::{Graph, Node, ScaleGranularity, State, StateKind, ValueId};
 use crate::model::Model;
 use crate::scalar::Scalar;
 
@@ -76,7 +76,7 @@ pub fn states(model: &Model, activation: Dtype) -> String {
         let count = layers.len() as u128;
         let numbers: u128 =
             state.parts.iter().map(|p| p.shape.iter().map(|&d| d as u128).product::<u128>()).sum();
-        let scales = |eight: Scales| -> u128 {
+        let scales = |eight: ScaleGranularity| -> u128 {
             state.parts.iter().map(|p| 4 * eight.count(&p.shape) as u128).sum()
         };
         let bytes = match state.eight {

@@ -9,16 +9,16 @@ use crate::weight_map::{Holes, Pattern};
 /// The `quant:` section of a spec, resolved. Patterns are of modules: a tensor's name without
 /// its `.weight`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Quant {
+pub struct QuantRules {
     /// The modules that are not quantized, each pattern with a reason in words.
     pub keep: Vec<(String, Pattern)>,
     /// Modules that engines fuse, so that they have one scale where a tensor has one.
     pub together: Vec<(String, Pattern)>,
 }
 
-impl Quant {
+impl QuantRules {
     /// Returns the reason that a weight is not quantized, if the spec gives one.
-    pub fn kept(&self, weight: &str) -> Option<&str> {
+    pub fn keep_reason(&self, weight: &str) -> Option<&str> {
         let module = module(weight);
         let keeps = |(_, pattern): &&(String, Pattern)| pattern.fit(module).is_some();
         self.keep.iter().find(keeps).map(|(why, _)| why.as_str())
@@ -26,7 +26,7 @@ impl Quant {
 
     /// Returns the weights that share a scale with this one, itself included, in the order of the pattern.
     /// Only the weight itself if no pattern fits. Not all of them need exist.
-    pub fn together(&self, weight: &str) -> Vec<String> {
+    pub fn scale_group(&self, weight: &str) -> Vec<String> {
         let module = module(weight);
         let end = &weight[module.len()..];
         let all = self.together.iter().find_map(|(_, pattern)| {
@@ -43,35 +43,35 @@ impl Quant {
 
 /// The reason that a matrix is not quantized unless it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stays {
+pub enum UnquantizedReason {
     /// Its product is the logits.
-    Output,
+    OutputMatrix,
     /// Its product decides which experts run.
-    Router,
+    RouterMatrix,
 }
 
-impl Stays {
+impl UnquantizedReason {
     /// Returns the reason, as `convert --plan` shows it.
-    pub fn why(self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self {
-            Self::Output => {
+            Self::OutputMatrix => {
                 "its product is the logits; the option `quantize-output` quantizes it too"
             }
-            Self::Router => "its product decides which experts run",
+            Self::RouterMatrix => "its product decides which experts run",
         }
     }
 }
 
 /// Router and output matrices. They follow from the graph, not from their names.
-pub fn staying(graph: &Graph) -> BTreeMap<WeightId, Stays> {
+pub fn unquantized_matrices(graph: &Graph) -> BTreeMap<WeightId, UnquantizedReason> {
     let mut found = BTreeMap::new();
     for node in graph.nodes.iter().filter(|node| node.op.is(Trait::Chooses)) {
         let scores = node.inputs.first().into_iter();
         let last = scores.flat_map(|&scores| last_multiplied(graph, scores));
-        found.extend(last.map(|id| (id, Stays::Router)));
+        found.extend(last.map(|id| (id, UnquantizedReason::RouterMatrix)));
     }
     let last = graph.output.map(|logits| last_multiplied(graph, logits));
-    found.extend(last.into_iter().flatten().map(|id| (id, Stays::Output)));
+    found.extend(last.into_iter().flatten().map(|id| (id, UnquantizedReason::OutputMatrix)));
     found
 }
 
@@ -114,17 +114,17 @@ mod tests {
 
     #[test]
     fn modules_are_kept_and_grouped_by_pattern() {
-        let quant = Quant {
+        let quant = QuantRules {
             keep: vec![entry("routers", "*.mlp.gate"), entry("the head", "head")],
             together: vec![entry("qkv", "*.{q|k|v}_proj")],
         };
-        assert_eq!(quant.kept("a.0.mlp.gate.weight"), Some("routers"));
-        assert_eq!(quant.kept("a.0.mlp.gate_up.weight"), None);
-        assert_eq!(quant.kept("head.weight"), Some("the head"));
+        assert_eq!(quant.keep_reason("a.0.mlp.gate.weight"), Some("routers"));
+        assert_eq!(quant.keep_reason("a.0.mlp.gate_up.weight"), None);
+        assert_eq!(quant.keep_reason("head.weight"), Some("the head"));
         assert_eq!(
-            quant.together("a.1.k_proj.weight"),
+            quant.scale_group("a.1.k_proj.weight"),
             ["a.1.q_proj.weight", "a.1.k_proj.weight", "a.1.v_proj.weight"]
         );
-        assert_eq!(quant.together("a.1.o_proj.weight"), ["a.1.o_proj.weight"]);
+        assert_eq!(quant.scale_group("a.1.o_proj.weight"), ["a.1.o_proj.weight"]);
     }
 }

@@ -1,10 +1,10 @@
 //! The keys of a spec as help texts show them, made from the decoder's own table.
 
-use crate::spec::keys::{Form, SPEC, Table};
+use crate::spec::keys::{KeyForm, KeyTable, SPEC};
 
 /// A key that a spec may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
+pub struct KeyReference {
     /// The path from the top, `<name>` where the author chooses: `states.<name>.dtype`.
     pub path: String,
     /// True if a spec that extends nothing must have it.
@@ -15,7 +15,7 @@ pub struct Key {
     pub doc: &'static str,
 }
 
-impl Key {
+impl KeyReference {
     /// Returns the last part of the path.
     pub fn name(&self) -> &str {
         self.path.rsplit('.').next().unwrap_or_default()
@@ -23,20 +23,22 @@ impl Key {
 }
 
 /// Lists all keys in the order of the table, each before those below it.
-pub fn keys() -> Vec<Key> {
+pub fn keys() -> Vec<KeyReference> {
     let mut all = Vec::new();
     below(&SPEC, "", &mut all);
     all
 }
 
-fn below(table: &Table, prefix: &str, all: &mut Vec<Key>) {
+fn below(table: &KeyTable, prefix: &str, all: &mut Vec<KeyReference>) {
     for key in table.keys {
         let path = format!("{prefix}{}", key.name);
         let (doc, required) = (key.doc, key.required);
-        all.push(Key { path: path.clone(), required, takes: words(key.form), doc });
+        all.push(KeyReference { path: path.clone(), required, takes: words(key.form), doc });
         match key.form {
-            Form::Table(inner) | Form::Tables(inner) => below(inner, &format!("{path}."), all),
-            Form::Names(Form::Table(inner) | Form::WordOr(inner)) => {
+            KeyForm::Table(inner) | KeyForm::Tables(inner) => {
+                below(inner, &format!("{path}."), all);
+            }
+            KeyForm::Names(KeyForm::Table(inner) | KeyForm::WordOr(inner)) => {
                 below(inner, &format!("{path}.<name>."), all);
             }
             _ => {}
@@ -44,24 +46,24 @@ fn below(table: &Table, prefix: &str, all: &mut Vec<Key>) {
     }
 }
 
-fn words(form: Form) -> &'static str {
+fn words(form: KeyForm) -> &'static str {
     match form {
-        Form::Version => "a number",
-        Form::Word => "a word",
-        Form::Words => "a word or a list of words",
-        Form::Sources => "a config key, `= expression`, or a list of them",
-        Form::Expr => "an expression",
-        Form::Exprs => "a list of expressions",
-        Form::Steps => "a step or a list of steps",
-        Form::Program => "a program",
-        Form::Names(Form::Expr) => "names, each with an expression",
-        Form::Names(Form::Sources) => "names, each with a config key or `= expression`",
-        Form::Names(Form::Program) => "names, each with a program",
-        Form::Names(Form::Word) => "names, each with a word",
-        Form::Names(_) => "names, each with a map",
-        Form::Table(_) => "a map",
-        Form::Tables(_) => "a list of maps",
-        Form::WordOr(_) => "a word or a map",
+        KeyForm::Version => "a number",
+        KeyForm::Word => "a word",
+        KeyForm::Words => "a word or a list of words",
+        KeyForm::Sources => "a config key, `= expression`, or a list of them",
+        KeyForm::Expr => "an expression",
+        KeyForm::Exprs => "a list of expressions",
+        KeyForm::Steps => "a step or a list of steps",
+        KeyForm::Program => "a program",
+        KeyForm::Names(KeyForm::Expr) => "names, each with an expression",
+        KeyForm::Names(KeyForm::Sources) => "names, each with a config key or `= expression`",
+        KeyForm::Names(KeyForm::Program) => "names, each with a program",
+        KeyForm::Names(KeyForm::Word) => "names, each with a word",
+        KeyForm::Names(_) => "names, each with a map",
+        KeyForm::Table(_) => "a map",
+        KeyForm::Tables(_) => "a list of maps",
+        KeyForm::WordOr(_) => "a word or a map",
     }
 }
 

@@ -6,7 +6,7 @@ use crate::diag::{Finding, Severity, Span};
 
 /// The style of rendered findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum RenderStyle {
     /// Text alone.
     Plain,
     /// With terminal colours.
@@ -14,7 +14,7 @@ pub enum Look {
 }
 
 /// Renders all findings, sorted by place, and a last line that counts them.
-pub fn render(findings: &[Finding], look: Look) -> String {
+pub fn render(findings: &[Finding], look: RenderStyle) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| {
         let place = finding.at.as_ref().map(|at| (at.source.path.as_str(), at.start));
@@ -31,7 +31,7 @@ pub fn render(findings: &[Finding], look: Look) -> String {
 }
 
 /// Renders one finding, without a newline at its end.
-pub fn render_one(finding: &Finding, look: Look) -> String {
+pub fn render_one(finding: &Finding, look: RenderStyle) -> String {
     let level = match finding.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -58,8 +58,8 @@ pub fn render_one(finding: &Finding, look: Look) -> String {
         group = group.element(Level::HELP.message(neutral(help)));
     }
     let renderer = match look {
-        Look::Plain => Renderer::plain(),
-        Look::Coloured => Renderer::styled(),
+        RenderStyle::Plain => Renderer::plain(),
+        RenderStyle::Coloured => Renderer::styled(),
     };
     renderer.render(&[group])
 }
@@ -132,11 +132,11 @@ fn hidden(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Text;
+    use crate::text::MappedText;
 
     #[test]
     fn a_list_is_sorted_and_counted() {
-        let text = Text::whole("dir/a.yaml", "spec: 1\ndims:\n  hidden: hiden\n");
+        let text = MappedText::whole("dir/a.yaml", "spec: 1\ndims:\n  hidden: hiden\n");
         let findings = [
             Finding::unplaced("the checkpoint has no `lm_head.weight`").help("tie the weights"),
             Finding::error(&text.at(24..29), "no such key").label("found `hiden`").help("look"),
@@ -163,18 +163,18 @@ error: the checkpoint has no `lm_head.weight`
 
 2 errors, 1 warning
 ";
-        assert_eq!(render(&findings, Look::Plain), want);
-        assert!(render(&findings, Look::Coloured).contains("\u{1b}["));
+        assert_eq!(render(&findings, RenderStyle::Plain), want);
+        assert!(render(&findings, RenderStyle::Coloured).contains("\u{1b}["));
     }
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let text = Text::whole("a\u{1b}.yaml", "\u{feff}k\u{1b}[2J: \u{202e}v\u{9b}\r\n");
+        let text = MappedText::whole("a\u{1b}.yaml", "\u{feff}k\u{1b}[2J: \u{202e}v\u{9b}\r\n");
         let end = text.value().len();
         for range in [0..end, 3..4, 4..5, end - 1..end, 0..0] {
             let finding =
                 Finding::error(&text.at(range), "bad \u{1b}[31m").label("x\u{7}").help("\u{0}");
-            let shown = render_one(&finding, Look::Plain);
+            let shown = render_one(&finding, RenderStyle::Plain);
             assert!(!shown.contains(|c| hidden(c) && c != '\n'), "{shown:?}");
             assert!(shown.contains("1:"), "{shown}");
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
-use crate::eval::{Fail, Fuel};
+use crate::eval::{EvalError, Fuel};
 use crate::model::{Model, Nextn};
 use crate::ops::OpSet;
 use crate::spec::Spec;
@@ -32,12 +32,12 @@ mod states;
 mod words;
 
 use crate::builder::Builder;
-pub(crate) use dims::{Found, read as read_sources};
+pub(crate) use dims::{SourcedScalar, read as read_sources};
 
-pub use inherited::told;
+pub use inherited::file_metadata;
 pub(crate) use words::unknown as unknown_word;
 
-use dims::Dims;
+use dims::DimTable;
 
 /// The most layers a model may have.
 pub const MAX_LAYERS: usize = 4096;
@@ -49,7 +49,7 @@ pub fn resolve(
     config: &Config,
     ops: &OpSet,
 ) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
-    let mut report = Report::default();
+    let mut report = FindingSet::default();
     let whole = config;
     let mentions = mentions::of(spec);
     for key in &mentions.keys {
@@ -58,7 +58,7 @@ pub fn resolve(
     mentions::unused(spec, &mentions, &mut report);
     let fuel = Fuel::default();
     let config = &config.with_defaults(defaults(spec, config, &fuel, &mut report));
-    let dims = Dims::resolve(spec, config, &fuel, &mut report);
+    let dims = DimTable::resolve(spec, config, &fuel, &mut report);
     let refused = match words::of(spec, ops, &fuel) {
         Ok(words) => words::check(&words, config, dims.layers(), &mut report),
         Err(fail) => {
@@ -66,7 +66,7 @@ pub fn resolve(
             BTreeSet::new()
         }
     };
-    held(spec, &dims.env(config, &fuel), &mut report);
+    check_assumptions(spec, &dims.env(config, &fuel), &mut report);
     let ropes = ropes::resolve(spec, &dims.env(config, &fuel), &mut |fail| report.fail(fail));
     let mut resolver = Resolver {
         spec,
@@ -76,7 +76,7 @@ pub fn resolve(
         dims: &dims,
         refused,
         report,
-        builder: Builder::new(ropes.clone(), kept(spec)),
+        builder: Builder::new(ropes.clone(), stored_dtypes(spec)),
         stack: Vec::new(),
         depth: 0,
     };
@@ -152,7 +152,7 @@ pub fn resolve(
         Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
     });
     if let Some(owner) = &spec.arch_owner {
-        let unlike = inherited::unlike(&model, owner, whole, ops).map(Box::new);
+        let unlike = inherited::owner_difference(&model, owner, whole, ops).map(Box::new);
         let head = model.nextn.as_mut().and_then(|nextn| nextn.gguf.as_mut());
         for gguf in model.gguf.as_mut().into_iter().chain(head) {
             gguf.unlike.clone_from(&unlike);
@@ -166,21 +166,21 @@ fn defaults(
     spec: &Spec,
     config: &Config,
     fuel: &Fuel,
-    report: &mut Report,
+    report: &mut FindingSet,
 ) -> Vec<(String, crate::scalar::Scalar)> {
-    let none = Dims::default();
+    let none = DimTable::default();
     let env = none.env(config, fuel);
     let value = |entry: &crate::spec::GgufEntry| {
-        let value = report.kept(crate::eval::eval_owned(&entry.value, &env))?;
+        let value = report.ok_or_report(crate::eval::eval_owned(&entry.value, &env))?;
         Some((entry.name.name.clone(), value))
     };
     spec.defaults.values().filter_map(value).collect()
 }
 
 /// Refuses a config of which something is not so that the spec takes for granted.
-fn held(spec: &Spec, env: &dyn crate::eval::Env, report: &mut Report) {
+fn check_assumptions(spec: &Spec, env: &dyn crate::eval::Env, report: &mut FindingSet) {
     for entry in spec.assumes.values() {
-        let is = report.kept(crate::eval::eval_owned(&entry.value, env));
+        let is = report.ok_or_report(crate::eval::eval_owned(&entry.value, env));
         if is.is_some_and(|is| !crate::eval::truth(&is)) {
             let message = format!("`{}` does not describe this model", spec.name.name);
             report.add(
@@ -193,7 +193,7 @@ fn held(spec: &Spec, env: &dyn crate::eval::Env, report: &mut Report) {
 }
 
 /// Patterns of weights that are not kept in the run's dtype, and what they are kept in.
-fn kept(spec: &Spec) -> Vec<(String, crate::dtype::DtypeRule)> {
+fn stored_dtypes(spec: &Spec) -> Vec<(String, crate::dtype::DtypeRule)> {
     use crate::dtype::{Dtype, DtypeRule};
 
     let with = |patterns: &[crate::syntax::Ident], dtype| {
@@ -205,13 +205,13 @@ fn kept(spec: &Spec) -> Vec<(String, crate::dtype::DtypeRule)> {
 
 /// Findings, each once: what is wrong in one layer is wrong in all of its kind.
 #[derive(Debug, Default)]
-struct Report {
+struct FindingSet {
     findings: Vec<Finding>,
     seen: BTreeSet<(String, String, usize, usize)>,
     failed: bool,
 }
 
-impl Report {
+impl FindingSet {
     fn add(&mut self, finding: Finding) {
         self.failed |= finding.severity == Severity::Error;
         let place = finding
@@ -225,14 +225,14 @@ impl Report {
     }
 
     /// Returns the value, or reports the failure and returns none.
-    fn kept<T>(&mut self, result: Result<T, Fail>) -> Option<T> {
+    fn ok_or_report<T>(&mut self, result: Result<T, EvalError>) -> Option<T> {
         result.map_err(|fail| self.fail(fail)).ok()
     }
 
-    fn fail(&mut self, fail: Fail) {
+    fn fail(&mut self, fail: EvalError) {
         match fail {
-            Fail::Finding(finding) => self.add(*finding),
-            Fail::Reported => self.failed = true,
+            EvalError::Finding(finding) => self.add(*finding),
+            EvalError::Reported => self.failed = true,
         }
     }
 }
@@ -243,10 +243,10 @@ struct Resolver<'a> {
     config: &'a Config,
     ops: &'a OpSet,
     fuel: &'a Fuel,
-    dims: &'a Dims,
+    dims: &'a DimTable,
     /// Texts of the config that no spec of this kind knows; they were reported.
     refused: BTreeSet<String>,
-    report: Report,
+    report: FindingSet,
     builder: Builder,
     /// Functions being inlined, outermost first.
     stack: Vec<String>,
@@ -287,7 +287,7 @@ impl Resolver<'_> {
 }
 
 /// Scalars that a layer's programs see beside the dims; `None` if one could not be computed.
-type Each = BTreeMap<String, Option<crate::scalar::Scalar>>;
+type LayerScalars = BTreeMap<String, Option<crate::scalar::Scalar>>;
 
 #[cfg(test)]
 mod tests;

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::ops::{Declaration, Kind, OpSet, Param};
+use crate::ops::{Declaration, OpSet, Param, ParamKind};
 use crate::scalar::Scalar;
-use crate::spec::keys::{Form, SPEC, Table, VERSION};
+use crate::spec::keys::{KeyForm, KeyTable, SPEC, VERSION};
 
 /// Returns the schema of a spec file whose programs call these ops.
 pub fn schema(ops: &OpSet) -> Value {
@@ -35,7 +35,7 @@ fn call(op: &Declaration) -> Value {
 
 fn argument(param: &Param) -> Value {
     let mut schema = match param.kind {
-        Kind::Word(words) => json!({ "enum": words }),
+        ParamKind::Word(words) => json!({ "enum": words }),
         kind => json!({ "description": kind.describe() }),
     };
     let default = match &param.default {
@@ -55,7 +55,7 @@ fn argument(param: &Param) -> Value {
     schema
 }
 
-fn table(table: &Table) -> Value {
+fn table(table: &KeyTable) -> Value {
     let properties: Map<String, Value> = table
         .keys
         .iter()
@@ -73,7 +73,7 @@ fn table(table: &Table) -> Value {
         required.map(|key| key.name).collect()
     };
     let others = match table.others {
-        Some(Form::Program) => removable(&form(Form::Program)),
+        Some(KeyForm::Program) => removable(&form(KeyForm::Program)),
         Some(other) => form(other),
         None => json!(false),
     };
@@ -85,24 +85,24 @@ fn table(table: &Table) -> Value {
     })
 }
 
-fn form(form_: Form) -> Value {
+fn form(form_: KeyForm) -> Value {
     let text = json!({ "type": "string" });
     match form_ {
-        Form::Version => {
+        KeyForm::Version => {
             // YAML reads it as a number.
             json!({ "const": VERSION.parse::<i64>().unwrap_or_default() })
         }
-        Form::Word | Form::Program => text,
-        Form::Words | Form::Steps => one_or_list(&text),
-        Form::Sources => one_or_list(&json!({ "type": ["string", "null"] })),
-        Form::Expr => json!({ "type": ["string", "number", "boolean", "null"] }),
-        Form::Exprs => json!({ "type": "array", "items": form(Form::Expr) }),
-        Form::Names(inner) => {
+        KeyForm::Word | KeyForm::Program => text,
+        KeyForm::Words | KeyForm::Steps => one_or_list(&text),
+        KeyForm::Sources => one_or_list(&json!({ "type": ["string", "null"] })),
+        KeyForm::Expr => json!({ "type": ["string", "number", "boolean", "null"] }),
+        KeyForm::Exprs => json!({ "type": "array", "items": form(KeyForm::Expr) }),
+        KeyForm::Names(inner) => {
             json!({ "type": "object", "additionalProperties": removable(&form(*inner)) })
         }
-        Form::Table(inner) => table(inner),
-        Form::Tables(inner) => json!({ "type": "array", "items": table(inner) }),
-        Form::WordOr(inner) => json!({ "anyOf": [text, table(inner)] }),
+        KeyForm::Table(inner) => table(inner),
+        KeyForm::Tables(inner) => json!({ "type": "array", "items": table(inner) }),
+        KeyForm::WordOr(inner) => json!({ "anyOf": [text, table(inner)] }),
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use crate::diag::{Finding, Source};
+use crate::diag::{Finding, SourceText};
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Expr, Ident};
@@ -28,7 +28,7 @@ mod template;
 pub use decode::CAPABILITY;
 pub use settings::SettingError;
 pub use template::{Template, shown};
-use versions::Versions;
+use versions::VersionRange;
 
 /// The sheet of one engine, as far as launching goes.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct Sheet {
     /// The package whose versions count.
     pub package: Option<String>,
     /// Versions that the sheet is true for.
-    pub versions: Option<Versions>,
+    pub versions: Option<VersionRange>,
     /// The version that its facts were read from.
     pub checked: Option<String>,
     /// The container image, `{}` standing for the version.
@@ -52,22 +52,22 @@ pub struct Sheet {
     /// The port it listens on.
     pub port: Option<u16>,
     /// Settings by name.
-    pub settings: IndexMap<String, Setting>,
+    pub settings: IndexMap<String, EngineSetting>,
     /// Named lists of the engine.
     pub tables: IndexMap<String, Vec<String>>,
     /// Values worked out one after another.
-    pub plan: Vec<Planned>,
+    pub plan: Vec<MemoryTerm>,
     /// Rules, in order.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<SheetRule>,
     /// Config keys that the engine reads and newer writers leave out.
     pub config_keys: Vec<ConfigKey>,
     /// Places at which a running server reports the settings in force.
-    pub reports: Vec<Report>,
+    pub reports: Vec<SettingsReport>,
 }
 
 /// A setting of a launch.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setting {
+pub struct EngineSetting {
     /// The name in the sheet and behind `--set`.
     pub name: Ident,
     /// The flag that passes it.
@@ -79,20 +79,20 @@ pub struct Setting {
     /// The default value.
     pub default: Scalar,
     /// The kind of value.
-    pub kind: Kind,
+    pub kind: SettingKind,
     /// Allowed texts; empty if any will do.
     pub choices: Vec<String>,
     /// The engine's spelling of values, by ours.
     pub values: IndexMap<String, String>,
     /// The source.
-    pub source: Option<Origin>,
+    pub source: Option<SourceReference>,
     /// The reason to pass the setting, for a value that only the user asked for.
     pub about: String,
 }
 
 /// The kinds of value that a setting has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingKind {
     /// An integer.
     Int,
     /// Any number.
@@ -105,7 +105,7 @@ pub enum Kind {
 
 /// A place in the engine's sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
+pub struct SourceReference {
     /// `FILE:LINE`, or `FILE:NAME`.
     pub place: String,
     /// A part of the text at that place.
@@ -114,22 +114,22 @@ pub struct Origin {
 
 /// A rule of a sheet.
 #[derive(Debug, Clone)]
-pub struct Rule {
+pub struct SheetRule {
     /// The name.
     pub id: Ident,
     /// The condition under which the rule holds; always, if there is none.
     pub when: Option<Expr>,
     /// Versions of the engine that it is for; all of the sheet's, if it has none of its own.
-    pub versions: Option<Versions>,
+    pub versions: Option<VersionRange>,
     /// The consequence.
-    pub then: Then,
+    pub then: RuleAction,
     /// The source.
-    pub source: Origin,
+    pub source: SourceReference,
 }
 
 /// Consequence of a rule.
 #[derive(Debug, Clone)]
-pub enum Then {
+pub enum RuleAction {
     /// Settings that must have these values: one that was asked for otherwise is a refusal.
     Set(Vec<(Ident, Expr)>, Template),
     /// Settings that get these values where nothing was asked for.
@@ -144,7 +144,7 @@ pub enum Then {
 
 /// A value of the memory plan.
 #[derive(Debug, Clone)]
-pub struct Planned {
+pub struct MemoryTerm {
     /// The name by which later ones read it: `plan.NAME`.
     pub name: Ident,
     /// The condition under which the value exists; always, if there is none.
@@ -156,7 +156,7 @@ pub struct Planned {
     /// The meaning.
     pub why: Template,
     /// Source of the formula.
-    pub source: Origin,
+    pub source: SourceReference,
     /// True for a number that no source gives.
     pub assumed: bool,
 }
@@ -171,14 +171,14 @@ pub struct ConfigKey {
     /// The value.
     pub value: Expr,
     /// The place in the engine's sources that reads the key.
-    pub source: Origin,
+    pub source: SourceReference,
     /// The sheet.
     pub engine: String,
 }
 
 /// An address at which a server reports its settings.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct SettingsReport {
     /// The path, `/server_info`.
     pub path: String,
     /// Settings (or `version`, `class`, `model`) and where they stand in the answer.
@@ -186,12 +186,12 @@ pub struct Report {
     /// True if a server may not have it.
     pub optional: bool,
     /// The source.
-    pub source: Option<Origin>,
+    pub source: Option<SourceReference>,
 }
 
 impl Sheet {
     /// Reads a sheet, or returns everything that is wrong with it.
-    pub fn read(source: &Arc<Source>) -> Result<Self, Vec<Finding>> {
+    pub fn read(source: &Arc<SourceText>) -> Result<Self, Vec<Finding>> {
         let tree = crate::yaml::read(source)?;
         let (sheet, mut findings) = decode::decode(&tree);
         findings.extend(lint::lint(&sheet));
@@ -199,7 +199,7 @@ impl Sheet {
     }
 
     /// Returns the setting of a name, or the finding that there is none.
-    pub(crate) fn setting(&self, name: &Ident) -> Result<&Setting, Finding> {
+    pub(crate) fn setting(&self, name: &Ident) -> Result<&EngineSetting, Finding> {
         self.settings.get(&name.name).ok_or_else(|| {
             let mut finding = Finding::error(
                 &name.at,
@@ -212,10 +212,10 @@ impl Sheet {
 }
 
 /// Returns the sheets that the program embeds, by file name without its end.
-pub fn builtin() -> impl Iterator<Item = (&'static str, Arc<Source>)> {
+pub fn builtin() -> impl Iterator<Item = (&'static str, Arc<SourceText>)> {
     crate::builtin::SHEETS.iter().map(|(path, text)| {
         let name = path.rsplit('/').next().and_then(|name| name.strip_suffix(".yaml"));
-        let source = Source { path: (*path).to_owned(), text: (*text).to_owned() };
+        let source = SourceText { path: (*path).to_owned(), text: (*text).to_owned() };
         (name.unwrap_or(path), Arc::new(source))
     })
 }

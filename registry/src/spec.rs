@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use crate::diag::{Source, Span};
+use crate::diag::{SourceText, Span};
 use crate::syntax::{Expr, Function, Ident, Program};
 
 pub(crate) mod decode;
@@ -46,10 +46,10 @@ pub struct Spec {
     /// Weights and config keys to pass over.
     pub ignore: IgnoreDecl,
     /// Weights that loading does not round to the run's dtype.
-    pub kept: KeptDecl,
+    pub kept: UnroundedDecl,
     /// Rules for checkpoint tensors that are named otherwise. Of the rules whose tensors exist, the first
     /// that gives the shape wins.
-    pub weights: Vec<WeightRule>,
+    pub weights: Vec<WeightRuleDecl>,
     /// The head that predicts one token more.
     pub nextn: Option<NextnDecl>,
     /// The model as a GGUF file; none if the spec says nothing of it.
@@ -61,7 +61,7 @@ pub struct Spec {
     /// The spec whose text names the GGUF architecture, where that is not this text alone.
     pub arch_owner: Option<ArchOwner>,
     /// The file the spec was loaded from (not its parents).
-    pub source: Arc<Source>,
+    pub source: Arc<SourceText>,
 }
 
 /// The spec that a GGUF architecture's name is inherited from.
@@ -120,7 +120,7 @@ pub struct StateDecl {
     /// `attention`, `conv`, ...
     pub kind: Ident,
     /// Tensors and their shapes. A lone `shape:` is named after the kind.
-    pub parts: Vec<StatePart>,
+    pub parts: Vec<StatePartDecl>,
     /// `activation`, or a fixed dtype.
     pub dtype: Ident,
     /// The layer under which the reference's cache keeps the state, if not its own.
@@ -131,7 +131,7 @@ pub struct StateDecl {
 
 /// One tensor of a state.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StatePart {
+pub struct StatePartDecl {
     /// `k`, `v`, or the state's kind.
     pub name: Ident,
     /// One row's shape.
@@ -148,7 +148,7 @@ pub struct LayersDecl {
     /// Names the program of layer `i`; not needed if there is only one.
     pub kind: Option<Expr>,
     /// Scalars that differ by layer; `i` and `kind` are known to them.
-    pub each: IndexMap<String, EachDecl>,
+    pub each: IndexMap<String, LayerScalarDecl>,
     /// Values that a layer may hand to the next besides `x`, in the order of its results.
     pub carry: Vec<Ident>,
     /// Programs by kind. `a|b` stands here under both; `*` is any other kind.
@@ -159,7 +159,7 @@ pub struct LayersDecl {
 
 /// A scalar that differs by layer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct EachDecl {
+pub struct LayerScalarDecl {
     /// The name.
     pub name: Ident,
     /// The value in layer `i`.
@@ -187,7 +187,7 @@ pub struct NextnDecl {
     /// Names the program of its layer.
     pub kind: Option<Expr>,
     /// Scalars of its layer.
-    pub each: IndexMap<String, EachDecl>,
+    pub each: IndexMap<String, LayerScalarDecl>,
     /// The module of the model whose output it reads.
     pub from: Ident,
     /// The program from `tokens` to `e`.
@@ -232,7 +232,7 @@ pub struct IgnoreDecl {
 
 /// Weights that loading does not round to the run's dtype; patterns in which `*` is any text.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct KeptDecl {
+pub struct UnroundedDecl {
     /// Weights that are f32 in every run.
     pub f32: Vec<Ident>,
     /// Weights that are f32 in f16 runs only.
@@ -241,7 +241,7 @@ pub struct KeptDecl {
 
 /// A rule for tensors that the checkpoint spells otherwise.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WeightRule {
+pub struct WeightRuleDecl {
     /// The pattern of names in the checkpoint.
     pub disk: Ident,
     /// The pattern of names in the model.
@@ -272,7 +272,7 @@ pub struct GgufDecl {
     /// Keys and what they hold, in file order.
     pub metadata: IndexMap<String, GgufEntry>,
     /// Values that llama.cpp assumes for keys a file lacks.
-    pub absent: IndexMap<String, Absent>,
+    pub absent: IndexMap<String, AbsentKey>,
     /// Tensors and the weights they are made of.
     pub weights: Vec<GgufWeight>,
     /// Tensors of computed numbers.
@@ -299,7 +299,7 @@ pub struct GgufDecl {
 
 /// The meaning of an absent key to llama.cpp.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Absent {
+pub enum AbsentKey {
     /// Such a file is refused.
     Required,
     /// Nothing reads the key.

@@ -171,14 +171,14 @@ pub struct Function {
     /// The name it is called by.
     pub name: Ident,
     /// Parameters; each binds a value, a scalar, a weight path or a state.
-    pub params: Vec<Param>,
+    pub params: Vec<FunctionParam>,
     /// The body of the function.
     pub program: Program,
 }
 
 /// A parameter, with a default if it has one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Param {
+pub struct FunctionParam {
     /// The name.
     pub name: Ident,
     /// `bias=false`.

@@ -6,30 +6,30 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::diag::{Source, Span};
+use crate::diag::{SourceText, Span};
 use crate::syntax::Ident;
 
 /// Text and where its parts come from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Text {
+pub struct MappedText {
     value: String,
-    source: Arc<Source>,
+    source: Arc<SourceText>,
     /// In order, covering `value` completely.
-    pieces: Vec<Piece>,
+    pieces: Vec<TextRun>,
     /// The place of the text as a whole, for when it is empty.
     whole: Range<usize>,
 }
 
 /// A run of the text: equal lengths are a verbatim copy, others one escape.
 #[derive(Debug, Clone, PartialEq)]
-struct Piece {
+struct TextRun {
     value: Range<usize>,
     raw: Range<usize>,
 }
 
-impl Text {
+impl MappedText {
     /// Creates an empty text of the given place; filled by `copy` and `replace`.
-    pub(crate) fn empty(source: &Arc<Source>, whole: Range<usize>) -> Self {
+    pub(crate) fn empty(source: &Arc<SourceText>, whole: Range<usize>) -> Self {
         Self { value: String::new(), source: source.clone(), pieces: Vec::new(), whole }
     }
 
@@ -42,7 +42,7 @@ impl Text {
 
     /// Creates a text that is a source of its own, named `path`.
     pub fn whole(path: impl Into<String>, text: impl Into<String>) -> Self {
-        let source = Source { path: path.into(), text: text.into() };
+        let source = SourceText { path: path.into(), text: text.into() };
         let end = source.text.len();
         Self::of(&Span { source: Arc::new(source), start: 0, end })
     }
@@ -58,7 +58,7 @@ impl Text {
                 last.raw.end = raw.end;
             }
             _ if raw.is_empty() => {}
-            _ => self.pieces.push(Piece { value, raw }),
+            _ => self.pieces.push(TextRun { value, raw }),
         }
     }
 
@@ -66,7 +66,7 @@ impl Text {
     pub(crate) fn replace(&mut self, with: char, raw: Range<usize>) {
         let start = self.value.len();
         self.value.push(with);
-        self.pieces.push(Piece { value: start..self.value.len(), raw });
+        self.pieces.push(TextRun { value: start..self.value.len(), raw });
     }
 
     /// Cuts what follows the first `len` bytes.
@@ -124,7 +124,7 @@ impl Text {
                 } else {
                     piece.raw.clone()
                 };
-                text.pieces.push(Piece { value: from - range.start..to - range.start, raw });
+                text.pieces.push(TextRun { value: from - range.start..to - range.start, raw });
             }
         }
         text
@@ -142,13 +142,13 @@ impl Text {
         Ident { name: self.value.clone(), at: self.span() }
     }
 
-    fn piece(&self, offset: usize) -> Option<&Piece> {
+    fn piece(&self, offset: usize) -> Option<&TextRun> {
         let n = self.pieces.partition_point(|piece| piece.value.end <= offset);
         self.pieces.get(n)
     }
 }
 
-impl Piece {
+impl TextRun {
     fn verbatim(&self) -> bool {
         self.value.len() == self.raw.len()
     }
@@ -160,13 +160,13 @@ mod tests {
 
     #[test]
     fn places_survive_escapes_and_slices() {
-        let source = Arc::new(Source { path: "s".into(), text: "'it''s so'".into() });
-        let mut text = Text::empty(&source, 0..10);
+        let source = Arc::new(SourceText { path: "s".into(), text: "'it''s so'".into() });
+        let mut text = MappedText::empty(&source, 0..10);
         text.copy(1..3);
         text.replace('\'', 3..5);
         text.copy(5..9);
         assert_eq!(text.value(), "it's so");
-        let place = |text: &Text, range| {
+        let place = |text: &MappedText, range| {
             let at = text.at(range);
             at.source.text[at.start..at.end].to_owned()
         };

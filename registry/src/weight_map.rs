@@ -1,6 +1,6 @@
 //! Conversion of tensors on disk to the model's weights, as data that runs in both directions.
 //!
-//! A [`Rule`] pairs a pattern of disk names with a pattern of model names, and
+//! A [`WeightRule`] pairs a pattern of disk names with a pattern of model names, and
 //! lists the steps between them. Patterns know three holes: `{i}` is one or more
 //! characters that are not dots, the same on both sides; `{q|k|v}` is one of the
 //! words, in that order; `*` is any text. A hole that only one side has is what
@@ -8,33 +8,33 @@
 //! `concat`, the other direction `split`.
 
 mod algebra;
-mod applying;
+mod find_rule;
 mod gather;
 mod pattern;
 mod step;
 
 pub use algebra::{StepError, inverse, shapes};
-pub use applying::applying;
-pub use gather::{Gathered, beginning, gather, natural};
+pub use find_rule::find_rule;
+pub use gather::{GatheredTensors, gather, names_with_prefix, natural_order_key};
 pub use pattern::{Holes, Pattern, PatternError};
-pub use step::{HeadLayout, Sizes, Step};
+pub use step::{HeadLayout, SplitSizes, WeightStep};
 
 use crate::diag::Span;
 
 /// One rule of a spec's `weights:` section.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rule {
+pub struct WeightRule {
     /// Names on disk.
     pub disk: Pattern,
     /// Names in the model.
     pub weight: Pattern,
     /// Steps from disk to model, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<WeightStep>,
     /// The place of the rule in the spec.
     pub at: Span,
 }
 
-impl Rule {
+impl WeightRule {
     /// Returns the model's name of a tensor on disk, if the rule only replaces the beginning of the name.
     pub fn renamed(&self, name: &str) -> Option<String> {
         self.rename(&self.disk, &self.weight, name)

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::library::Library;
-use crate::weight_map::{Pattern, Rule};
+use crate::weight_map::{Pattern, WeightRule};
 
 /// Prefixes of tensor names in vision-language checkpoints, and the prefixes that replace them.
 const PREFIXES: [(&str, &str); 6] = [
@@ -44,17 +44,18 @@ impl Library {
 
 /// Returns the rules of a spec for the tensors of a wrapper: each rule, and the unchanged names, under every
 /// prefix.
-pub(crate) fn rules(own: Vec<Rule>, at: &crate::diag::Span) -> Vec<Rule> {
-    let under = |outer: &str, inner: &str, rule: &Rule| {
+pub(crate) fn rules(own: Vec<WeightRule>, at: &crate::diag::Span) -> Vec<WeightRule> {
+    let under = |outer: &str, inner: &str, rule: &WeightRule| {
         let rest = rule.disk.text.strip_prefix(inner)?;
-        Some(Rule { disk: Pattern { text: format!("{outer}{rest}") }, ..rule.clone() })
+        Some(WeightRule { disk: Pattern { text: format!("{outer}{rest}") }, ..rule.clone() })
     };
     let mut all = own;
     for (outer, inner) in PREFIXES {
-        let known: Vec<Rule> = all.iter().filter(|rule| !wraps(&rule.disk.text)).cloned().collect();
+        let known: Vec<WeightRule> =
+            all.iter().filter(|rule| !wraps(&rule.disk.text)).cloned().collect();
         all.extend(known.iter().filter_map(|rule| under(outer, inner, rule)));
     }
-    all.extend(PREFIXES.map(|(outer, inner)| Rule {
+    all.extend(PREFIXES.map(|(outer, inner)| WeightRule {
         disk: Pattern { text: format!("{outer}*") },
         weight: Pattern { text: format!("{inner}*") },
         steps: Vec::new(),
@@ -65,13 +66,13 @@ pub(crate) fn rules(own: Vec<Rule>, at: &crate::diag::Span) -> Vec<Rule> {
 
 /// Returns the rule for a checkpoint of the model without its head. Such a checkpoint leaves out the common
 /// beginning of all other names.
-pub(crate) fn bare(graph: &Graph, at: &crate::diag::Span) -> Option<Rule> {
+pub(crate) fn bare(graph: &Graph, at: &crate::diag::Span) -> Option<WeightRule> {
     let mut counts = std::collections::BTreeMap::new();
     for weight in &graph.weights {
         *counts.entry(weight.name.split_once('.')?.0).or_insert(0_usize) += 1;
     }
     let (first, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-    Some(Rule {
+    Some(WeightRule {
         disk: Pattern { text: "*".to_owned() },
         weight: Pattern { text: format!("{first}.*") },
         steps: Vec::new(),
@@ -108,7 +109,7 @@ pub(crate) fn beside(roots: &BTreeSet<String>, name: &str) -> bool {
 
 /// Returns the name that transformers 5 gives a tensor of a wrapper, if it differs from the name on disk.
 /// Encoders stand below `model`, the text model below `model.language_model`, its head beside them.
-pub(crate) fn module(roots: &BTreeSet<String>, rules: &[Rule], name: &str) -> Option<String> {
+pub(crate) fn module(roots: &BTreeSet<String>, rules: &[WeightRule], name: &str) -> Option<String> {
     if beside(roots, name) {
         return (!name.starts_with("model.")).then(|| format!("model.{name}"));
     }
@@ -140,7 +141,7 @@ mod tests {
         ] {
             assert!(beside(&roots, name), "{name}");
         }
-        let at = crate::text::Text::whole("t", "").span();
+        let at = crate::text::MappedText::whole("t", "").span();
         let rules = rules(Vec::new(), &at);
         for (disk, module_name) in [
             ("vision_tower.layers.0.w", Some("model.vision_tower.layers.0.w")),

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use crate::diag::{Finding, Source, Span};
+use crate::diag::{Finding, SourceText, Span};
 use crate::syntax::Ident;
-use crate::text::Text;
+use crate::text::MappedText;
 
 mod block;
 mod flow;
@@ -29,69 +29,69 @@ const MAX_FINDINGS: usize = 50;
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct YamlNode {
     /// The value.
-    pub value: Value,
+    pub value: YamlValue,
     /// The place, with quotes or brackets.
     pub at: Span,
 }
 
 /// The kinds of value.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum YamlValue {
     /// `~`, `null`, or nothing at all.
     Null,
     /// Text without quotes around it: `hidden_size`, `3`, `= a + b`.
-    Plain(Text),
+    Plain(MappedText),
     /// Text in quotes, or a `|` block.
-    Quoted(Text),
+    Quoted(MappedText),
     /// `[a, b]`, or lines with `-`.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// `{ a: b }`, or lines with `:`.
-    Map(Map),
+    Map(YamlMap),
 }
 
 /// Entries by key, in file order.
-pub type Map = IndexMap<String, Entry>;
+pub type YamlMap = IndexMap<String, YamlEntry>;
 
 /// A key and its value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct YamlEntry {
     /// The key, with its place.
-    pub key: Text,
+    pub key: MappedText,
     /// The value.
-    pub value: Node,
+    pub value: YamlNode,
 }
 
-impl Node {
+impl YamlNode {
     /// Returns the word for this kind of value in findings.
     pub fn kind(&self) -> &'static str {
         match &self.value {
-            Value::Null => "nothing",
-            Value::Plain(_) | Value::Quoted(_) => "text",
-            Value::List(_) => "a list",
-            Value::Map(_) => "a map",
+            YamlValue::Null => "nothing",
+            YamlValue::Plain(_) | YamlValue::Quoted(_) => "text",
+            YamlValue::List(_) => "a list",
+            YamlValue::Map(_) => "a map",
         }
     }
 
     /// Returns the text of a scalar.
-    pub fn text(&self) -> Option<&Text> {
+    pub fn text(&self) -> Option<&MappedText> {
         match &self.value {
-            Value::Plain(text) | Value::Quoted(text) => Some(text),
+            YamlValue::Plain(text) | YamlValue::Quoted(text) => Some(text),
             _ => None,
         }
     }
 
     /// Returns the entries of a map.
-    pub fn map(&self) -> Option<&Map> {
+    pub fn map(&self) -> Option<&YamlMap> {
         match &self.value {
-            Value::Map(map) => Some(map),
+            YamlValue::Map(map) => Some(map),
             _ => None,
         }
     }
 }
 
-impl Entry {
+impl YamlEntry {
     /// Returns the key as a name.
     pub fn name(&self) -> Ident {
         self.key.ident()
@@ -99,7 +99,7 @@ impl Entry {
 }
 
 /// Reads a file's tree, or returns every fault of its YAML.
-pub fn read(source: &Arc<Source>) -> Result<Node, Vec<Finding>> {
+pub fn read(source: &Arc<SourceText>) -> Result<YamlNode, Vec<Finding>> {
     match read_whole(source) {
         (Some(node), findings) if findings.is_empty() => Ok(node),
         (_, findings) => Err(findings),
@@ -108,28 +108,28 @@ pub fn read(source: &Arc<Source>) -> Result<Node, Vec<Finding>> {
 
 /// Reads a file's tree with everything that is wrong with its YAML. There is no tree if brackets,
 /// quotes or indentation leave its shape open; anchors, tags and doubled keys do not.
-pub(crate) fn read_whole(source: &Arc<Source>) -> (Option<Node>, Vec<Finding>) {
+pub(crate) fn read_whole(source: &Arc<SourceText>) -> (Option<YamlNode>, Vec<Finding>) {
     if source.text.len() > MAX_BYTES {
         let at = Span { source: source.clone(), start: 0, end: 0 };
         let message = format!("this file has {} bytes", source.text.len());
         return (None, vec![Finding::error(&at, message).label(format!("at most {MAX_BYTES}"))]);
     }
-    let mut reader = Reader::new(source, 0);
+    let mut reader = YamlParser::new(source, 0);
     let node = reader.document();
     ((!reader.broken).then_some(node), reader.findings)
 }
 
 /// Reads one value from `from` to the end of the text.
-pub(crate) fn read_value(source: &Arc<Source>, from: usize) -> Result<Node, Vec<Finding>> {
-    let mut reader = Reader::new(source, from);
+pub(crate) fn read_value(source: &Arc<SourceText>, from: usize) -> Result<YamlNode, Vec<Finding>> {
+    let mut reader = YamlParser::new(source, from);
     reader.blanks();
     let node = if reader.at_line_end() { reader.null(from, from) } else { reader.inline(None) };
     if reader.findings.is_empty() { Ok(node) } else { Err(reader.findings) }
 }
 
 /// Reads from `pos` on. Every function leaves `pos` further on or reports why not.
-struct Reader<'a> {
-    source: &'a Arc<Source>,
+struct YamlParser<'a> {
+    source: &'a Arc<SourceText>,
     text: &'a str,
     /// The first byte: after a byte order mark, which has no width.
     start: usize,
@@ -140,13 +140,13 @@ struct Reader<'a> {
     broken: bool,
 }
 
-impl<'a> Reader<'a> {
-    fn new(source: &'a Arc<Source>, from: usize) -> Self {
+impl<'a> YamlParser<'a> {
+    fn new(source: &'a Arc<SourceText>, from: usize) -> Self {
         let text = &source.text;
         Self { source, text, start: from, pos: from, depth: 0, findings: Vec::new(), broken: false }
     }
 
-    fn document(&mut self) -> Node {
+    fn document(&mut self) -> YamlNode {
         self.start = if self.text.starts_with('\u{feff}') { 3 } else { 0 };
         self.pos = self.start;
         let alone = |at: usize| !self.text[at..].starts_with("\r\n");
@@ -200,12 +200,12 @@ impl<'a> Reader<'a> {
         Span { source: self.source.clone(), start, end: end.max(start) }
     }
 
-    fn node(&self, value: Value, start: usize, end: usize) -> Node {
-        Node { value, at: self.span(start, end) }
+    fn node(&self, value: YamlValue, start: usize, end: usize) -> YamlNode {
+        YamlNode { value, at: self.span(start, end) }
     }
 
-    fn null(&self, start: usize, end: usize) -> Node {
-        self.node(Value::Null, start, end)
+    fn null(&self, start: usize, end: usize) -> YamlNode {
+        self.node(YamlValue::Null, start, end)
     }
 
     fn fail(&mut self, start: usize, end: usize, message: impl Into<String>) {
@@ -290,7 +290,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Runs `read` one level deeper, or reports that the file is nested too deeply.
-    fn nested(&mut self, read: impl FnOnce(&mut Self) -> Node) -> Node {
+    fn nested(&mut self, read: impl FnOnce(&mut Self) -> YamlNode) -> YamlNode {
         if self.depth == MAX_DEPTH {
             let start = self.pos;
             self.fail(start, start + 1, format!("nested more than {MAX_DEPTH} levels deep"));
@@ -303,7 +303,7 @@ impl<'a> Reader<'a> {
         node
     }
 
-    fn insert(&mut self, map: &mut Map, entry: Entry) {
+    fn insert(&mut self, map: &mut YamlMap, entry: YamlEntry) {
         let key = entry.key.value().to_owned();
         if let Some(first) = map.get(&key) {
             let line = first.key.span().line();

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use formats::gguf::{Array, Declared, Dims, Header, Layout, Metadata, Value};
+use formats::gguf::{
+    DimsStyle, GgufHeader, GgufLayout, GgufTensorSpec, Metadata, MetadataArray, MetadataValue,
+};
 
 use crate::random::Random;
 use crate::{bytes, json};
@@ -43,14 +45,18 @@ pub(crate) fn gguf(file: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
 
 fn keys(file: &[u8], other: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let name = Path::new("x");
-    let header = Header::parse(name, file).ok()?;
+    let header = GgufHeader::parse(name, file).ok()?;
     let mut keys = header.metadata.clone();
     let names: Vec<String> = keys.iter().map(|(key, _)| key.to_owned()).collect();
     let key = names.get(random.below(names.len()))?;
-    let mut tensors: Vec<Declared> = header
+    let mut tensors: Vec<GgufTensorSpec> = header
         .tensors
         .iter()
-        .map(|info| Declared { name: info.name.clone(), shape: info.shape.clone(), ty: info.ty })
+        .map(|info| GgufTensorSpec {
+            name: info.name.clone(),
+            shape: info.shape.clone(),
+            ty: info.ty,
+        })
         .collect();
     match random.below(8) {
         0 => drop(keys.remove(key)),
@@ -60,7 +66,7 @@ fn keys(file: &[u8], other: &[u8], random: &mut Random) -> Option<Vec<u8>> {
         }
         4 => {
             // A value of another key, of this file or another.
-            let from = Header::parse(name, other).map_or_else(|_| keys.clone(), |h| h.metadata);
+            let from = GgufHeader::parse(name, other).map_or_else(|_| keys.clone(), |h| h.metadata);
             let (key, value) = from.iter().nth(random.below(from.len()))?;
             let target = if random.one_in(2) { key.to_owned() } else { names[0].clone() };
             keys.set(target, value.clone());
@@ -90,12 +96,12 @@ fn keys(file: &[u8], other: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     lay_out(&keys, &tensors, file.get(header.data_start as usize..)?)
 }
 
-fn lay_out(keys: &Metadata, tensors: &[Declared], data: &[u8]) -> Option<Vec<u8>> {
+fn lay_out(keys: &Metadata, tensors: &[GgufTensorSpec], data: &[u8]) -> Option<Vec<u8>> {
     // Padding to gibibytes would be this program's own allocation.
     if keys.u32("general.alignment").ok()?.is_some_and(|to| to > 1 << 16) {
         return None;
     }
-    let layout = Layout::new(Path::new("x"), keys, tensors, Dims::AsGiven).ok()?;
+    let layout = GgufLayout::new(Path::new("x"), keys, tensors, DimsStyle::AsGiven).ok()?;
     let mut made = layout.header;
     made.extend_from_slice(data);
     // Shorter data is a truncated file; longer data is allowed.
@@ -106,7 +112,7 @@ fn lay_out(keys: &Metadata, tensors: &[Declared], data: &[u8]) -> Option<Vec<u8>
 }
 
 /// Returns a value near the current one, or of another kind.
-fn value(old: &Value, random: &mut Random) -> Value {
+fn value(old: &MetadataValue, random: &mut Random) -> MetadataValue {
     let number = *random.pick(bytes::NUMBERS);
     if random.one_in(3) {
         return match random.below(8) {
@@ -121,15 +127,15 @@ fn value(old: &Value, random: &mut Random) -> Value {
         };
     }
     match old {
-        Value::U32(old) => match random.below(4) {
+        MetadataValue::U32(old) => match random.below(4) {
             0 => (old.wrapping_add(1)).into(),
             1 => (old.wrapping_sub(1)).into(),
             2 => (old.wrapping_mul(2)).into(),
             _ => (number as u32).into(),
         },
-        Value::F32(old) => (*random.pick(&[-old, old * 2.0, 0.0, f32::NAN, 1e30])).into(),
-        Value::Bool(old) => (!old).into(),
-        Value::String(old) => {
+        MetadataValue::F32(old) => (*random.pick(&[-old, old * 2.0, 0.0, f32::NAN, 1e30])).into(),
+        MetadataValue::Bool(old) => (!old).into(),
+        MetadataValue::String(old) => {
             let mut raw = old.as_bytes().to_vec();
             if old.starts_with('{') {
                 raw = json::damage(&raw, b"", random);
@@ -138,7 +144,7 @@ fn value(old: &Value, random: &mut Random) -> Value {
             }
             String::from_utf8_lossy(&raw).into_owned().into()
         }
-        Value::Array(Array::String(old)) => {
+        MetadataValue::Array(MetadataArray::String(old)) => {
             let mut list = old.clone();
             let at = random.below(list.len());
             match random.below(4) {
@@ -150,7 +156,7 @@ fn value(old: &Value, random: &mut Random) -> Value {
             }
             list.into()
         }
-        Value::Array(Array::F32(old)) => {
+        MetadataValue::Array(MetadataArray::F32(old)) => {
             let mut list = old.clone();
             let at = random.below(list.len());
             match list.get_mut(at) {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{Chunk, Engine as _, NativeEngine, NoProbe, Options, Source, Want};
+use engine::{Chunk, Engine as _, ModelSource, NativeEngine, NoProbe, OutputRows, SessionOptions};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -107,13 +107,14 @@ impl Program {
 /// Runs a model on a few tokens: true if every logit is finite, an error if it cannot run.
 pub(crate) fn forward(model: Arc<Model>, dir: &Path) -> Result<bool, String> {
     let last = u32::try_from(model.vocab.saturating_sub(1)).unwrap_or(u32::MAX);
-    let options = Options { threads: Some(1), ..Options::default() };
+    let options = SessionOptions { threads: Some(1), ..SessionOptions::default() };
     let text = |error: engine::Error| error.to_string();
-    let mut session = NativeEngine::new().open(&Source { model, dir }, &options).map_err(text)?;
+    let mut session =
+        NativeEngine::new().open(&ModelSource { model, dir }, &options).map_err(text)?;
     let slot = session.open_slot();
     let mut finite = true;
     for tokens in [&[1.min(last), 5.min(last), last][..], &[2.min(last)]] {
-        let chunk = Chunk { slot, tokens, want: Want::All };
+        let chunk = Chunk { slot, tokens, rows: OutputRows::All };
         let logits = session.step(&[chunk], &mut NoProbe).map_err(text)?;
         let rows = logits.iter().flat_map(|l| (0..l.rows).map(|row| l.row(row)));
         finite &= rows.flatten().all(|x| x.is_finite());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use formats::codec::{BlockType, encode};
-use formats::gguf::{Declared, Dims, Layout, Metadata};
+use formats::gguf::{DimsStyle, GgufLayout, GgufTensorSpec, Metadata};
 use tempfile::TempPath;
 
 pub(crate) const VOCAB: usize = 50;
@@ -22,7 +22,7 @@ impl File {
 }
 
 /// Writes the file after `edit` has changed keys and tensors.
-pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<Declared>)) -> File {
+pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<GgufTensorSpec>)) -> File {
     let mut keys = Metadata::new();
     keys.set("general.architecture", "llama");
     for (key, value) in [
@@ -41,7 +41,7 @@ pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<Declared>)) -> Fil
     keys.set("tokenizer.ggml.model", "none");
     let mut tensors = Vec::new();
     let mut add = |name: String, shape: &[usize]| {
-        tensors.push(Declared { name, shape: shape.to_vec(), ty: BlockType::F32 });
+        tensors.push(GgufTensorSpec { name, shape: shape.to_vec(), ty: BlockType::F32 });
     };
     add("output_norm.weight".into(), &[WIDTH]);
     add("token_embd.weight".into(), &[VOCAB, WIDTH]);
@@ -63,7 +63,7 @@ pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<Declared>)) -> Fil
     }
     edit(&mut keys, &mut tensors);
     let file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
-    let layout = Layout::new(file.path(), &keys, &tensors, Dims::Trimmed).unwrap();
+    let layout = GgufLayout::new(file.path(), &keys, &tensors, DimsStyle::Trimmed).unwrap();
     let mut bytes = layout.header.clone();
     for (n, tensor) in layout.tensors.iter().enumerate() {
         let count = tensor.shape.iter().product();

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use engine::{
-    Chunk, Engine as _, NativeEngine, NoProbe, Options, Session, SlotId, Source, StateValue, Want,
+    Chunk, Engine as _, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions,
+    SlotId, StateValue,
 };
 use registry::config::Config;
 use registry::graph::StateKind;
@@ -81,8 +82,8 @@ impl Running {
             files = Some(folder);
         }
         let vocab = model.vocab;
-        let source = Source { model: Arc::new(model), dir: &dir };
-        let session = NativeEngine::new().open(&source, &Options::default()).unwrap();
+        let source = ModelSource { model: Arc::new(model), dir: &dir };
+        let session = NativeEngine::new().open(&source, &SessionOptions::default()).unwrap();
         Self { session, vocab, left: Vec::new(), _files: files }
     }
 
@@ -90,7 +91,7 @@ impl Running {
     pub(super) fn rows(&mut self, tokens: &[u32], leak: bool) -> Vec<Vec<f32>> {
         let slot =
             if leak && !self.left.is_empty() { self.dirty() } else { self.session.open_slot() };
-        let chunk = Chunk { slot, tokens, want: Want::All };
+        let chunk = Chunk { slot, tokens, rows: OutputRows::All };
         let logits = self.session.step(&[chunk], &mut NoProbe).unwrap().pop().unwrap();
         if leak {
             self.left = self.session.states(slot).unwrap();

@@ -7,11 +7,11 @@ use anyhow::Result;
 use conversion::folder::{config, format::split_limits};
 use serde_json::json;
 
-use super::Plan;
+use super::FolderPlan;
 use crate::text::bytes as size;
 
 /// Formats the plan for people.
-pub(super) fn text(plan: &Plan<'_>) -> String {
+pub(super) fn text(plan: &FolderPlan<'_>) -> String {
     let bytes: u64 = plan.files.iter().map(|file| file.len).sum();
     let mut text = format!(
         "{} as {}, {} tensors, {} quantized\n\n{}  {} in {} file(s)\n",
@@ -47,9 +47,9 @@ pub(super) fn text(plan: &Plan<'_>) -> String {
 }
 
 /// Lists the quantized matrices that tensor parallelism breaks, with the limit of each.
-fn limits(plan: &Plan<'_>) -> Vec<(String, String)> {
+fn limits(plan: &FolderPlan<'_>) -> Vec<(String, String)> {
     let all = plan.tensors.iter().zip(&plan.choices).filter(|(_, choice)| choice.kept.is_none());
-    let of = |(tensor, _): (&super::Tensor<'_>, _)| {
+    let of = |(tensor, _): (&super::FolderTensor<'_>, _)| {
         let &[rows, row] = &tensor.shape[..] else { return Vec::new() };
         let limits = split_limits(plan.format, rows, row).into_iter();
         limits.map(|limit| (tensor.name.clone(), limit)).collect()
@@ -58,7 +58,7 @@ fn limits(plan: &Plan<'_>) -> Vec<(String, String)> {
 }
 
 /// Formats the plan for programs.
-pub(super) fn json(plan: &Plan<'_>) -> Result<String> {
+pub(super) fn json(plan: &FolderPlan<'_>) -> Result<String> {
     let files: Vec<_> = plan
         .files
         .iter()

@@ -11,19 +11,19 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use checkpoints::Checkpoint;
-use checkpoints::weights::{Weights, flows};
+use checkpoints::weights::{CheckpointWeights, flows};
 use conversion::folder;
-use engine::mixed::Mixed;
-use engine::weights::Tensors;
+use engine::mixed::MixedEngine;
+use engine::weights::WeightSource;
 use registry::graph::WeightId;
 
-use super::{Plan, beside};
-use crate::convert::Convert;
-use crate::convert::goal::{Goal, fewest};
+use super::{FolderPlan, side_files};
+use crate::convert::ConvertArgs;
+use crate::convert::goal::{DivergenceGoal, smallest_sufficient};
 use crate::term;
 
 /// Matrices that are quantized all or none.
-struct Group {
+struct MatrixGroup {
     /// Indices in the plan.
     tensors: Vec<usize>,
     weights: BTreeSet<WeightId>,
@@ -33,7 +33,11 @@ struct Group {
 }
 
 /// Changes the choices of a plan so that the goal is met.
-pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
+pub(super) fn choose(
+    goal: &DivergenceGoal,
+    args: &ConvertArgs,
+    plan: &mut FolderPlan<'_>,
+) -> Result<()> {
     let trial = goal.trial.path.join("codes");
     let home = std::mem::replace(&mut plan.folder, trial.clone());
     let written = write_trial(args, plan);
@@ -42,14 +46,14 @@ pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result
     let mut groups = groups(plan, &Checkpoint::open(&trial)?)?;
     let model = &plan.target.model;
     let weights = |checkpoint| {
-        let found = Weights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
-        Ok::<Arc<dyn Tensors>, anyhow::Error>(Arc::new(found))
+        let found = CheckpointWeights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
+        Ok::<Arc<dyn WeightSource>, anyhow::Error>(Arc::new(found))
     };
     let sources = vec![weights(Checkpoint::open(&trial)?)?, weights(plan.target.checkpoint()?)?];
     let coded = |listed: &BTreeSet<WeightId>| {
         let from = (0..model.graph.weights.len()).map(WeightId);
         let from = from.map(|id| usize::from(!listed.contains(&id))).collect();
-        goal.measure(&Mixed { sources: sources.clone(), from }, plan.target, &trial)
+        goal.measure(&MixedEngine { sources: sources.clone(), from }, plan.target, &trial)
     };
     let none = coded(&BTreeSet::new())?;
     let most = goal.most;
@@ -64,19 +68,23 @@ pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result
     }
     bar.finish_and_clear();
     // The most costly for their size come first; ties keep the order of names.
-    let dear = |group: &Group| (group.kl - none).max(0.0) / group.numbers.max(1) as f64;
+    let dear = |group: &MatrixGroup| (group.kl - none).max(0.0) / group.numbers.max(1) as f64;
     groups.sort_by(|a, b| dear(b).total_cmp(&dear(a)));
     let rest = |kept: usize| {
         let rest = groups[kept..].iter();
         coded(&rest.flat_map(|group| group.weights.iter().copied()).collect())
     };
     let all = rest(0)?;
-    let high = if all <= most { 0 } else { fewest(groups.len(), |kept| Ok(rest(kept)? <= most))? };
+    let high = if all <= most {
+        0
+    } else {
+        smallest_sufficient(groups.len(), |kept| Ok(rest(kept)? <= most))?
+    };
     for group in &groups[..high] {
         for &n in &group.tensors {
             let tensor = &plan.tensors[n];
             let why = format!("it would cost {:.1e} nats", group.kl);
-            plan.choices[n] = folder::Choice { kept: Some(tensor.dtype), why };
+            plan.choices[n] = folder::DtypeChoice { kept: Some(tensor.dtype), why };
         }
     }
     term::note(&format!(
@@ -93,11 +101,11 @@ pub(super) fn choose(goal: &Goal, args: &Convert, plan: &mut Plan<'_>) -> Result
 }
 
 /// Writes the checkpoint with everything quantized.
-fn write_trial(args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
+fn write_trial(args: &ConvertArgs, plan: &mut FolderPlan<'_>) -> Result<()> {
     plan.items = super::items(args, plan)?;
     plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args), "")?;
-    let work = super::work(plan, None, beside::files(plan)?)?;
-    let settings = conversion::Settings {
+    let work = super::work(plan, None, side_files::files(plan)?)?;
+    let settings = conversion::RunOptions {
         threads: args.threads(),
         slab: args.slab as usize * 1000,
         ..Default::default()
@@ -107,7 +115,7 @@ fn write_trial(args: &Convert, plan: &mut Plan<'_>) -> Result<()> {
 }
 
 /// Returns the groups, with the weights of the graph that each contains.
-fn groups(plan: &Plan<'_>, trial: &Checkpoint) -> Result<Vec<Group>> {
+fn groups(plan: &FolderPlan<'_>, trial: &Checkpoint) -> Result<Vec<MatrixGroup>> {
     let model = &plan.target.model;
     let (sourced, _) = flows(trial, &model.graph.weights, &model.rules)
         .map_err(|errors| crate::convert::several(errors.iter().map(ToString::to_string)))?;
@@ -117,14 +125,14 @@ fn groups(plan: &Plan<'_>, trial: &Checkpoint) -> Result<Vec<Group>> {
             made.entry(tensor).or_default().push(WeightId(n));
         }
     }
-    let mut groups: BTreeMap<(Option<usize>, String), Group> = BTreeMap::new();
+    let mut groups: BTreeMap<(Option<usize>, String), MatrixGroup> = BTreeMap::new();
     for (n, (tensor, choice)) in plan.tensors.iter().zip(&plan.choices).enumerate() {
         if choice.kept.is_some() {
             continue;
         }
-        let first = || model.quant.together(&tensor.weight).swap_remove(0);
+        let first = || model.quant.scale_group(&tensor.weight).swap_remove(0);
         let name = if tensor.mixture.is_some() { String::new() } else { first() };
-        let group = groups.entry((tensor.mixture, name)).or_insert_with(|| Group {
+        let group = groups.entry((tensor.mixture, name)).or_insert_with(|| MatrixGroup {
             tensors: Vec::new(),
             weights: BTreeSet::new(),
             kl: 0.0,

@@ -3,7 +3,7 @@
 use conversion::mix::LEVELS;
 
 /// Cost and size of a group at each level.
-pub(super) struct Costs {
+pub(super) struct LevelCosts {
     /// Divergence in nats.
     cost: [f64; LEVELS],
     bytes: [u64; LEVELS],
@@ -11,14 +11,14 @@ pub(super) struct Costs {
 
 /// Raise of a group to a finer level.
 #[derive(Debug, PartialEq)]
-pub(super) struct Raise {
+pub(super) struct TypeRaise {
     pub(super) group: usize,
     pub(super) to: usize,
     /// Saving in nats per byte.
     worth: f64,
 }
 
-impl Costs {
+impl LevelCosts {
     /// Estimates the cost at each level. `measured` is the group's divergence at the lowest level.
     /// Divergence grows with the square of small errors, so the costs at other levels follow from the
     /// squared `errors` of its tensors.
@@ -43,18 +43,18 @@ impl Costs {
     }
 
     /// Returns the most valuable raise from a level; in a tie, the highest.
-    fn best(&self, group: usize, from: usize) -> Option<Raise> {
+    fn best(&self, group: usize, from: usize) -> Option<TypeRaise> {
         let raise = |to: usize| {
             let more = self.bytes[to].checked_sub(self.bytes[from]).filter(|&more| more > 0)?;
             let worth = (self.cost[from] - self.cost[to]).max(0.0) / more as f64;
-            Some(Raise { group, to, worth })
+            Some(TypeRaise { group, to, worth })
         };
         (from + 1..LEVELS).filter_map(raise).max_by(|a, b| a.worth.total_cmp(&b.worth))
     }
 }
 
 /// Returns all raises, in order; after the last, no group has a finer level.
-pub(super) fn raises(groups: &[Costs]) -> Vec<Raise> {
+pub(super) fn raises(groups: &[LevelCosts]) -> Vec<TypeRaise> {
     let mut raises = Vec::new();
     for (group, costs) in groups.iter().enumerate() {
         let mut at = 0;
@@ -72,7 +72,7 @@ pub(super) fn raises(groups: &[Costs]) -> Vec<Raise> {
 mod tests {
     use super::*;
 
-    fn order(groups: &[Costs]) -> Vec<(usize, usize)> {
+    fn order(groups: &[LevelCosts]) -> Vec<(usize, usize)> {
         raises(groups).iter().map(|raise| (raise.group, raise.to)).collect()
     }
 
@@ -81,7 +81,7 @@ mod tests {
         let errors = [[1.0, 1.0, 0.1, 0.01, 0.0], [0.0; LEVELS]];
         let sizes = [40, 40, 60, 80, 160];
         let costs = |measured: f64, tensor: usize, times: u64| {
-            Costs::new(measured, &[tensor], &errors, |_, level| sizes[level] * times)
+            LevelCosts::new(measured, &[tensor], &errors, |_, level| sizes[level] * times)
         };
         // The first step saves more than the second, for every group relative to its size.
         let two = [costs(1.0, 0, 100), costs(1.0, 0, 1)];
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(order(&idle), [(2, 2), (2, 3), (2, 4), (0, 4), (1, 4)]);
         // A level that saves less than the next is skipped.
         let errors = [[1.0, 0.9, 0.1, 0.05, 0.0]];
-        let little = Costs::new(1.0, &[0], &errors, |_, level| [40, 50, 60, 80, 160][level]);
+        let little = LevelCosts::new(1.0, &[0], &errors, |_, level| [40, 50, 60, 80, 160][level]);
         assert_eq!(order(&[little]), [(0, 2), (0, 3), (0, 4)]);
         // An infinite divergence still gives an order.
         let endless = [costs(f64::INFINITY, 0, 1), costs(1.0, 0, 1)];

@@ -10,18 +10,18 @@ mod stamp;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 pub use error::Error;
 pub use index::outside;
 pub use nonfinite::NonFinite;
-pub use quantized::{Codes, Packed, Rounding, Shared};
+pub use quantized::{BlockEncoding, CodeType, Rounding, ScaleSharing};
 pub use stamp::Stamp;
 
-use crate::flow::Flow;
+use crate::flow::{Flow, PlainValues};
 use formats::gguf::split::SET_KEY;
 use formats::numbers;
-use formats::safetensors::{File, FileDtype};
+use formats::safetensors::{FileDtype, SafetensorsFile};
 use formats::shown;
 
 /// File name of an unsharded checkpoint.
@@ -62,12 +62,12 @@ pub struct Checkpoint {
     paths: Vec<PathBuf>,
     /// Stamps of the files, taken when they were opened.
     stamps: Vec<Stamp>,
-    files: Vec<File>,
+    files: Vec<SafetensorsFile>,
     /// Tensors as the files store them.
     stored: BTreeMap<String, TensorInfo>,
     /// Weights: stored tensors, with each group of codes and scales replaced by the weight it encodes.
     tensors: BTreeMap<String, TensorInfo>,
-    quantized: BTreeMap<String, quantized::Quantized>,
+    quantized: BTreeMap<String, quantized::QuantizedWeight>,
     /// Computed on first use, because it reads a part of every tensor.
     fingerprint: OnceLock<String>,
 }
@@ -140,7 +140,7 @@ impl Checkpoint {
 
     /// Returns the config's quantization method if it is unsupported.
     pub fn foreign_method(&self) -> Option<String> {
-        quantized::foreign(&self.root)
+        quantized::unsupported_method(&self.root)
     }
 
     /// Lists the supported quantization methods.
@@ -168,18 +168,19 @@ impl Checkpoint {
     }
 
     /// Returns the GGUF block format that holds a quantized tensor's codes unchanged, if there is one.
-    pub fn packed(&self, name: &str) -> Option<Packed> {
+    pub fn packed(&self, name: &str) -> Option<BlockEncoding> {
         quantized::packed_in(self, self.quantized.get(name)?)
     }
 
-    /// Returns a tensor that is read on demand. The inner `Err` says why it has no numeric values.
-    pub fn flow(&self, name: &str) -> Result<Result<Flow<'_>, String>, Error> {
+    /// Returns a tensor that is read on demand. [`Flow::numeric`] says if its dtype encodes values.
+    pub fn flow(&self, name: &str) -> Result<Flow<'_>, Error> {
         if let Some(made) = self.quantized.get(name) {
-            return quantized::flow(self, made).map(Ok);
+            return quantized::flow(self, made);
         }
-        let bytes = self.bytes(name)?;
-        let Some(info) = self.stored.get(name) else { return Ok(Err(String::new())) };
-        Ok(Flow::plain(&info.shape, info.dtype, bytes))
+        let TensorInfo { dtype, shape, file, range } = self.entry(name)?;
+        // The header's reader has compared the range with the dtype and the shape.
+        let bytes = self.slice(*file, *range)?;
+        Ok(Flow::new(shape, Arc::new(PlainValues { dtype: *dtype, bytes })))
     }
 
     /// Returns every tensor by name.
@@ -206,12 +207,16 @@ impl Checkpoint {
     }
 
     fn stored_bytes(&self, name: &str) -> Result<&[u8], Error> {
-        let info = self.stored.get(name).ok_or_else(|| Error::NoTensor {
+        let info = self.entry(name)?;
+        self.slice(info.file, info.range)
+    }
+
+    fn entry(&self, name: &str) -> Result<&TensorInfo, Error> {
+        self.stored.get(name).ok_or_else(|| Error::NoTensor {
             root: self.root.clone(),
             tensor: shown(name),
             have: self.stored.len(),
-        })?;
-        self.slice(info.file, info.range)
+        })
     }
 
     /// Returns bytes of a file that lie in one of its tensors.
@@ -366,7 +371,7 @@ impl Checkpoint {
     /// Reads a file's header and adds its tensors.
     fn add(&mut self, path: &Path) -> Result<(), Error> {
         let stamp = Stamp::of(path)?;
-        let file = File::open(path)?;
+        let file = SafetensorsFile::open(path)?;
         for (name, entry) in &file.header().tensors {
             if let Some(first) = self.tensors.get(name) {
                 return Err(Error::TensorTwice {

@@ -5,17 +5,40 @@
 
 use std::sync::Arc;
 
-use registry::weight_map::{HeadLayout, Step, shapes};
+use registry::weight_map::{HeadLayout, StepError, WeightStep, shapes};
 
-pub(crate) use compute::Computed;
+pub(crate) use compute::ValueStep;
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
 mod compute;
 mod walk;
 
+/// Reason that a tensor cannot be read as values, or steps cannot make tensors.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{bytes} bytes do not hold shape {shape:?} of {dtype}")]
+    Size { bytes: usize, shape: Vec<usize>, dtype: FileDtype },
+    #[error("numbers of dtype `{dtype}` cannot be read as f32")]
+    Dtype { dtype: FileDtype },
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("blocks and scales are tensors of bytes, as they lie in the file")]
+    NotBytes,
+    #[error("{rows} rows are more than are made")]
+    TooManyRows { rows: usize },
+    #[error("the stretches do not add up to the {rows} rows of shape {shape:?}")]
+    Stretches { rows: usize, shape: Vec<usize> },
+    #[error("this step only moves numbers")]
+    OnlyMoves,
+    #[error("its steps give {found} tensors, and this is number {number}")]
+    NoOutput { found: usize, number: usize },
+}
+
 /// Source of values that can be read at any offset.
-pub trait Numbers: Send + Sync {
+pub trait ValueReader: Send + Sync {
     /// Reads values from index `at` on. The caller stays inside the tensor.
     fn read(&self, at: usize, out: &mut [f32]);
 
@@ -26,14 +49,14 @@ pub trait Numbers: Send + Sync {
 }
 
 /// Values of a plain dtype in memory or in a memory map.
-pub struct Plain<'a> {
+pub struct PlainValues<'a> {
     /// Dtype of the values. Other than floating-point types are copied and not read.
     pub dtype: FileDtype,
     /// Little-endian.
     pub bytes: &'a [u8],
 }
 
-impl Numbers for Plain<'_> {
+impl ValueReader for PlainValues<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let size = self.dtype.size();
         let bytes = &self.bytes[at * size..(at + out.len()) * size];
@@ -47,9 +70,9 @@ impl Numbers for Plain<'_> {
 }
 
 /// Bytes that encode no values on their own: blocks and their scales.
-pub struct Octets<'a>(pub &'a [u8]);
+pub struct RawBytes<'a>(pub &'a [u8]);
 
-impl Numbers for Octets<'_> {
+impl ValueReader for RawBytes<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let bytes = &self.0[at..at + out.len()];
         out.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from(*b));
@@ -63,11 +86,11 @@ impl Numbers for Octets<'_> {
 /// 4-bit values (E2M1) in blocks of 32, as stored in checkpoints. Byte `j` of a block holds value `2 j` in
 /// its low half and `2 j + 1` in its high half. A scale is a power of two with a bias of 127.
 struct Mxfp4<'a> {
-    blocks: Arc<dyn Numbers + 'a>,
-    scales: Arc<dyn Numbers + 'a>,
+    blocks: Arc<dyn ValueReader + 'a>,
+    scales: Arc<dyn ValueReader + 'a>,
 }
 
-impl Numbers for Mxfp4<'_> {
+impl ValueReader for Mxfp4<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let (Some((_, blocks)), Some((_, scales))) = (self.blocks.bytes(), self.scales.bytes())
         else {
@@ -85,12 +108,12 @@ impl Numbers for Mxfp4<'_> {
 #[derive(Clone)]
 pub struct Flow<'a> {
     shape: Vec<usize>,
-    node: Arc<Node<'a>>,
+    node: Arc<FlowNode<'a>>,
 }
 
 /// Origin of a flow's values.
-enum Node<'a> {
-    Source(Arc<dyn Numbers + 'a>),
+enum FlowNode<'a> {
+    Source(Arc<dyn ValueReader + 'a>),
     /// A flow with another shape; values and their order stay.
     Shaped(Flow<'a>),
     /// Part of an axis: `outer` times `size` of every `whole` runs of `run` values, from `from`.
@@ -124,38 +147,38 @@ enum Node<'a> {
     },
     Computed {
         of: Flow<'a>,
-        how: Computed,
+        how: ValueStep,
     },
 }
 
 impl<'a> Flow<'a> {
     /// Returns a flow of a source's values.
-    pub fn new(shape: &[usize], numbers: Arc<dyn Numbers + 'a>) -> Self {
-        Self { shape: shape.to_vec(), node: Arc::new(Node::Source(numbers)) }
+    pub fn new(shape: &[usize], numbers: Arc<dyn ValueReader + 'a>) -> Self {
+        Self { shape: shape.to_vec(), node: Arc::new(FlowNode::Source(numbers)) }
     }
 
     /// Returns a flow of a floating-point dtype. An error says why the bytes cannot be read as values.
-    pub fn plain(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
+    pub fn plain(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, Error> {
         let flow = Self::stored(shape, dtype, bytes)?;
         flow.numeric()?;
         Ok(flow)
     }
 
     /// Returns a flow of any dtype, for steps that move or decode bytes.
-    pub fn stored(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, String> {
+    pub fn stored(shape: &[usize], dtype: FileDtype, bytes: &'a [u8]) -> Result<Self, Error> {
         let count = shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim));
         let size = count.and_then(|count| count.checked_mul(dtype.size()));
         if size != Some(bytes.len()) {
-            return Err(format!("{} bytes do not hold shape {shape:?} of {dtype}", bytes.len()));
+            return Err(Error::Size { bytes: bytes.len(), shape: shape.to_vec(), dtype });
         }
-        Ok(Self::new(shape, Arc::new(Plain { dtype, bytes })))
+        Ok(Self::new(shape, Arc::new(PlainValues { dtype, bytes })))
     }
 
     /// Returns an error if a source has a dtype whose bytes cannot be read as values.
-    pub fn numeric(&self) -> Result<(), String> {
+    pub fn numeric(&self) -> Result<(), Error> {
         match self.no_numbers() {
             None => Ok(()),
-            Some(dtype) => Err(format!("numbers of dtype `{dtype}` cannot be read as f32")),
+            Some(dtype) => Err(Error::Dtype { dtype }),
         }
     }
 
@@ -175,17 +198,17 @@ impl<'a> Flow<'a> {
     }
 
     /// Applies steps to several tensors, without reading any.
-    pub fn run(steps: &[Step], mut flows: Vec<Self>) -> Result<Vec<Self>, String> {
+    pub fn run(steps: &[WeightStep], mut flows: Vec<Self>) -> Result<Vec<Self>, Error> {
         for step in steps {
             let before: Vec<_> = flows.iter().map(|flow| flow.shape.clone()).collect();
             // Shapes are checked here once, so the code below need not check them.
-            let after = shapes(std::slice::from_ref(step), before).map_err(|e| e.to_string())?;
+            let after = shapes(std::slice::from_ref(step), before)?;
             flows = one(step, flows, after)?;
         }
         Ok(flows)
     }
 
-    fn made(shape: Vec<usize>, node: Node<'a>) -> Self {
+    fn made(shape: Vec<usize>, node: FlowNode<'a>) -> Self {
         Self { shape, node: Arc::new(node) }
     }
 
@@ -206,32 +229,29 @@ const MOST_RESIZED: usize = 1 << 36;
 type Shapes = Vec<Vec<usize>>;
 
 /// Applies one step; `after` holds the shapes of the results.
-fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<'a>>, String> {
+fn one<'a>(step: &WeightStep, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<'a>>, Error> {
     Ok(match step {
-        Step::Concat(axis) => vec![join(*axis, &flows, after)],
-        Step::Mxfp4 => {
+        WeightStep::Concat(axis) => vec![join(*axis, &flows, after)],
+        WeightStep::Mxfp4 => {
             let bytes = |flow: &Flow<'a>| match &*flow.node {
-                Node::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
+                FlowNode::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
                     Ok(Arc::clone(source))
                 }
-                _ => {
-                    Err("blocks and scales are tensors of bytes, as they lie in the file"
-                        .to_owned())
-                }
+                _ => Err(Error::NotBytes),
             };
             let numbers = Mxfp4 { blocks: bytes(&flows[0])?, scales: bytes(&flows[1])? };
             let shape = after.first().cloned().unwrap_or_default();
             vec![Flow::new(&shape, Arc::new(numbers))]
         }
-        Step::Stack(axis) => {
+        WeightStep::Stack(axis) => {
             let thin = flows.into_iter().map(|flow| {
                 let mut shape = flow.shape.clone();
                 shape.insert(*axis, 1);
-                Flow::made(shape, Node::Shaped(flow))
+                Flow::made(shape, FlowNode::Shaped(flow))
             });
             vec![join(*axis, &thin.collect::<Vec<_>>(), after)]
         }
-        Step::ConcatRuns { axis, runs } => {
+        WeightStep::ConcatRuns { axis, runs } => {
             let mut rest = flows.as_slice();
             let mut made = Vec::with_capacity(runs.len());
             for (&run, shape) in runs.iter().zip(after) {
@@ -241,18 +261,20 @@ fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<
             }
             made
         }
-        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } => cut(*axis, &flows, after),
-        Step::Unstack(axis) => {
+        WeightStep::Split { axis, .. } | WeightStep::SplitRuns { axis, .. } => {
+            cut(*axis, &flows, after)
+        }
+        WeightStep::Unstack(axis) => {
             let thick = after.iter().map(|shape| {
                 let mut shape = shape.clone();
                 shape.insert(*axis, 1);
                 shape
             });
             let parts = cut(*axis, &flows, thick.collect());
-            let thin = |(part, shape)| Flow::made(shape, Node::Shaped(part));
+            let thin = |(part, shape)| Flow::made(shape, FlowNode::Shaped(part));
             parts.into_iter().zip(after).map(thin).collect()
         }
-        Step::At(n, step) => {
+        WeightStep::At(n, step) => {
             let mut flows = flows;
             let flow = flows.remove(*n);
             let mut shape = after;
@@ -266,32 +288,32 @@ fn one<'a>(step: &Step, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec<Flow<
     })
 }
 
-fn each<'a>(step: &Step, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, String> {
+fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, Error> {
     let node = match step {
-        Step::Squeeze(_)
-        | Step::Unsqueeze(_)
-        | Step::Reshape(_)
-        | Step::Flatten(_)
-        | Step::Unflatten { .. } => Node::Shaped(of),
-        Step::Transpose(a, b) => {
+        WeightStep::Squeeze(_)
+        | WeightStep::Unsqueeze(_)
+        | WeightStep::Reshape(_)
+        | WeightStep::Flatten(_)
+        | WeightStep::Unflatten { .. } => FlowNode::Shaped(of),
+        WeightStep::Transpose(a, b) => {
             let mut strides: Vec<usize> = (0..of.shape.len()).map(|axis| of.inner(axis)).collect();
             strides.swap(*a, *b);
-            Node::Swapped { of, strides }
+            FlowNode::Swapped { of, strides }
         }
-        Step::PermuteHeads { heads, to } => {
+        WeightStep::PermuteHeads { heads, to } => {
             let (row, half) = (of.inner(0), of.shape[0] / heads / 2);
-            Node::Heads { of, row, half, to: *to }
+            FlowNode::Heads { of, row, half, to: *to }
         }
-        Step::Resize(rows) => {
+        WeightStep::Resize(rows) => {
             let size = of.dtype().unwrap_or(FileDtype::F32).size();
             if product(&shape).saturating_mul(size) > MOST_RESIZED {
-                return Err(format!("{rows} rows are more than are made"));
+                return Err(Error::TooManyRows { rows: *rows });
             }
-            Node::Resized { of }
+            FlowNode::Resized { of }
         }
         computing => {
-            let how = Computed::new(computing, &of.shape)?;
-            Node::Computed { of, how }
+            let how = ValueStep::new(computing, &of.shape)?;
+            FlowNode::Computed { of, how }
         }
     };
     Ok(Flow::made(shape, node))
@@ -301,7 +323,7 @@ fn join<'a>(axis: usize, parts: &[Flow<'a>], mut after: Shapes) -> Flow<'a> {
     let chunk = |part: &Flow<'_>| product(&part.shape[axis..]);
     let parts: Vec<_> = parts.iter().map(|part| (part.clone(), chunk(part))).collect();
     let whole = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.1));
-    Flow::made(after.swap_remove(0), Node::Join { parts, whole })
+    Flow::made(after.swap_remove(0), FlowNode::Join { parts, whole })
 }
 
 /// Cuts each flow along an axis into its shapes from `after`, in turn.
@@ -317,7 +339,7 @@ fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
         }
         let Some(of) = flow else { break };
         let (whole, run) = (of.shape[axis], of.inner(axis));
-        made.push(Flow::made(shape, Node::Cut { of: of.clone(), from, size, whole, run }));
+        made.push(Flow::made(shape, FlowNode::Cut { of: of.clone(), from, size, whole, run }));
         from += size;
     }
     made

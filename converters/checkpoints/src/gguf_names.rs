@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use registry::diag::Span;
 use registry::gguf::{Gguf, TensorRule};
 use registry::model::Model;
-use registry::weight_map::{Pattern, Rule};
+use registry::weight_map::{Pattern, WeightRule};
 use sha2::{Digest as _, Sha256};
 
 /// Returns the GGUF section of a model whose spec has none: tensors keep their names, shortened if too
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 pub fn own_names(model: &Model) -> Gguf {
     // The disk names here are the model's weight names.
     let rule = |tensor: String, weight: &str, at: &Span| TensorRule {
-        rule: Rule {
+        rule: WeightRule {
             disk: Pattern { text: weight.to_owned() },
             weight: Pattern { text: tensor },
             steps: vec![],

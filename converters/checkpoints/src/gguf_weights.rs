@@ -6,27 +6,70 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, Group};
+use registry::gguf::{Gguf, TensorGroup, TensorGroupError};
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{Step, inverse};
+use registry::weight_map::{StepError, WeightStep, inverse};
 
-use crate::flow::{Flow, Numbers, Plain};
+use crate::flow::{self, Flow, PlainValues, ValueReader};
 use formats::codec::{self, BlockType};
-use formats::gguf::companions::{SCALE, multiply};
-use formats::gguf::{File, TensorInfo, scalars};
+use formats::gguf::companions::{self, SCALE, multiply};
+use formats::gguf::{GgufFile, GgufTensor, scalars};
 use formats::safetensors::FileDtype;
 use formats::shown;
 
 /// Reason why a file does not hold a model.
 #[derive(Debug, thiserror::Error)]
-#[error("`{}` does not hold the model `{arch}`:\n  {}", file.display(), faults.join("\n  "))]
+#[error("`{}` does not hold the model `{arch}`:\n  {}", file.display(), listed(faults))]
 pub struct Error {
     /// Path of the file.
     pub file: std::path::PathBuf,
     /// Architecture of the model.
     pub arch: String,
     /// All mismatches that were found.
-    pub faults: Vec<String>,
+    pub faults: Vec<WeightFault>,
+}
+
+/// Mismatch between a file and a model. Names are escaped, ready to print.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum WeightFault {
+    #[error(transparent)]
+    Group(#[from] TensorGroupError),
+    #[error(transparent)]
+    Scalars(#[from] scalars::Error),
+    #[error(transparent)]
+    Scale(#[from] companions::Error),
+    #[error(transparent)]
+    Steps(#[from] flow::Error),
+    #[error("the file leaves out weight `{weight}`")]
+    LeftOut { weight: String },
+    #[error("there is no tensor `{tensor}`")]
+    NoTensor { tensor: String },
+    #[error("`{tensor}` has no such part")]
+    NoPart { tensor: String },
+    #[error("tensor `{tensor}` has shape {found:?}; the model's is {expected:?}")]
+    Shape { tensor: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("{count} numbers would have to be made anew")]
+    TooMany { count: usize },
+}
+
+impl From<StepError> for WeightFault {
+    fn from(why: StepError) -> Self {
+        Self::Steps(why.into())
+    }
+}
+
+/// Lists faults, but not all: a file of another model has one for each of its tensors.
+fn listed(faults: &[WeightFault]) -> String {
+    const MOST: usize = 12;
+    let more = faults.len().saturating_sub(MOST);
+    let most = if more > 1 { MOST } else { faults.len() };
+    let mut lines: Vec<String> = faults.iter().take(most).map(ToString::to_string).collect();
+    if more > 1 {
+        lines.push(format!("and {more} more"));
+    }
+    lines.join("\n  ")
 }
 
 /// Values of a weight in the block format of the file.
@@ -45,35 +88,35 @@ pub struct BlockView<'a> {
 /// All weights of a graph.
 #[derive(Debug)]
 pub struct GgufWeights {
-    file: File,
-    found: Vec<Found>,
+    file: GgufFile,
+    found: Vec<BlockWeight>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct BlockWeight {
     ty: BlockType,
     shape: Vec<usize>,
-    bytes: Bytes,
+    bytes: BlockBytes,
     factor: f32,
 }
 
 #[derive(Debug)]
-enum Bytes {
+enum BlockBytes {
     /// Byte range of a tensor, `begin..end`.
     Tensor(String, usize, usize),
-    Made(Vec<u8>),
+    Computed(Vec<u8>),
 }
 
 impl GgufWeights {
     /// Finds every weight. `wanted` lists the weights of the graph that `gguf` was resolved with.
-    pub fn new(file: File, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
+    pub fn new(file: GgufFile, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
         let path = file.files().first().cloned().unwrap_or_default();
-        let fail =
-            |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults: some(faults) };
+        let fail = |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults };
         let groups = gguf.groups(wanted);
-        let groups = groups.map_err(|e| fail(e.iter().map(ToString::to_string).collect()))?;
-        let mut found: Vec<Option<Found>> = wanted.iter().map(|_| None).collect();
-        let mut faults = Vec::new();
+        let groups =
+            groups.map_err(|all| fail(all.into_iter().map(WeightFault::from).collect()))?;
+        let mut found: Vec<Option<BlockWeight>> = wanted.iter().map(|_| None).collect();
+        let mut faults: Vec<WeightFault> = Vec::new();
         let claimed: BTreeSet<&str> = groups
             .iter()
             .flat_map(|group| group.tensors.iter().map(|(name, _)| name.as_str()))
@@ -94,16 +137,17 @@ impl GgufWeights {
                     for (&n, numbers) in places.iter().zip(made) {
                         let shape = wanted[n].shape.clone();
                         let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-                        let bytes = Bytes::Made(bytes);
-                        found[n] = Some(Found { ty: BlockType::F32, shape, bytes, factor: 1.0 });
+                        let bytes = BlockBytes::Computed(bytes);
+                        found[n] =
+                            Some(BlockWeight { ty: BlockType::F32, shape, bytes, factor: 1.0 });
                     }
                 }
-                Err(fault) => faults.push(fault),
+                Err(fault) => faults.push(fault.into()),
             }
         }
         for (weight, found) in wanted.iter().zip(&found) {
             if found.is_none() && faults.is_empty() {
-                faults.push(format!("the file leaves out weight `{}`", shown(&weight.name)));
+                faults.push(WeightFault::LeftOut { weight: shown(&weight.name) });
             }
         }
         if faults.is_empty() {
@@ -121,69 +165,59 @@ impl GgufWeights {
     pub fn view(&self, id: WeightId) -> BlockView<'_> {
         let found = &self.found[id.0];
         let bytes = match &found.bytes {
-            Bytes::Tensor(name, begin, end) => {
+            BlockBytes::Tensor(name, begin, end) => {
                 self.file.bytes(name).and_then(|bytes| bytes.get(*begin..*end)).unwrap_or_default()
             }
-            Bytes::Made(bytes) => bytes,
+            BlockBytes::Computed(bytes) => bytes,
         };
         BlockView { ty: found.ty, shape: &found.shape, bytes, factor: found.factor }
     }
 
     /// Returns the file.
-    pub fn file(&self) -> &File {
+    pub fn file(&self) -> &GgufFile {
         &self.file
     }
 }
 
-/// Truncates a list of faults: a file of another model has one for each of its tensors.
-fn some(mut faults: Vec<String>) -> Vec<String> {
-    const MOST: usize = 12;
-    let more = faults.len().saturating_sub(MOST);
-    if more > 1 {
-        faults.truncate(MOST);
-        faults.push(format!("and {more} more"));
-    }
-    faults
-}
-
 /// Tensor of the file, with its shape in the model.
-struct Part<'f> {
-    info: &'f TensorInfo,
+struct ModelTensor<'f> {
+    info: &'f GgufTensor,
     shape: &'f [usize],
     /// Factors of its matrices: one for all, or one each; empty if all are 1.
     factors: Vec<f32>,
     /// Step that takes a combined tensor apart, and the index of this part in it.
-    cut: Option<(Step, usize)>,
+    cut: Option<(WeightStep, usize)>,
 }
 
-impl Part<'_> {
+impl ModelTensor<'_> {
     /// Returns the shape of the tensor in the file.
     fn whole(&self) -> &[usize] {
         if self.cut.is_some() { &self.info.shape } else { self.shape }
     }
 
     /// Returns this part of the tensor in the file.
-    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, String> {
+    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, WeightFault> {
         let Some((step, part)) = &self.cut else { return Ok(whole) };
         let taken = Flow::run(std::slice::from_ref(step), vec![whole])?;
-        taken.into_iter().nth(*part).ok_or_else(|| format!("`{}` has no such part", self.info.name))
+        let none = || WeightFault::NoPart { tensor: shown(&self.info.name) };
+        taken.into_iter().nth(*part).ok_or_else(none)
     }
 }
 
 /// Opens the weights of a group, in its order. `claimed` holds the names of the model's own tensors.
 fn open(
-    file: &File,
-    group: &Group,
+    file: &GgufFile,
+    group: &TensorGroup,
     wanted: &[Weight],
     claimed: &BTreeSet<&str>,
-) -> Result<Vec<Found>, String> {
+) -> Result<Vec<BlockWeight>, WeightFault> {
     let mut parts = Vec::with_capacity(group.tensors.len());
     for (name, shape) in &group.tensors {
         let cut = if file.info(name).is_some() { None } else { file.cut(name) };
         let (info, found) = match (&cut, file.info(name)) {
             (Some(cut), _) => (cut.whole, &cut.shape),
             (None, Some(info)) => (info, &info.shape),
-            (None, None) => return Err(format!("there is no tensor `{}`", shown(name))),
+            (None, None) => return Err(WeightFault::NoTensor { tensor: shown(name) }),
         };
         // Outer dimensions of 1 may be left out of the file.
         let trimmed = |shape: &[usize]| {
@@ -191,46 +225,45 @@ fn open(
             shape[ones..].to_vec()
         };
         if trimmed(found) != trimmed(shape) {
-            return Err(format!(
-                "tensor `{}` has shape {:?}; the model's is {shape:?}",
-                shown(name),
-                found
-            ));
+            let (tensor, found, expected) = (shown(name), found.clone(), shape.clone());
+            return Err(WeightFault::Shape { tensor, found, expected });
         }
         let stem = info.name.strip_suffix(".weight").unwrap_or(&info.name);
         // Some models have a weight with that name, which then is not a factor.
         let claimed = claimed.contains(format!("{stem}{SCALE}").as_str());
         let factors = if claimed { None } else { file.factors(info)? };
         let cut = cut.map(|cut| (cut.step, cut.part));
-        parts.push(Part { info, shape, factors: factors.unwrap_or_default(), cut });
+        parts.push(ModelTensor { info, shape, factors: factors.unwrap_or_default(), cut });
     }
     let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
-    let back = inverse(&group.steps, shapes.clone()).map_err(|e| e.to_string())?;
+    let back = inverse(&group.steps, shapes.clone())?;
     let ty = parts[0].info.ty;
     let whole =
-        |part: &Part<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
+        |part: &ModelTensor<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
     if parts.iter().all(whole) && moves_rows(&back, &parts) {
-        let flows: Result<Vec<_>, String> = parts.iter().map(|part| row_flow(file, part)).collect();
+        let flows: Result<Vec<_>, WeightFault> =
+            parts.iter().map(|part| row_flow(file, part)).collect();
         let flows = Flow::run(&back, flows?)?;
         let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
             let bytes = locate(file, flow, &parts);
             let factor = factor(&bytes, &parts)?;
-            Some(Found { ty, shape: shape.clone(), bytes, factor })
+            Some(BlockWeight { ty, shape: shape.clone(), bytes, factor })
         });
         if let Some(found) = made.collect() {
             return Ok(found);
         }
     }
-    let flows: Result<Vec<_>, String> = parts.iter().map(|part| number_flow(file, part)).collect();
+    let flows: Result<Vec<_>, WeightFault> =
+        parts.iter().map(|part| number_flow(file, part)).collect();
     let flows = Flow::run(&back, flows?)?;
     let made = flows.iter().zip(shapes).map(|(flow, shape)| {
-        Ok(Found { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
+        Ok(BlockWeight { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
     });
     made.collect()
 }
 
 /// Returns the common factor of some bytes; none if the parts have different factors.
-fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
+fn factor(bytes: &BlockBytes, parts: &[ModelTensor<'_>]) -> Option<f32> {
     let first = parts.first().and_then(|part| part.factors.first()).copied().unwrap_or(1.0);
     if parts.iter().all(|part| match part.factors[..] {
         [] => first == 1.0,
@@ -239,7 +272,7 @@ fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
     }) {
         return Some(first);
     }
-    let Bytes::Tensor(name, begin, end) = bytes else { return None };
+    let BlockBytes::Tensor(name, begin, end) = bytes else { return None };
     let part = parts.iter().find(|part| part.info.name == *name)?;
     match part.factors[..] {
         [] => Some(1.0),
@@ -253,41 +286,41 @@ fn factor(bytes: &Bytes, parts: &[Part<'_>]) -> Option<f32> {
 }
 
 /// True if steps only move whole rows: rows of blocks can then be moved as bytes.
-fn moves_rows(steps: &[Step], parts: &[Part<'_>]) -> bool {
+fn moves_rows(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> bool {
     let axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
     let outer = |axis: &usize| axis + 1 < axes;
     steps.iter().all(|step| match step {
-        Step::PermuteHeads { .. } => axes >= 2,
-        Step::Split { axis, .. }
-        | Step::SplitRuns { axis, .. }
-        | Step::ConcatRuns { axis, .. }
-        | Step::Concat(axis)
-        | Step::Unstack(axis)
-        | Step::Stack(axis) => outer(axis),
+        WeightStep::PermuteHeads { .. } => axes >= 2,
+        WeightStep::Split { axis, .. }
+        | WeightStep::SplitRuns { axis, .. }
+        | WeightStep::ConcatRuns { axis, .. }
+        | WeightStep::Concat(axis)
+        | WeightStep::Unstack(axis)
+        | WeightStep::Stack(axis) => outer(axis),
         _ => false,
     })
 }
 
 /// Returns a tensor as rows of bytes.
-fn row_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
+fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, WeightFault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let mut shape = part.whole().to_vec();
     if let Some(row) = shape.last_mut() {
         *row = part.info.ty.row_bytes(*row).unwrap_or(0);
     }
-    part.taken(Flow::new(&shape, Arc::new(Plain { dtype: FileDtype::U8, bytes })))
+    part.taken(Flow::new(&shape, Arc::new(PlainValues { dtype: FileDtype::U8, bytes })))
 }
 
 /// Returns a tensor as decoded values.
-fn number_flow<'f>(file: &'f File, part: &Part<'_>) -> Result<Flow<'f>, String> {
+fn number_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, WeightFault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let matrix = part.whole().iter().rev().take(2).product();
     let (ty, factors) = (part.info.ty, part.factors.clone());
-    part.taken(Flow::new(part.whole(), Arc::new(Decoded { ty, bytes, factors, matrix })))
+    part.taken(Flow::new(part.whole(), Arc::new(BlockDecoder { ty, bytes, factors, matrix })))
 }
 
 /// Block-quantized source that is decoded on reading.
-struct Decoded<'f> {
+struct BlockDecoder<'f> {
     ty: BlockType,
     bytes: &'f [u8],
     factors: Vec<f32>,
@@ -295,7 +328,7 @@ struct Decoded<'f> {
     matrix: usize,
 }
 
-impl Numbers for Decoded<'_> {
+impl ValueReader for BlockDecoder<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let (block, size) = (self.ty.elements(), self.ty.bytes());
         let (first, end) = (at / block, (at + out.len()).div_ceil(block));
@@ -313,31 +346,31 @@ impl Numbers for Decoded<'_> {
 }
 
 /// Locates the bytes of a flow of rows: one range of a tensor, or a new buffer.
-fn locate(file: &File, flow: &Flow<'_>, parts: &[Part<'_>]) -> Bytes {
+fn locate(file: &GgufFile, flow: &Flow<'_>, parts: &[ModelTensor<'_>]) -> BlockBytes {
     if let Some(stretch) = flow.stretch() {
-        for Part { info, .. } in parts {
+        for ModelTensor { info, .. } in parts {
             let whole = file.bytes(&info.name).unwrap_or_default().as_ptr_range();
             let part = stretch.as_ptr_range();
             if whole.start <= part.start && part.end <= whole.end {
                 let begin = part.start.addr() - whole.start.addr();
-                return Bytes::Tensor(info.name.clone(), begin, begin + stretch.len());
+                return BlockBytes::Tensor(info.name.clone(), begin, begin + stretch.len());
             }
         }
     }
     let mut bytes = vec![0; flow.len()];
     flow.copy(FileDtype::U8, 0, &mut bytes);
-    Bytes::Made(bytes)
+    BlockBytes::Computed(bytes)
 }
 
 /// Limit on the values that are computed for one weight, larger than any legitimate intermediate result.
 const MOST: usize = 1 << 32;
 
-fn numbers(flow: &Flow<'_>) -> Result<Bytes, String> {
+fn numbers(flow: &Flow<'_>) -> Result<BlockBytes, WeightFault> {
     let count = flow.len();
     if count > MOST {
-        return Err(format!("{count} numbers would have to be made anew"));
+        return Err(WeightFault::TooMany { count });
     }
     let mut numbers = vec![0.0; count];
     flow.read(0, &mut numbers);
-    Ok(Bytes::Made(numbers.iter().flat_map(|x| x.to_le_bytes()).collect()))
+    Ok(BlockBytes::Computed(numbers.iter().flat_map(|x| x.to_le_bytes()).collect()))
 }

@@ -1,7 +1,7 @@
 //! Checkpoints: folders of weights, their quantization schemes, and the steps of weight maps.
 //!
 //! * [`Checkpoint`] is a folder or one file of weights, mapped on demand;
-//! * [`weights::Weights`] pairs the weights that a model declares with the tensors of a checkpoint;
+//! * [`weights::CheckpointWeights`] pairs the weights that a model declares with the tensors of a checkpoint;
 //! * [`GgufWeights`] does so for a GGUF file;
 //! * [`flow`] reads tensors piece by piece through the steps of a weight map;
 //! * [`random`] writes checkpoints of any size, for measurements and trials.

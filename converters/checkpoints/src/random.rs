@@ -13,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::checkpoint::{INDEX, SINGLE};
 use formats::numbers;
-use formats::output::{Direct, Disk as _, Draft};
-use formats::safetensors::{self, Declared, FileDtype, Writer};
+use formats::output::{DirectDisk, Disk as _, DraftFile};
+use formats::safetensors::{self, FileDtype, TensorSpec, Writer};
 
 /// Reason why no random checkpoint was written.
 #[derive(Debug, thiserror::Error)]
@@ -49,9 +49,9 @@ pub fn write_random_checkpoint(
 ) -> Result<Vec<PathBuf>, Error> {
     numbers::from_f32(dtype, &[], &mut [])?;
     fs_err::create_dir_all(dir)?;
-    let declared: Vec<Declared> = weights
+    let declared: Vec<TensorSpec> = weights
         .iter()
-        .map(|(name, shape)| Declared { name: name.clone(), dtype, shape: shape.clone() })
+        .map(|(name, shape)| TensorSpec { name: name.clone(), dtype, shape: shape.clone() })
         .collect();
     let shards = shards(&declared, shard_bytes);
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -72,22 +72,22 @@ pub fn write_random_checkpoint(
     }
     // The entry file of a previous checkpoint of the other kind (single or sharded) must not remain.
     let stale = if shards.len() > 1 { SINGLE } else { INDEX };
-    Direct.remove(&dir.join(stale))?;
+    DirectDisk.remove(&dir.join(stale))?;
     if shards.len() > 1 {
         let index = serde_json::json!({
             "metadata": { "total_size": total },
             "weight_map": weight_map,
         });
-        let mut draft = Draft::create(&dir.join(INDEX))?;
+        let mut draft = DraftFile::create(&dir.join(INDEX))?;
         draft.write_all(format!("{index:#}\n").as_bytes())?;
-        draft.publish(&Direct)?;
+        draft.publish(&DirectDisk)?;
     }
     Ok(files)
 }
 
 /// Cuts the list of tensors into shards.
-fn shards(tensors: &[Declared], shard_bytes: u64) -> Vec<&[Declared]> {
-    let bytes = |tensor: &Declared| {
+fn shards(tensors: &[TensorSpec], shard_bytes: u64) -> Vec<&[TensorSpec]> {
+    let bytes = |tensor: &TensorSpec| {
         let count = tensor.shape.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
         count.saturating_mul(tensor.dtype.size() as u64)
     };
@@ -106,13 +106,13 @@ fn shards(tensors: &[Declared], shard_bytes: u64) -> Vec<&[Declared]> {
 }
 
 /// Random distribution of one tensor.
-struct Recipe {
+struct Distribution {
     key: u64,
     mean: f32,
     std: f32,
 }
 
-fn recipe(tensor: &Declared, seed: u64) -> Recipe {
+fn recipe(tensor: &TensorSpec, seed: u64) -> Distribution {
     let mut hash = Sha256::new();
     hash.update(seed.to_le_bytes());
     hash.update(tensor.name.as_bytes());
@@ -120,16 +120,16 @@ fn recipe(tensor: &Declared, seed: u64) -> Recipe {
     let key = u64::from_le_bytes(std::array::from_fn(|i| digest[i]));
     let norm = tensor.name.to_lowercase().contains("norm") && !tensor.name.ends_with("bias");
     if tensor.shape.len() == 1 && norm {
-        return Recipe { key, mean: 1.0, std: 0.1 };
+        return Distribution { key, mean: 1.0, std: 0.1 };
     }
     let last = tensor.shape.last().copied().unwrap_or(1).max(1);
-    Recipe { key, mean: 0.0, std: (1.0 / (last as f32).sqrt()).clamp(0.02, 0.05) }
+    Distribution { key, mean: 0.0, std: (1.0 / (last as f32).sqrt()).clamp(0.02, 0.05) }
 }
 
 /// Writes the tensors of one file, holding two batches of slabs in memory.
-fn fill(writer: &mut Writer, tensors: &[Declared], seed: u64) -> Result<u64, Error> {
+fn fill(writer: &mut Writer, tensors: &[TensorSpec], seed: u64) -> Result<u64, Error> {
     // (tensor, first value, count) of every slab, in file order; a few words per MiB.
-    let recipes: Vec<Recipe> = tensors.iter().map(|tensor| recipe(tensor, seed)).collect();
+    let recipes: Vec<Distribution> = tensors.iter().map(|tensor| recipe(tensor, seed)).collect();
     let slabs: Vec<(usize, usize, usize)> = tensors
         .iter()
         .enumerate()
@@ -171,7 +171,7 @@ fn fill(writer: &mut Writer, tensors: &[Declared], seed: u64) -> Result<u64, Err
 /// Generates the values of a tensor from index `at` on. The sum of four uniform 16-bit integers
 /// approximates a normal value. Unlike logarithm or cosine, it has the same last bit on every machine; its
 /// tails end at 3.5 deviations.
-fn generate(recipe: &Recipe, at: usize, out: &mut [f32]) {
+fn generate(recipe: &Distribution, at: usize, out: &mut [f32]) {
     // Each of the four has variance (65536^2 - 1) / 12 around 32767.5.
     const DEVIATION: f32 = 37_837.227;
     let factor = recipe.std / DEVIATION;

@@ -11,12 +11,12 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use registry::graph::{Weight, WeightId};
-use registry::weight_map::{self, Gathered, Rule, beginning};
+use registry::weight_map::{self, GatheredTensors, WeightRule, names_with_prefix};
 
 use crate::checkpoint::{self, Checkpoint, Rounding};
-use crate::flow::Flow;
+use crate::flow::{self, Flow};
 use crate::load::WeightView;
-pub use flows::{Sourced, flows, idle};
+pub use flows::{WeightFlow, flows, idle};
 use formats::safetensors::FileDtype;
 use formats::shown;
 
@@ -42,7 +42,7 @@ pub enum Error {
         "the rule `{rule}` cannot make weight `{weight}` from `{}`: {why}; \
          correct the rule in the spec", root.display()
     )]
-    Rule { root: PathBuf, weight: String, rule: String, why: String },
+    Rule { root: PathBuf, weight: String, rule: String, why: Box<flow::Error> },
     #[error(
         "`{}` has what `{tensors}` multiply rounded in different ways, and the model multiplies by \
          them as one; expected one way: run it without rounding", root.display()
@@ -56,7 +56,7 @@ fn purpose(tensor: &str, weight: &str) -> String {
 
 /// Location of a weight's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum WeightLocation {
     /// Range of a tensor's bytes.
     View {
         /// Name of the tensor in the checkpoint.
@@ -67,12 +67,12 @@ pub enum Source {
         range: (u64, u64),
     },
     /// Computed by the weight map.
-    Made(Recipe),
+    Computed(WeightRecipe),
 }
 
 /// Inputs and rule from which the weight map computes a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recipe {
+pub struct WeightRecipe {
     /// Index of the rule; none for a tensor stored as codes and scales.
     rule: Option<usize>,
     /// Names of the input tensors, in order.
@@ -83,27 +83,27 @@ pub struct Recipe {
 
 /// Weight that was found in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct LocatedWeight {
     /// Dtype of the values.
     pub dtype: FileDtype,
     /// Shape of the weight in the model.
     pub shape: Vec<usize>,
     /// Location of the bytes.
-    pub source: Source,
+    pub source: WeightLocation,
 }
 
 /// Weights of a model, in the order of its graph.
 #[derive(Debug)]
-pub struct Weights {
+pub struct CheckpointWeights {
     checkpoint: Checkpoint,
-    found: Vec<Found>,
+    found: Vec<LocatedWeight>,
     /// Cached computed weights, by weight.
     made: Vec<OnceLock<Vec<u8>>>,
-    rules: Vec<Rule>,
+    rules: Vec<WeightRule>,
     used: BTreeSet<String>,
 }
 
-impl Weights {
+impl CheckpointWeights {
     /// Finds every weight under its own name. No bytes are read.
     pub fn new(checkpoint: Checkpoint, wanted: &[Weight]) -> Result<Self, Error> {
         Self::with_rules(checkpoint, wanted, &[])
@@ -114,7 +114,7 @@ impl Weights {
     pub fn with_rules(
         checkpoint: Checkpoint,
         wanted: &[Weight],
-        rules: &[Rule],
+        rules: &[WeightRule],
     ) -> Result<Self, Error> {
         let mut used = BTreeSet::new();
         let mut found = Vec::with_capacity(wanted.len());
@@ -142,8 +142,8 @@ impl Weights {
     pub fn view(&self, id: WeightId) -> Result<WeightView<'_>, Error> {
         let found = &self.found[id.0];
         let bytes = match &found.source {
-            Source::View { file, range, .. } => self.checkpoint.slice(*file, *range)?,
-            Source::Made(recipe) => {
+            WeightLocation::View { file, range, .. } => self.checkpoint.slice(*file, *range)?,
+            WeightLocation::Computed(recipe) => {
                 let held = &self.made[id.0];
                 if held.get().is_none() {
                     let bytes = self.flow(recipe)?.bytes();
@@ -161,31 +161,32 @@ impl Weights {
     /// # Panics
     ///
     /// If the id is not of the graph whose weights were wanted.
-    pub fn read(&self, id: WeightId) -> Option<Result<Vec<f32>, Error>> {
-        let found = &self.found[id.0];
-        let Source::Made(recipe) = &found.source else { return None };
-        Some(self.numbers(recipe))
-    }
-
-    fn numbers(&self, recipe: &Recipe) -> Result<Vec<f32>, Error> {
+    pub fn read(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
+        let WeightLocation::Computed(recipe) = &self.found[id.0].source else { return Ok(None) };
         let flow = self.flow(recipe)?;
         flow.numeric().map_err(|why| self.broken(recipe, why))?;
         let mut numbers = vec![0.0; flow.len()];
         flow.read(0, &mut numbers);
-        Ok(numbers)
+        Ok(Some(numbers))
     }
 
     /// Returns the lazy result of a recipe.
-    fn flow(&self, recipe: &Recipe) -> Result<Flow<'_>, Error> {
-        let Recipe { rule, tensors, output } = recipe;
+    fn flow(&self, recipe: &WeightRecipe) -> Result<Flow<'_>, Error> {
+        let WeightRecipe { rule, tensors, output } = recipe;
         if let Some(rule) = rule.map(|rule| &self.rules[rule]) {
-            return flows::made(&self.checkpoint, &rule.weight.text, rule, tensors, *output);
+            return flows::computed_flow(
+                &self.checkpoint,
+                &rule.weight.text,
+                rule,
+                tensors,
+                *output,
+            );
         }
         let name = tensors.first().map_or("", String::as_str);
-        self.checkpoint.flow(name)?.map_err(|why| self.broken(recipe, why))
+        Ok(self.checkpoint.flow(name)?)
     }
 
-    fn broken(&self, recipe: &Recipe, why: String) -> Error {
+    fn broken(&self, recipe: &WeightRecipe, why: flow::Error) -> Error {
         let rule = recipe.rule.map(|rule| &self.rules[rule]);
         let weight = rule.map(|rule| &rule.weight.text).or(recipe.tensors.first());
         let text = rule.map_or_else(|| "codes and scales".to_owned(), flows::text);
@@ -198,7 +199,7 @@ impl Weights {
     ///
     /// If the id is not of the graph whose weights were wanted.
     pub fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
-        let Source::Made(recipe) = &self.found[id.0].source else { return Ok(None) };
+        let WeightLocation::Computed(recipe) = &self.found[id.0].source else { return Ok(None) };
         let all = recipe.tensors.iter().map(|name| self.checkpoint.rounding(name));
         let all = all.collect::<Result<Vec<_>, _>>()?;
         let first = all.first().copied().flatten();
@@ -214,7 +215,7 @@ impl Weights {
     /// # Panics
     ///
     /// If the id is not of the graph whose weights were wanted.
-    pub fn found(&self, id: WeightId) -> &Found {
+    pub fn found(&self, id: WeightId) -> &LocatedWeight {
         &self.found[id.0]
     }
 
@@ -231,10 +232,14 @@ impl Weights {
 }
 
 /// Returns the rule that makes a weight, and the tensors it takes.
-fn applying(checkpoint: &Checkpoint, weight: &Weight, rules: &[Rule]) -> Option<(usize, Gathered)> {
-    let names = |text: &str| beginning(checkpoint.tensors(), text);
+fn find_rule(
+    checkpoint: &Checkpoint,
+    weight: &Weight,
+    rules: &[WeightRule],
+) -> Option<(usize, GatheredTensors)> {
+    let names = |text: &str| names_with_prefix(checkpoint.tensors(), text);
     let shape = |name: &str| checkpoint.info(name).map(|info| info.shape.clone());
-    weight_map::applying(rules, weight, names, shape)
+    weight_map::find_rule(rules, weight, names, shape)
 }
 
 fn missing(checkpoint: &Checkpoint, weight: &Weight, name: &str) -> Error {
@@ -249,38 +254,43 @@ fn missing(checkpoint: &Checkpoint, weight: &Weight, name: &str) -> Error {
 fn find(
     checkpoint: &Checkpoint,
     weight: &Weight,
-    rules: &[Rule],
+    rules: &[WeightRule],
     used: &mut BTreeSet<String>,
-) -> Result<Found, Error> {
-    let Some((number, gathered)) = applying(checkpoint, weight, rules) else {
+) -> Result<LocatedWeight, Error> {
+    let Some((number, gathered)) = find_rule(checkpoint, weight, rules) else {
         let name = &weight.name;
         let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
         used.insert(name.clone());
         if checkpoint.is_quantized(name) {
             let tensors = vec![name.clone()];
-            let source = Source::Made(Recipe { rule: None, tensors, output: 0 });
-            return Ok(Found { dtype: FileDtype::F32, shape: info.shape.clone(), source });
+            let source = WeightLocation::Computed(WeightRecipe { rule: None, tensors, output: 0 });
+            return Ok(LocatedWeight { dtype: FileDtype::F32, shape: info.shape.clone(), source });
         }
-        let source = Source::View { tensor: name.clone(), file: info.file, range: info.range };
-        return Ok(Found { dtype: info.dtype, shape: info.shape.clone(), source });
+        let source =
+            WeightLocation::View { tensor: name.clone(), file: info.file, range: info.range };
+        return Ok(LocatedWeight { dtype: info.dtype, shape: info.shape.clone(), source });
     };
     let rule = &rules[number];
     if let Some(name) = gathered.names.iter().find(|name| checkpoint.info(name).is_none()) {
         return Err(missing(checkpoint, weight, name));
     }
     used.extend(gathered.names.iter().cloned());
-    let Gathered { names: tensors, output } = gathered;
-    let flow = flows::made(checkpoint, &weight.name, rule, &tensors, output)?;
+    let GatheredTensors { names: tensors, output } = gathered;
+    let flow = flows::computed_flow(checkpoint, &weight.name, rule, &tensors, output)?;
     let (dtype, shape) = (flow.dtype().unwrap_or(FileDtype::F32), flow.shape().to_vec());
     let source = match flow.stretch() {
         Some(bytes) => locate(checkpoint, &tensors, bytes)?,
-        None => Source::Made(Recipe { rule: Some(number), tensors, output }),
+        None => WeightLocation::Computed(WeightRecipe { rule: Some(number), tensors, output }),
     };
-    Ok(Found { dtype, shape, source })
+    Ok(LocatedWeight { dtype, shape, source })
 }
 
 /// Finds the tensor and the byte range that a borrowed slice comes from.
-fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Source, Error> {
+fn locate(
+    checkpoint: &Checkpoint,
+    names: &[String],
+    bytes: &[u8],
+) -> Result<WeightLocation, Error> {
     let stretch = bytes.as_ptr_range();
     for name in names {
         let (Some(info), whole) = (checkpoint.info(name), checkpoint.bytes(name)?) else {
@@ -290,7 +300,7 @@ fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Sou
         if !bytes.is_empty() && tensor.start <= stretch.start && stretch.end <= tensor.end {
             let begin = info.range.0 + (stretch.start.addr() - tensor.start.addr()) as u64;
             let range = (begin, begin + bytes.len() as u64);
-            return Ok(Source::View { tensor: name.clone(), file: info.file, range });
+            return Ok(WeightLocation::View { tensor: name.clone(), file: info.file, range });
         }
     }
     // Only a tensor without values lies in none of them.
@@ -303,7 +313,7 @@ fn locate(checkpoint: &Checkpoint, names: &[String], bytes: &[u8]) -> Result<Sou
             weight: String::new(),
             shape: Vec::new(),
         })?;
-    Ok(Source::View { tensor, file: info.file, range: (info.range.0, info.range.0) })
+    Ok(WeightLocation::View { tensor, file: info.file, range: (info.range.0, info.range.0) })
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use registry::graph::WeightId;
 
-use super::work::{Blocks, Encode};
-use checkpoints::flow::{Flow, Numbers};
+use super::work::{BlockEncoder, Encode, EncodeError};
+use checkpoints::flow::{Flow, ValueReader};
 use formats::codec::BlockType;
-use formats::safetensors::{Declared, FileDtype};
+use formats::safetensors::{FileDtype, TensorSpec};
 
 pub mod calibrated;
 pub mod config;
@@ -20,16 +20,16 @@ pub mod peaks;
 pub mod scaled;
 mod tensors;
 
-pub use calibrated::Scales;
-pub use files::{Planned, even_limit, index, lay_out, work};
-pub use format::Format;
-pub use tensors::{Wanted, tensors};
+pub use calibrated::CalibratedScales;
+pub use files::{FolderFile, even_limit, index, lay_out, work};
+pub use format::FolderFormat;
+pub use tensors::{ListingOptions, Unquantized, tensors};
 
-use scaled::{Part, Scaled, Scheme};
+use scaled::{QuantizedEncoder, QuantizedPart, ScaleScheme};
 
 /// Tensor of the source, before a format is chosen for it.
 #[derive(Clone)]
-pub struct Tensor<'a> {
+pub struct FolderTensor<'a> {
     /// Name of the tensor.
     pub name: String,
     /// Values, or raw bytes if the dtype is not floating point.
@@ -49,12 +49,12 @@ pub struct Tensor<'a> {
     /// Mixture that the matrix belongs to: either all matrices of a mixture are quantized, or none.
     pub mixture: Option<usize>,
     /// `Ok` if the tensor may be quantized, else the reason why not.
-    pub matrix: Result<(), String>,
+    pub matrix: Result<(), Unquantized>,
 }
 
 /// Decision about one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct DtypeChoice {
     /// Dtype of an unquantized tensor; none if the tensor is quantized.
     pub kept: Option<FileDtype>,
     /// Reason for leaving the tensor unquantized.
@@ -63,42 +63,42 @@ pub struct Choice {
 
 /// Tensor of the new checkpoint.
 #[derive(Clone)]
-pub struct Out {
+pub struct OutTensor {
     /// Name, dtype and shape.
-    pub declared: Declared,
+    pub declared: TensorSpec,
     encode: Arc<dyn Encode>,
 }
 
 /// Tensors that are made of one source and stored in one file.
 #[derive(Clone)]
-pub struct Item<'a> {
+pub struct FolderItem<'a> {
     /// Values of the source.
     pub flow: Flow<'a>,
     /// Place of the source: file and offset.
     pub place: (usize, u64),
     /// Tensors made of the source.
-    pub outs: Vec<Out>,
+    pub outs: Vec<OutTensor>,
 }
 
 /// Returns the items that the tensors become, followed by the calibrated `scales`. `peaks` holds the
 /// largest absolute value of each tensor that shares a scale, if known.
 pub fn items<'a>(
-    format: Format,
-    tensors: &[Tensor<'a>],
-    choices: &[Choice],
+    format: FolderFormat,
+    tensors: &[FolderTensor<'a>],
+    choices: &[DtypeChoice],
     peaks: Option<&[f32]>,
-    scales: &Scales,
-) -> Vec<Item<'a>> {
+    scales: &CalibratedScales,
+) -> Vec<FolderItem<'a>> {
     let mut items = Vec::with_capacity(tensors.len());
     for (n, (tensor, choice)) in tensors.iter().zip(choices).enumerate() {
-        let item = |outs| Item { flow: tensor.flow.clone(), place: tensor.place, outs };
+        let item = |outs| FolderItem { flow: tensor.flow.clone(), place: tensor.place, outs };
         if let Some(dtype) = choice.kept {
-            items.push(item(vec![kept(tensor, dtype)]));
+            items.push(item(vec![unquantized(tensor, dtype)]));
             continue;
         }
         let peak = peaks.and_then(|peaks| peaks.get(n)).copied().unwrap_or(1.0);
         let shared = match format {
-            Format::Nvfp4 => scaled::global_scale(peak),
+            FolderFormat::Nvfp4 => scaled::global_scale(peak),
             _ => scaled::whole_scale(peak, calibrated::dtype(format)),
         };
         let (Some(scheme), &[rows, row]) = (format.scheme(shared), &tensor.shape[..]) else {
@@ -106,22 +106,22 @@ pub fn items<'a>(
         };
         let names = config::names(format);
         let module = tensor.name.strip_suffix("weight").unwrap_or(&tensor.name);
-        let out = |end: &str, dtype, shape, part| Out {
-            declared: Declared { name: format!("{module}{end}"), dtype, shape },
-            encode: Arc::new(Scaled { scheme, part }),
+        let out = |end: &str, dtype, shape, part| OutTensor {
+            declared: TensorSpec { name: format!("{module}{end}"), dtype, shape },
+            encode: Arc::new(QuantizedEncoder { scheme, part }),
         };
         let codes = match scheme {
-            Scheme::Sixteens(_) | Scheme::ThirtyTwos => FileDtype::U8,
+            ScaleScheme::Nvfp4(_) | ScaleScheme::Mxfp4 => FileDtype::U8,
             _ => FileDtype::F8E4m3,
         };
-        let mut outs = vec![out(names.codes, codes, scheme.codes(rows, row), Part::Codes)];
+        let mut outs = vec![out(names.codes, codes, scheme.codes(rows, row), QuantizedPart::Codes)];
         if let Some((dtype, shape)) = scheme.scales(rows, row) {
-            outs.push(out(names.scales, dtype, shape, Part::Scales));
+            outs.push(out(names.scales, dtype, shape, QuantizedPart::Scales));
         }
         items.push(item(outs));
         if format.shares() {
             let (end, dtype) = match format {
-                Format::Nvfp4 => (names.global, FileDtype::F32),
+                FolderFormat::Nvfp4 => (names.global, FileDtype::F32),
                 _ => (names.scales, calibrated::dtype(format)),
             };
             items.push(known(format!("{module}{end}"), dtype, format.one(), shared));
@@ -132,8 +132,8 @@ pub fn items<'a>(
 }
 
 /// Returns the output tensor of a copy or a cast.
-fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
-    let declared = Declared { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() };
+fn unquantized(tensor: &FolderTensor<'_>, dtype: FileDtype) -> OutTensor {
+    let declared = TensorSpec { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() };
     let ty = match dtype {
         FileDtype::F32 => Some(BlockType::F32),
         FileDtype::F16 => Some(BlockType::F16),
@@ -141,33 +141,33 @@ fn kept(tensor: &Tensor<'_>, dtype: FileDtype) -> Out {
         _ => None,
     };
     let encode: Arc<dyn Encode> = match ty {
-        Some(ty) => Arc::new(Blocks::plain(ty)),
-        None => Arc::new(Verbatim(tensor.flow.dtype().unwrap_or(FileDtype::U8))),
+        Some(ty) => Arc::new(BlockEncoder::plain(ty)),
+        None => Arc::new(CopyEncoder(tensor.flow.dtype().unwrap_or(FileDtype::U8))),
     };
-    Out { declared, encode }
+    OutTensor { declared, encode }
 }
 
 /// Returns the item of a tensor filled with one known value.
-fn known<'a>(name: String, dtype: FileDtype, shape: Vec<usize>, number: f32) -> Item<'a> {
+fn known<'a>(name: String, dtype: FileDtype, shape: Vec<usize>, number: f32) -> FolderItem<'a> {
     let ty = if dtype == FileDtype::F32 { BlockType::F32 } else { BlockType::Bf16 };
-    let encode = Arc::new(Blocks::plain(ty));
-    let declared = Declared { name, dtype, shape };
-    let flow = Flow::new(&[1], Arc::new(One(number)));
-    Item { flow, place: (0, 0), outs: vec![Out { declared, encode }] }
+    let encode = Arc::new(BlockEncoder::plain(ty));
+    let declared = TensorSpec { name, dtype, shape };
+    let flow = Flow::new(&[1], Arc::new(ScalarEncoder(number)));
+    FolderItem { flow, place: (0, 0), outs: vec![OutTensor { declared, encode }] }
 }
 
-struct One(f32);
+struct ScalarEncoder(f32);
 
-impl Numbers for One {
+impl ValueReader for ScalarEncoder {
     fn read(&self, _at: usize, out: &mut [f32]) {
         out.fill(self.0);
     }
 }
 
 /// Encodes bytes by copying them.
-struct Verbatim(FileDtype);
+struct CopyEncoder(FileDtype);
 
-impl Encode for Verbatim {
+impl Encode for CopyEncoder {
     fn elementwise(&self) -> bool {
         true
     }
@@ -176,8 +176,8 @@ impl Encode for Verbatim {
         rows * row * self.0.size()
     }
 
-    fn encode(&self, _: usize, _: &[f32], _: usize, _: &mut [u8]) -> Result<(), String> {
-        Err(format!("its numbers of dtype {} cannot be copied", self.0))
+    fn encode(&self, _: usize, _: &[f32], _: usize, _: &mut [u8]) -> Result<(), EncodeError> {
+        Err(EncodeError::Verbatim { dtype: self.0 })
     }
 
     fn decode(&self, _: usize, _: &[f32], _: &[u8], _: usize, _: &mut [f32]) -> bool {

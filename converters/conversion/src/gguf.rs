@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use registry::gguf::{Gguf, is_known, knows_tensor};
+use registry::gguf::{Gguf, TensorGroupError, is_known, knows_tensor};
 use registry::graph::Weight;
 use registry::scalar::Scalar;
 
-use super::work::Blocks;
-use super::{OutFile, Target, Task, Work};
-use checkpoints::flow::{Flow, Numbers};
-use checkpoints::weights::Sourced;
+use super::work::BlockEncoder;
+use super::{OutFile, Task, TaskTarget, Work};
+use checkpoints::flow::{self, Flow, ValueReader};
+use checkpoints::weights::WeightFlow;
 use formats::codec::BlockType;
-use formats::gguf::{Array, Declared, Dims, Layout, Metadata, TensorInfo, Value, scalars, split};
+use formats::gguf::{
+    DimsStyle, GgufLayout, GgufTensor, GgufTensorSpec, Metadata, MetadataArray, MetadataValue,
+    scalars, split,
+};
 use formats::safetensors::FileDtype;
 
 mod base;
@@ -21,13 +24,30 @@ mod factors;
 mod sources;
 
 pub use base::base_type;
-pub use factors::{Factors, factors, may_be_scaled, measure, unheeded};
-pub use sources::{Arithmetic, InBlocks};
+pub use factors::{Factors, factors, ignored_factors, may_be_scaled, measure};
+pub use sources::{Arithmetic, SourceBlocks};
 use sources::{halved, in_half, packed};
+
+/// Reason that a model does not become a GGUF file.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum TensorFault {
+    #[error("{message}: {label}")]
+    Unlike { message: String, label: String },
+    #[error(transparent)]
+    Group(#[from] TensorGroupError),
+    #[error("`{tensor}`: there is no type `{ty}`")]
+    NoType { tensor: String, ty: String },
+    #[error("`{tensor}` cannot be made: {why}")]
+    Steps { tensor: String, why: flow::Error },
+    #[error("the weights of the key `{key}` have too many numbers for a key")]
+    TooMany { key: String },
+}
 
 /// Tensor of a GGUF file, before its type is chosen.
 #[derive(Clone)]
-pub struct Tensor<'a> {
+pub struct PlannedTensor<'a> {
     /// Name of the tensor.
     pub name: String,
     /// Values, with a row-major shape.
@@ -37,12 +57,12 @@ pub struct Tensor<'a> {
     /// Type that the tensor has in every file, whatever the target.
     pub fixed: Option<BlockType>,
     /// Block format that the source rows are stored in: kept, it loses nothing.
-    pub packed: Option<InBlocks>,
+    pub packed: Option<SourceBlocks>,
 }
 
 /// Type of a tensor and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct TypeChoice {
     /// Type of the tensor.
     pub ty: BlockType,
     /// Rule that chose the type, in a few words.
@@ -50,11 +70,11 @@ pub struct Choice {
 }
 
 /// File to be written, or a set of files.
-pub struct Output {
+pub struct GgufOutput {
     /// Path of the file; for a set, the path without its `-00001-of-00002.gguf`.
     pub path: PathBuf,
     /// The type of each tensor, in order.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<TypeChoice>,
     /// `general.file_type`.
     pub file_type: u32,
     /// Limit on the bytes of tensors per file; none for a single file.
@@ -65,7 +85,7 @@ pub struct Output {
     /// file.
     pub via: Option<FileDtype>,
     /// The form of shapes in the header.
-    pub dims: Dims,
+    pub dims: DimsStyle,
     /// Error weights by tensor name: one list per matrix, with one value per column.
     pub importance: BTreeMap<String, Arc<Vec<f32>>>,
     /// Factors of block-quantized tensors, by tensor index. They are stored as tensors of their own, behind
@@ -75,11 +95,11 @@ pub struct Output {
 
 /// File of a plan.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Planned {
+pub struct GgufPlan {
     /// Path of the file.
     pub path: PathBuf,
     /// Header and offsets of the file.
-    pub layout: Layout,
+    pub layout: GgufLayout,
 }
 
 /// Returns the tensors of a GGUF file in file order. Computed tensors come first, then tensors of no layer,
@@ -87,30 +107,32 @@ pub struct Planned {
 pub fn tensors<'a>(
     gguf: &Gguf,
     wanted: &[Weight],
-    weights: &[Sourced<'a>],
+    weights: &[WeightFlow<'a>],
     arithmetic: Arithmetic,
-) -> Result<Vec<Tensor<'a>>, Vec<String>> {
+) -> Result<Vec<PlannedTensor<'a>>, Vec<TensorFault>> {
     if let Some(unlike) = &gguf.unlike {
-        return Err(vec![format!("{}: {}", unlike.message, unlike.label)]);
+        let (message, label) = (unlike.message.clone(), unlike.label.clone());
+        return Err(vec![TensorFault::Unlike { message, label }]);
     }
-    let mut tensors: Vec<Tensor<'a>> = Vec::new();
+    let mut tensors: Vec<PlannedTensor<'a>> = Vec::new();
     let mut faults = Vec::new();
     let groups = gguf.groups(wanted);
-    let groups: Vec<_> =
-        groups.map_err(|e| e.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    let groups =
+        groups.map_err(|all| all.into_iter().map(TensorFault::from).collect::<Vec<_>>())?;
     for group in groups {
         let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
         let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
         let fixed = group.ty.as_deref().and_then(BlockType::parse);
-        if let Some(name) = group.ty.as_ref().filter(|_| fixed.is_none()) {
-            faults.push(format!("`{}`: there is no type `{name}`", group.tensors[0].0));
+        let first = || group.tensors[0].0.clone();
+        if let Some(ty) = group.ty.clone().filter(|_| fixed.is_none()) {
+            faults.push(TensorFault::NoType { tensor: first(), ty });
         }
         let packed = packed(&group, weights);
         let half = arithmetic == Arithmetic::OfSource && in_half(&group, weights);
         match Flow::run(&group.steps, flows) {
             Ok(made) => {
                 let named = group.tensors.iter().zip(made);
-                tensors.extend(named.map(|((name, _), flow)| Tensor {
+                tensors.extend(named.map(|((name, _), flow)| PlannedTensor {
                     name: name.clone(),
                     flow: if half { halved(flow) } else { flow },
                     place,
@@ -118,13 +140,13 @@ pub fn tensors<'a>(
                     packed: packed.clone(),
                 }));
             }
-            Err(why) => faults.push(format!("`{}` cannot be made: {why}", group.tensors[0].0)),
+            Err(why) => faults.push(TensorFault::Steps { tensor: first(), why }),
         }
     }
     tensors.sort_by_cached_key(|tensor| order(&tensor.name));
-    let computed = gguf.tensors.iter().map(|(name, numbers)| Tensor {
+    let computed = gguf.tensors.iter().map(|(name, numbers)| PlannedTensor {
         name: name.clone(),
-        flow: Flow::new(&[numbers.len()], Arc::new(Computed(numbers.clone()))),
+        flow: Flow::new(&[numbers.len()], Arc::new(ConstantValues(numbers.clone()))),
         place: (0, 0),
         fixed: Some(BlockType::F32),
         packed: None,
@@ -137,12 +159,12 @@ pub fn tensors<'a>(
 pub fn with_scalars(
     mut gguf: Gguf,
     wanted: &[Weight],
-    weights: &[Sourced<'_>],
-) -> Result<Gguf, Vec<String>> {
+    weights: &[WeightFlow<'_>],
+) -> Result<Gguf, Vec<TensorFault>> {
     let (mut keys, mut faults) = (Vec::new(), Vec::new());
     for (key, places) in gguf.scalar_weights(wanted) {
         if scalars::count(&places, wanted).is_none() {
-            faults.push(format!("the weights of the key `{key}` have too many numbers for a key"));
+            faults.push(TensorFault::TooMany { key: key.to_owned() });
             continue;
         }
         let mut list = Vec::new();
@@ -161,7 +183,7 @@ pub fn with_scalars(
 }
 
 /// Returns warnings about everything in the file that stock llama.cpp does not support.
-pub fn unknown(gguf: &Gguf, tensors: &[Tensor<'_>]) -> Vec<String> {
+pub fn unknown(gguf: &Gguf, tensors: &[PlannedTensor<'_>]) -> Vec<String> {
     if !is_known(&gguf.arch) {
         return vec![format!(
             "llama.cpp does not know the architecture `{}`: the file is for this program alone, with the spec that it is made with",
@@ -206,19 +228,20 @@ const QUANTIZATION_VERSION: u32 = 2;
 
 /// Converts a computed value to the type that llama.cpp's own writer would give it. Returns none for a
 /// value that no key can hold.
-fn value(scalar: &Scalar) -> Option<Value> {
-    let unsigned = |n: i64| u32::try_from(n).map(Value::U32).unwrap_or(Value::I64(n));
+fn value(scalar: &Scalar) -> Option<MetadataValue> {
+    let unsigned =
+        |n: i64| u32::try_from(n).map(MetadataValue::U32).unwrap_or(MetadataValue::I64(n));
     Some(match scalar {
-        Scalar::Bool(b) => Value::Bool(*b),
+        Scalar::Bool(b) => MetadataValue::Bool(*b),
         Scalar::Int(n) => unsigned(*n),
-        Scalar::Float(x) => Value::F32(*x as f32),
-        Scalar::Str(text) => Value::String(text.clone()),
-        Scalar::List(items) => Value::Array(array(items)?),
+        Scalar::Float(x) => MetadataValue::F32(*x as f32),
+        Scalar::Str(text) => MetadataValue::String(text.clone()),
+        Scalar::List(items) => MetadataValue::Array(array(items)?),
         Scalar::Null | Scalar::Map(_) => return None,
     })
 }
 
-fn array(items: &[Scalar]) -> Option<Array> {
+fn array(items: &[Scalar]) -> Option<MetadataArray> {
     let whole = |item: &Scalar| match item {
         Scalar::Int(n) => i32::try_from(*n).ok(),
         _ => None,
@@ -232,47 +255,51 @@ fn array(items: &[Scalar]) -> Option<Array> {
         _ => None,
     };
     if let Some(list) = items.iter().map(whole).collect() {
-        return Some(Array::I32(list));
+        return Some(MetadataArray::I32(list));
     }
     if let Some(list) = items.iter().map(boolean).collect() {
-        return Some(Array::Bool(list));
+        return Some(MetadataArray::Bool(list));
     }
     if let Some(list) = items.iter().map(text).collect() {
-        return Some(Array::String(list));
+        return Some(MetadataArray::String(list));
     }
-    items.iter().map(|x| x.as_f64().map(|x| x as f32)).collect::<Option<_>>().map(Array::F32)
+    items
+        .iter()
+        .map(|x| x.as_f64().map(|x| x as f32))
+        .collect::<Option<_>>()
+        .map(MetadataArray::F32)
 }
 
 /// Lays out the files of one output.
 pub fn lay_out(
-    output: &Output,
+    output: &GgufOutput,
     keys: &Metadata,
-    tensors: &[Tensor<'_>],
-) -> Result<Vec<Planned>, formats::gguf::Error> {
+    tensors: &[PlannedTensor<'_>],
+) -> Result<Vec<GgufPlan>, formats::gguf::Error> {
     let declared = declared(output, tensors);
     let files = match output.split {
         None => {
-            let layout = Layout::new(&output.path, keys, &declared, output.dims)?;
+            let layout = GgufLayout::new(&output.path, keys, &declared, output.dims)?;
             vec![(output.path.clone(), layout)]
         }
         Some(most) => split::layouts(&prefix(&output.path), keys, &declared, most, output.dims)?,
     };
-    Ok(files.into_iter().map(|(path, layout)| Planned { path, layout }).collect())
+    Ok(files.into_iter().map(|(path, layout)| GgufPlan { path, layout }).collect())
 }
 
 /// Returns the file size limit that splits an output into at most `count` files of similar size.
 pub fn even_limit(
-    output: &Output,
+    output: &GgufOutput,
     keys: &Metadata,
-    tensors: &[Tensor<'_>],
+    tensors: &[PlannedTensor<'_>],
     count: usize,
 ) -> Result<u64, formats::gguf::Error> {
     split::even_limit(&output.path, keys, &declared(output, tensors), count)
 }
 
-fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared> {
+fn declared(output: &GgufOutput, tensors: &[PlannedTensor<'_>]) -> Vec<GgufTensorSpec> {
     let chosen = tensors.iter().zip(&output.choices);
-    let chosen = chosen.map(|(tensor, choice)| Declared {
+    let chosen = chosen.map(|(tensor, choice)| GgufTensorSpec {
         name: tensor.name.clone(),
         shape: tensor.flow.shape().to_vec(),
         ty: choice.ty,
@@ -291,12 +318,12 @@ fn prefix(path: &Path) -> PathBuf {
 
 /// Returns the work of several outputs, with each tensor read once.
 pub fn work<'a>(
-    tensors: &[Tensor<'a>],
-    outputs: &[(Output, Vec<Planned>)],
+    tensors: &[PlannedTensor<'a>],
+    outputs: &[(GgufOutput, Vec<GgufPlan>)],
     fingerprint: String,
 ) -> Work<'a> {
     let mut files = Vec::new();
-    let mut targets: Vec<Vec<Target>> = vec![Vec::new(); tensors.len()];
+    let mut targets: Vec<Vec<TaskTarget>> = vec![Vec::new(); tensors.len()];
     let mut behind = Vec::new();
     for (output, planned) in outputs {
         let (mut tensor, mut factors) = (0, output.factors.iter());
@@ -340,21 +367,21 @@ pub fn work<'a>(
 }
 
 /// Returns the task that writes a tensor of factors.
-fn beside<'a>(factors: &Factors, info: &TensorInfo, file: usize) -> Task<'a> {
-    let blocks = Blocks::plain(BlockType::F32);
+fn beside<'a>(factors: &Factors, info: &GgufTensor, file: usize) -> Task<'a> {
+    let blocks = BlockEncoder::plain(BlockType::F32);
     let (name, offset) = (info.name.clone(), info.offset);
-    let flow = Flow::new(&info.shape, Arc::new(factors::Kept(factors.clone())));
-    let targets = vec![Target { file, name, offset, encode: Arc::new(blocks) }];
+    let flow = Flow::new(&info.shape, Arc::new(factors::FactorEncoder(factors.clone())));
+    let targets = vec![TaskTarget { file, name, offset, encode: Arc::new(blocks) }];
     Task { flow, targets, place: (usize::MAX, 0) }
 }
 
 fn target(
-    output: &Output,
+    output: &GgufOutput,
     place: usize,
-    tensor: &Tensor<'_>,
-    info: &TensorInfo,
+    tensor: &PlannedTensor<'_>,
+    info: &GgufTensor,
     file: usize,
-) -> Target {
+) -> TaskTarget {
     let shape = tensor.flow.shape();
     let matrix = if shape.len() >= 2 { shape[shape.len() - 2] } else { 1 };
     let factors = output.factors.get(&place).cloned();
@@ -363,14 +390,14 @@ fn target(
     // Tensors that are f32 in the file are f32 in an intermediate file too. Rounding first would change
     // codes that are copied.
     let via = output.via.filter(|_| info.ty != BlockType::F32 && factors.is_none());
-    let encode = Arc::new(Blocks { ty: info.ty, importance, matrix, via, factors });
-    Target { file, name: tensor.name.clone(), offset: info.offset, encode }
+    let encode = Arc::new(BlockEncoder { ty: info.ty, importance, matrix, via, factors });
+    TaskTarget { file, name: tensor.name.clone(), offset: info.offset, encode }
 }
 
 /// Values computed by a spec.
-struct Computed(Vec<f32>);
+struct ConstantValues(Vec<f32>);
 
-impl Numbers for Computed {
+impl ValueReader for ConstantValues {
     fn read(&self, at: usize, out: &mut [f32]) {
         out.copy_from_slice(&self.0[at..at + out.len()]);
     }

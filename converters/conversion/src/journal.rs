@@ -8,14 +8,14 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use registry::file::Limit;
+use registry::file::FileLimit;
 
 use super::Measure;
 use formats::output::Disk;
 
 /// Record of the bytes of one slab for one target.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Written {
+pub struct SlabRecord {
     /// XXH3 of the bytes.
     pub hash: u64,
     /// Error of the bytes against the source values.
@@ -24,11 +24,11 @@ pub struct Written {
 
 /// Contents of a journal.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub struct JournalContents {
     /// First line, which identifies the work.
     pub head: String,
     /// Finished slabs.
-    pub slabs: BTreeMap<usize, Vec<Written>>,
+    pub slabs: BTreeMap<usize, Vec<SlabRecord>>,
     /// True once files may have been renamed to their final names.
     pub naming: bool,
 }
@@ -44,7 +44,7 @@ pub struct Journal {
 }
 
 /// Upper limit on the size of a journal: a slab takes a line of about a hundred bytes.
-const JOURNAL: Limit = Limit { kind: "a journal", bytes: 1 << 29 };
+const JOURNAL: FileLimit = FileLimit { kind: "a journal", bytes: 1 << 29 };
 
 impl Journal {
     /// Starts a journal in a file, replacing the file's contents.
@@ -64,7 +64,7 @@ impl Journal {
     }
 
     /// Records a finished slab.
-    pub fn note(&self, slab: usize, written: &[Written]) -> io::Result<()> {
+    pub fn note(&self, slab: usize, written: &[SlabRecord]) -> io::Result<()> {
         let mut line = slab.to_string();
         for one in written {
             line.extend([format!(" {:016x}:", one.hash), one.measure.to_text()]);
@@ -92,26 +92,26 @@ impl Journal {
 }
 
 /// Reads a journal; none if its run ended before the head was written.
-pub fn read(file: &mut fs_err::File) -> io::Result<Option<Notes>> {
+pub fn read(file: &mut fs_err::File) -> io::Result<Option<JournalContents>> {
     file.rewind()?;
     let bytes = registry::file::rest(file, JOURNAL)?;
     let text = String::from_utf8_lossy(&bytes);
     let Some((head, rest)) = text.split_once('\n') else { return Ok(None) };
     let naming = rest.lines().any(|line| line == NAMING);
-    Ok(Some(Notes {
+    Ok(Some(JournalContents {
         head: head.to_owned(),
         slabs: rest.lines().filter_map(line).collect(),
         naming,
     }))
 }
 
-fn line(text: &str) -> Option<(usize, Vec<Written>)> {
+fn line(text: &str) -> Option<(usize, Vec<SlabRecord>)> {
     let mut words = text.strip_suffix(" .")?.split(' ');
     let slab = words.next()?.parse().ok()?;
     let written = words.map(|word| {
         let (hash, measure) = word.split_once(':')?;
         let hash = u64::from_str_radix(hash, 16).ok()?;
-        Some(Written { hash, measure: Measure::parse(measure)? })
+        Some(SlabRecord { hash, measure: Measure::parse(measure)? })
     });
     Some((slab, written.collect::<Option<_>>()?))
 }
@@ -119,7 +119,7 @@ fn line(text: &str) -> Option<(usize, Vec<Written>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use formats::output::Direct;
+    use formats::output::DirectDisk;
 
     #[test]
     fn what_was_noted_is_read_and_what_was_cut_short_is_not() {
@@ -128,7 +128,7 @@ mod tests {
         let open = || formats::output::continue_or_create(&path).unwrap().0;
         let read = || read(&mut open()).unwrap();
         let journal = Journal::begin(open(), "head").unwrap();
-        let written = Written { hash: 7, measure: Measure::of(&[1.0], &[1.5]) };
+        let written = SlabRecord { hash: 7, measure: Measure::of(&[1.0], &[1.5]) };
         journal.note(3, &[written, written]).unwrap();
         journal.note(4, &[]).unwrap();
         let whole = fs_err::read(&path).unwrap();
@@ -140,7 +140,7 @@ mod tests {
         let journal = Journal::append(open()).unwrap();
         journal.note(5, &[written]).unwrap();
         assert_eq!(read().unwrap().slabs.len(), 2);
-        journal.note_naming(&Direct).unwrap();
+        journal.note_naming(&DirectDisk).unwrap();
         assert!(read().unwrap().naming);
         for text in ["", "onboard conv"] {
             fs_err::write(&path, text).unwrap();

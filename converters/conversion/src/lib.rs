@@ -14,11 +14,11 @@ pub mod gguf;
 pub mod journal;
 pub mod measure;
 pub mod mix;
-mod peaks;
+pub mod peaks;
 pub mod run;
 pub mod work;
 
 pub use journal::Journal;
 pub use measure::Measure;
-pub use run::{Done, Error, Progress, Settings, run, size};
-pub use work::{Encode, Folder, OutFile, SideFile, Target, Task, Work};
+pub use run::{ConversionResult, Error, Progress, RunOptions, run, size};
+pub use work::{Encode, EncodeError, OutFile, OutFolder, SideFile, Task, TaskTarget, Work};

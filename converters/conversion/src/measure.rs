@@ -1,6 +1,6 @@
 //! Error of a converted tensor against its source.
 
-use formats::codec::{Sums, sums};
+use formats::codec::{ErrorSums, sums};
 
 /// Sums over the values of a tensor, or of a part of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Measure {
 impl Measure {
     /// Compares source values with their decoded values.
     pub fn of(numbers: &[f32], seen: &[f32]) -> Self {
-        let Sums { error, power, product, decoded, largest } = sums(numbers, seen);
+        let ErrorSums { error, power, product, decoded, largest } = sums(numbers, seen);
         Self { count: numbers.len() as u64, error, power, product, decoded, largest }
     }
 

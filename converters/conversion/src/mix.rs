@@ -8,14 +8,14 @@ mod raise;
 mod table;
 mod target;
 
-use table::{Condition, Role, Rule, Table, Test};
+use table::{Condition, MixRole, MixRule, MixTable, MixTest};
 
 pub use overrides::{Overrides, TensorType, parse_type};
 pub use raise::{LEVELS, levels};
-pub use target::Target;
+pub use target::MixTarget;
 
 use formats::codec::BlockType;
-use formats::gguf::{self, Metadata, Value};
+use formats::gguf::{self, Metadata, MetadataValue};
 use formats::shown;
 
 /// Reason why types cannot be chosen.
@@ -49,7 +49,7 @@ pub enum Error {
 }
 
 fn targets() -> String {
-    Target::all().map(|target| target.name().to_lowercase()).collect::<Vec<_>>().join(", ")
+    MixTarget::all().map(|target| target.name().to_lowercase()).collect::<Vec<_>>().join(", ")
 }
 
 fn types() -> String {
@@ -59,7 +59,7 @@ fn types() -> String {
 
 /// Tensor whose type is to be chosen.
 #[derive(Debug, Clone, Copy)]
-pub struct Tensor<'a> {
+pub struct MixTensor<'a> {
     /// Name of the tensor.
     pub name: &'a str,
     /// Row-major shape.
@@ -70,7 +70,7 @@ pub struct Tensor<'a> {
 
 /// Properties of a model that the rules depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct MixFacts {
     /// `general.architecture`.
     pub arch: String,
     /// Number of layers, including those of draft heads.
@@ -85,13 +85,13 @@ pub struct Facts {
     pub imatrix: bool,
 }
 
-impl Facts {
+impl MixFacts {
     /// Reads the facts from a file's keys. Head counts may be one integer, or one per layer.
     pub fn read(metadata: &Metadata, imatrix: bool) -> Result<Self, gguf::Error> {
         let arch = metadata.str("general.architecture")?.unwrap_or_default().to_owned();
         let key = |name: &str| format!("{arch}.{name}");
         let first = |name: &str| match metadata.get(&key(name)) {
-            Some(Value::Array(list)) => {
+            Some(MetadataValue::Array(list)) => {
                 Ok(list.get(0).and_then(|first| u32::try_from(first.integer()?).ok()))
             }
             _ => metadata.u32(&key(name)),
@@ -115,7 +115,7 @@ impl Facts {
 
 /// Type assigned to a tensor, with the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assigned {
+pub struct TypeAssignment {
     /// Type of the tensor.
     pub ty: BlockType,
     /// Rule that chose the type, in a few words.
@@ -128,21 +128,21 @@ pub struct Assigned {
 
 /// Chooses the type of each tensor.
 pub fn assign(
-    target: Target,
-    tensors: &[Tensor<'_>],
-    facts: &Facts,
+    target: MixTarget,
+    tensors: &[MixTensor<'_>],
+    facts: &MixFacts,
     overrides: &Overrides,
-) -> Result<Vec<Assigned>, Error> {
-    let table = Table::get();
-    let roles: Vec<Role> = tensors.iter().map(|tensor| role(table, tensor.name)).collect();
+) -> Result<Vec<TypeAssignment>, Error> {
+    let table = MixTable::get();
+    let roles: Vec<MixRole> = tensors.iter().map(|tensor| role(table, tensor.name)).collect();
     let mut mix = Mix {
         table,
         target,
         facts,
         overrides,
-        tied: !roles.contains(&Role::Output),
+        tied: !roles.contains(&MixRole::Output),
         values: roles.iter().filter(|role| role.is_values()).count(),
-        seen: Seen::default(),
+        seen: RoleCounts::default(),
     };
     // Rules count tensors in file order, whatever order the caller gives.
     let mut order: Vec<usize> = (0..tensors.len()).collect();
@@ -154,9 +154,9 @@ pub fn assign(
     Ok(assigned.into_iter().flatten().collect())
 }
 
-fn role(table: &Table, name: &str) -> Role {
+fn role(table: &MixTable, name: &str) -> MixRole {
     let fits = table.roles.iter().find(|(_, names)| names.iter().any(|part| part.fits(name)));
-    fits.map_or(Role::Other, |(role, _)| *role)
+    fits.map_or(MixRole::Other, |(role, _)| *role)
 }
 
 /// Parses the N of `blk.N`.
@@ -168,7 +168,7 @@ fn layer(name: &str) -> Option<usize> {
 
 /// Number of tensors of each role seen so far.
 #[derive(Debug, Default)]
-struct Seen {
+struct RoleCounts {
     values: usize,
     up: usize,
     gate: usize,
@@ -176,37 +176,42 @@ struct Seen {
 }
 
 struct Mix<'a> {
-    table: &'static Table,
-    target: Target,
-    facts: &'a Facts,
+    table: &'static MixTable,
+    target: MixTarget,
+    facts: &'a MixFacts,
     overrides: &'a Overrides,
     /// True if the embedding serves as the output.
     tied: bool,
     /// Number of tensors that hold attention values.
     values: usize,
-    seen: Seen,
+    seen: RoleCounts,
 }
 
 /// Inputs to the conditions of a rule for one tensor.
-struct Case<'a> {
-    tensor: &'a Tensor<'a>,
-    role: Role,
+struct RuleInput<'a> {
+    tensor: &'a MixTensor<'a>,
+    role: MixRole,
     nth: usize,
 }
 
 impl Mix<'_> {
-    fn assign(&mut self, tensor: &Tensor<'_>, role: Role) -> Result<Assigned, Error> {
+    fn assign(&mut self, tensor: &MixTensor<'_>, role: MixRole) -> Result<TypeAssignment, Error> {
         if let Some(why) = self.kept(tensor) {
-            return Ok(Assigned { ty: tensor.base, why, asked: false, needs_importance: false });
+            return Ok(TypeAssignment {
+                ty: tensor.base,
+                why,
+                asked: false,
+                needs_importance: false,
+            });
         }
         let (ty, why) = self.wanted(tensor, role)?;
         let (asked, needs_importance) =
             (self.is_asked(tensor, role), self.needs_importance(role, ty));
-        Ok(Assigned { ty, why, asked, needs_importance })
+        Ok(TypeAssignment { ty, why, asked, needs_importance })
     }
 
     /// Returns the reason for leaving a tensor unquantized; none if it is quantized.
-    fn kept(&self, tensor: &Tensor<'_>) -> Option<String> {
+    fn kept(&self, tensor: &MixTensor<'_>) -> Option<String> {
         let ones = tensor.shape.iter().take_while(|&&dim| dim == 1).count();
         if tensor.shape.len() - ones < 2 {
             return Some("kept: one row".into());
@@ -217,25 +222,29 @@ impl Mix<'_> {
         if self.overrides.leave_output && tensor.name == "output.weight" {
             return Some("kept: asked for".into());
         }
-        let case = Case { tensor, role: Role::Other, nth: 0 };
-        let keeps = |(name, conditions): &&(table::Name, Vec<Condition>)| {
+        let case = RuleInput { tensor, role: MixRole::Other, nth: 0 };
+        let keeps = |(name, conditions): &&(table::NamePattern, Vec<Condition>)| {
             name.fits(tensor.name) && self.all_hold(conditions, &case) == Ok(true)
         };
         let (name, _) = self.table.keeps.iter().find(keeps)?;
-        let (table::Name::Is(part) | table::Name::Has(part)) = name;
+        let (table::NamePattern::Is(part) | table::NamePattern::Has(part)) = name;
         Some(format!("kept: {part}"))
     }
 
     /// Returns the type that a tensor gets. A user's choice takes precedence over the table.
-    fn wanted(&mut self, tensor: &Tensor<'_>, role: Role) -> Result<(BlockType, String), Error> {
+    fn wanted(
+        &mut self,
+        tensor: &MixTensor<'_>,
+        role: MixRole,
+    ) -> Result<(BlockType, String), Error> {
         let asked = self.overrides.tensors.iter().find(|wanted| wanted.fits(tensor.name));
-        let embedding = self.overrides.embedding.filter(|_| role == Role::Embedding);
+        let embedding = self.overrides.embedding.filter(|_| role == MixRole::Embedding);
         // The embeddings of layers follow those of tokens unless they are named.
         let named = asked.is_some() && tensor.name == "per_layer_token_embd.weight";
         if let Some(ty) = embedding.filter(|_| !named) {
             return Ok((ty, "asked for: embedding".into()));
         }
-        if let Some(ty) = self.overrides.output.filter(|_| role == Role::Output) {
+        if let Some(ty) = self.overrides.output.filter(|_| role == MixRole::Output) {
             return Ok((ty, "asked for: output".into()));
         }
         let default = self.target.default_type();
@@ -253,22 +262,26 @@ impl Mix<'_> {
     }
 
     /// True if the user chose the type of a tensor, rather than the table.
-    fn is_asked(&self, tensor: &Tensor<'_>, role: Role) -> bool {
+    fn is_asked(&self, tensor: &MixTensor<'_>, role: MixRole) -> bool {
         let Overrides { tensors, output, embedding, .. } = self.overrides;
-        let is_output = role == Role::Output || (self.tied && role == Role::Embedding);
+        let is_output = role == MixRole::Output || (self.tied && role == MixRole::Embedding);
         tensors.iter().any(|wanted| wanted.fits(tensor.name))
-            || (embedding.is_some() && role == Role::Embedding)
+            || (embedding.is_some() && role == MixRole::Embedding)
             || (output.is_some() && is_output)
     }
 
     /// Returns the type that the table gives a tensor.
-    fn ruled(&mut self, tensor: &Tensor<'_>, role: Role) -> Result<(BlockType, String), Error> {
-        let tied = self.tied && role == Role::Embedding;
-        let role = if tied { Role::Output } else { role };
+    fn ruled(
+        &mut self,
+        tensor: &MixTensor<'_>,
+        role: MixRole,
+    ) -> Result<(BlockType, String), Error> {
+        let tied = self.tied && role == MixRole::Embedding;
+        let role = if tied { MixRole::Output } else { role };
         if let Some(ty) = self.overrides.output.filter(|_| tied) {
             return Ok((ty, "asked for: output".into()));
         }
-        let case = Case { tensor, role, nth: self.count(role) };
+        let case = RuleInput { tensor, role, nth: self.count(role) };
         let default = self.target.default_type();
         let mut found = (default, String::from("default"));
         for rule in &self.table.rules {
@@ -287,26 +300,26 @@ impl Mix<'_> {
     }
 
     /// Counts the tensors of this role before the current one, then counts the current one.
-    fn count(&mut self, role: Role) -> usize {
+    fn count(&mut self, role: MixRole) -> usize {
         let seen = match role {
             _ if role.is_values() => &mut self.seen.values,
-            Role::FfnUp => &mut self.seen.up,
-            Role::FfnGate => &mut self.seen.gate,
-            Role::FfnDown => &mut self.seen.down,
+            MixRole::FfnUp => &mut self.seen.up,
+            MixRole::FfnGate => &mut self.seen.gate,
+            MixRole::FfnDown => &mut self.seen.down,
             _ => return 0,
         };
         *seen += 1;
         *seen - 1
     }
 
-    fn applies(&self, rule: &Rule, case: &Case<'_>) -> Result<bool, Error> {
+    fn applies(&self, rule: &MixRule, case: &RuleInput<'_>) -> Result<bool, Error> {
         if !rule.targets.has(&self.target) || !rule.roles.has(&case.role) {
             return Ok(false);
         }
         self.all_hold(&rule.conditions, case)
     }
 
-    fn all_hold(&self, conditions: &[Condition], case: &Case<'_>) -> Result<bool, Error> {
+    fn all_hold(&self, conditions: &[Condition], case: &RuleInput<'_>) -> Result<bool, Error> {
         for condition in conditions {
             if self.holds(&condition.test, case)? != condition.wanted {
                 return Ok(false);
@@ -315,33 +328,33 @@ impl Mix<'_> {
         Ok(true)
     }
 
-    fn holds(&self, test: &Test, case: &Case<'_>) -> Result<bool, Error> {
+    fn holds(&self, test: &MixTest, case: &RuleInput<'_>) -> Result<bool, Error> {
         let Self { facts, .. } = self;
         let n = if case.role.is_values() { self.values } else { facts.layers };
         Ok(match test {
-            Test::GqaFrom(least) => facts.gqa() >= *least,
-            Test::Grouped => facts.heads != facts.kv_heads,
-            Test::Experts(count) => facts.experts == *count,
-            Test::ExpertsFrom(least) => facts.experts >= *least,
-            Test::Layers(count) => facts.layers == *count,
-            Test::Imatrix => facts.imatrix,
-            Test::Stacked => stacked(case.tensor.shape),
-            Test::Uneven => {
+            MixTest::GqaFrom(least) => facts.gqa() >= *least,
+            MixTest::Grouped => facts.heads != facts.kv_heads,
+            MixTest::Experts(count) => facts.experts == *count,
+            MixTest::ExpertsFrom(least) => facts.experts >= *least,
+            MixTest::Layers(count) => facts.layers == *count,
+            MixTest::Imatrix => facts.imatrix,
+            MixTest::Stacked => stacked(case.tensor.shape),
+            MixTest::Uneven => {
                 !row(case.tensor.shape).is_multiple_of(self.target.default_type().elements())
             }
-            Test::Arch(name) => facts.arch == *name,
-            Test::Name(part) => case.tensor.name.contains(part),
-            Test::NthBelow(bound) => case.nth < bound.of(n),
-            Test::LayerBelow(bound) => self.layer(case)? < bound.of(n),
-            Test::LayerFrom(bound) => self.layer(case)? >= bound.of(n),
-            Test::More => {
+            MixTest::Arch(name) => facts.arch == *name,
+            MixTest::Name(part) => case.tensor.name.contains(part),
+            MixTest::NthBelow(bound) => case.nth < bound.of(n),
+            MixTest::LayerBelow(bound) => self.layer(case)? < bound.of(n),
+            MixTest::LayerFrom(bound) => self.layer(case)? >= bound.of(n),
+            MixTest::More => {
                 let at = self.layer(case)?;
                 at < n / 8 || at >= 7 * n / 8 || (at - n / 8) % 3 == 2
             }
         })
     }
 
-    fn layer(&self, case: &Case<'_>) -> Result<usize, Error> {
+    fn layer(&self, case: &RuleInput<'_>) -> Result<usize, Error> {
         if self.facts.experts <= 1 || case.role.is_values() {
             return Ok(case.nth);
         }
@@ -351,15 +364,15 @@ impl Mix<'_> {
             .ok_or_else(|| Error::NoLayer { tensor: shown(case.tensor.name), layers })
     }
 
-    fn needs_importance(&self, role: Role, ty: BlockType) -> bool {
+    fn needs_importance(&self, role: MixRole, ty: BlockType) -> bool {
         use BlockType as T;
         let low = matches!(ty, T::Iq3Xxs | T::Iq2Xxs | T::Iq2Xs | T::Iq2S | T::Iq1M | T::Iq1S);
         let low = low || (ty == T::Q2K && self.target.name() == "Q2_K_S");
-        low && !matches!(role, Role::Output | Role::Embedding)
+        low && !matches!(role, MixRole::Output | MixRole::Embedding)
     }
 }
 
-fn because(rule: &Rule, role: Role, tied: bool) -> String {
+fn because(rule: &MixRule, role: MixRole, tied: bool) -> String {
     if rule.ty.is_none() {
         return "default".into();
     }
@@ -369,8 +382,8 @@ fn because(rule: &Rule, role: Role, tied: bool) -> String {
 
 /// Returns the substitute for a type whose blocks do not divide the rows.
 fn fallback(
-    table: &Table,
-    tensor: &Tensor<'_>,
+    table: &MixTable,
+    tensor: &MixTensor<'_>,
     ty: BlockType,
     why: String,
 ) -> Result<(BlockType, String), Error> {

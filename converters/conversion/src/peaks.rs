@@ -7,6 +7,17 @@ use rayon::prelude::*;
 use checkpoints::flow::Flow;
 use formats::numbers::first_not_finite;
 
+/// Reason that the largest value of a tensor is not known.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("cannot start {threads} threads: {why}")]
+    Threads { threads: usize, why: rayon::ThreadPoolBuildError },
+    #[error("tensor `{tensor}` cannot be quantized: number {at} is {found}")]
+    NotFinite { tensor: String, at: usize, found: f32 },
+}
+
 /// Values read at a time.
 const SLAB: usize = 1 << 18;
 
@@ -14,13 +25,13 @@ const SLAB: usize = 1 << 18;
 pub(super) fn in_threads<T: Send>(
     threads: usize,
     run: impl FnOnce() -> T + Send,
-) -> Result<T, String> {
+) -> Result<T, Error> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    Ok(pool.map_err(|e| format!("cannot start {threads} threads: {e}"))?.install(run))
+    Ok(pool.map_err(|why| Error::Threads { threads, why })?.install(run))
 }
 
 /// Returns the largest absolute value in a range of a tensor, read in slabs.
-pub(super) fn peak(name: &str, flow: &Flow<'_>, numbers: Range<usize>) -> Result<f32, String> {
+pub(super) fn peak(name: &str, flow: &Flow<'_>, numbers: Range<usize>) -> Result<f32, Error> {
     let slabs: Vec<usize> = numbers.clone().step_by(SLAB).collect();
     let largest = |at: &usize| {
         let mut slab = vec![0.0_f32; SLAB.min(numbers.end - at)];
@@ -28,8 +39,8 @@ pub(super) fn peak(name: &str, flow: &Flow<'_>, numbers: Range<usize>) -> Result
         // A maximum would drop NaN, and an infinite peak is no valid scale.
         match first_not_finite(&slab) {
             Some(n) => {
-                let (name, at, x) = (formats::shown(name), at + n, slab[n]);
-                Err(format!("tensor `{name}` cannot be quantized: number {at} is {x}"))
+                let tensor = formats::shown(name);
+                Err(Error::NotFinite { tensor, at: at + n, found: slab[n] })
             }
             None => Ok(slab.iter().fold(0.0_f32, |most, x| most.max(x.abs()))),
         }

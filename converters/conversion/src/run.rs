@@ -8,21 +8,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use twox_hash::XxHash3_64;
 
-use super::journal::Written;
-use super::{Journal, Measure, Task, Work};
+use super::journal::SlabRecord;
+use super::{EncodeError, Journal, Measure, Task, Work};
 use checkpoints::checkpoint::Stamp;
-use formats::mmap::Map;
-use formats::output::{Direct, Disk, with_end};
+use formats::mmap::FileMap;
+use formats::output::{DirectDisk, Disk, with_end};
 use formats::shown;
 
 mod commit;
 mod files;
 mod finished;
-mod held;
+mod lock;
 mod slab;
 
-use files::Part;
-use held::Held;
+use files::PartFile;
+use lock::ConversionLock;
 
 /// Reason why a conversion produced no files.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("tensor `{tensor}` cannot be encoded for `{}`: {why}", file.display())]
-    Encode { file: PathBuf, tensor: String, why: String },
+    Encode { file: PathBuf, tensor: String, why: EncodeError },
     #[error(
         "`{}` would overwrite `{}`, which is read; choose another name", output.display(), input.display()
     )]
@@ -84,7 +84,7 @@ pub fn size(bytes: u64) -> String {
 
 /// Execution options of a conversion; none of them changes a byte of the result.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct RunOptions {
     /// Number of worker threads.
     pub threads: usize,
     /// Number of values that a worker holds at a time.
@@ -103,7 +103,7 @@ pub struct Settings {
     pub disk: Arc<dyn Disk>,
 }
 
-impl Default for Settings {
+impl Default for RunOptions {
     fn default() -> Self {
         Self {
             threads: 1,
@@ -113,7 +113,7 @@ impl Default for Settings {
             inputs: Vec::new(),
             sources: Vec::new(),
             read_back: true,
-            disk: Arc::new(Direct),
+            disk: Arc::new(DirectDisk),
         }
     }
 }
@@ -135,7 +135,7 @@ impl Progress for () {
 
 /// Result of a conversion.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Done {
+pub struct ConversionResult {
     /// Measure of each target of each task: the error of the tensor against its source.
     pub tensors: Vec<Vec<Measure>>,
     /// Number of slabs that an earlier run had written.
@@ -147,7 +147,7 @@ pub struct Done {
 }
 
 /// Slab of rows of a task.
-struct Job {
+struct SlabJob {
     task: usize,
     first: usize,
     rows: usize,
@@ -164,11 +164,15 @@ struct Job {
 /// 4. Record in the journal that renames start. Remove gates and stale files: nothing loads now.
 /// 5. Rename everything else, then the gates: the last rename makes the output readable.
 /// 6. Remove the journal. A run that was killed after step 4 is resumed by completing the renames.
-pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Result<Done, Error> {
+pub fn run(
+    work: &Work<'_>,
+    settings: &RunOptions,
+    progress: &dyn Progress,
+) -> Result<ConversionResult, Error> {
     files::check(work, settings)?;
     let jobs = cut(&work.tasks, settings.slab);
     let head = format!("{HEAD}{} work {}", settings.slab, work.fingerprint);
-    let mut held = Held::take(work)?;
+    let mut held = ConversionLock::take(work)?;
     let notes = if settings.resume { held.notes(&head)? } else { None };
     let is_finished = || match finished::is_finished(work, &settings.sources) {
         Err(Error::Older { .. }) if settings.force => Ok(false),
@@ -176,7 +180,7 @@ pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Res
     };
     if settings.resume && notes.is_none() && is_finished()? {
         let tensors = work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]);
-        return Ok(Done {
+        return Ok(ConversionResult {
             tensors: tensors.collect(),
             resumed: 0,
             slabs: jobs.len(),
@@ -204,17 +208,22 @@ pub fn run(work: &Work<'_>, settings: &Settings, progress: &dyn Progress) -> Res
     }
     commit::commit(work, &parts, journal, naming, &*settings.disk)?;
     drop(held);
-    Ok(Done { tensors: measures(work, &jobs, &done), resumed, slabs: jobs.len(), already: false })
+    Ok(ConversionResult {
+        tensors: measures(work, &jobs, &done),
+        resumed,
+        slabs: jobs.len(),
+        already: false,
+    })
 }
 
 /// Writes all slabs that an earlier run has not written.
 fn encode_all(
     work: &Work<'_>,
-    settings: &Settings,
+    settings: &RunOptions,
     progress: &dyn Progress,
-    (jobs, parts, journal): (&[Job], &[Part], &Journal),
-    known: BTreeMap<usize, Vec<Written>>,
-) -> Result<BTreeMap<usize, Vec<Written>>, Error> {
+    (jobs, parts, journal): (&[SlabJob], &[PartFile], &Journal),
+    known: BTreeMap<usize, Vec<SlabRecord>>,
+) -> Result<BTreeMap<usize, Vec<SlabRecord>>, Error> {
     let done = Mutex::new(known);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failed: Mutex<Option<Error>> = Mutex::new(None);
@@ -263,22 +272,22 @@ fn encode_all(
 }
 
 /// Returns the slabs in the order in which their sources lie on the disk.
-fn cut(tasks: &[Task<'_>], slab: usize) -> Vec<Job> {
+fn cut(tasks: &[Task<'_>], slab: usize) -> Vec<SlabJob> {
     let mut order: Vec<usize> = (0..tasks.len()).collect();
     order.sort_by_key(|&n| (tasks[n].place, n));
     let mut jobs = Vec::new();
     for task in order {
         let (rows, step) = (tasks[task].rows(), tasks[task].slab_rows(slab));
         let firsts = (0..rows).step_by(step);
-        jobs.extend(firsts.map(|first| Job { task, first, rows: step.min(rows - first) }));
+        jobs.extend(firsts.map(|first| SlabJob { task, first, rows: step.min(rows - first) }));
     }
     jobs
 }
 
 fn measures(
     work: &Work<'_>,
-    jobs: &[Job],
-    done: &BTreeMap<usize, Vec<Written>>,
+    jobs: &[SlabJob],
+    done: &BTreeMap<usize, Vec<SlabRecord>>,
 ) -> Vec<Vec<Measure>> {
     let mut tensors: Vec<Vec<Measure>> =
         work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]).collect();
@@ -294,12 +303,12 @@ fn measures(
 /// Checks the files against the hashes of the written bytes.
 fn read_back(
     work: &Work<'_>,
-    jobs: &[Job],
-    parts: &[Part],
-    done: &BTreeMap<usize, Vec<Written>>,
+    jobs: &[SlabJob],
+    parts: &[PartFile],
+    done: &BTreeMap<usize, Vec<SlabRecord>>,
 ) -> Result<(), Error> {
-    let maps: Vec<Map> =
-        parts.iter().map(|part| Map::open(&part.path)).collect::<Result<_, _>>()?;
+    let maps: Vec<FileMap> =
+        parts.iter().map(|part| FileMap::open(&part.path)).collect::<Result<_, _>>()?;
     for (n, job) in jobs.iter().enumerate() {
         let task = &work.tasks[job.task];
         for (target, written) in task.targets.iter().zip(&done[&n]) {

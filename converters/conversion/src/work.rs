@@ -21,6 +21,30 @@ pub struct OutFile {
     pub len: u64,
 }
 
+/// Reason that values of a tensor cannot be encoded.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum EncodeError {
+    #[error(transparent)]
+    Codec(#[from] codec::Error),
+    #[error("what its blocks are multiplied by is not known")]
+    NoFactor,
+    #[error("the importance matrix is too short")]
+    Importance,
+    #[error("its numbers of dtype {dtype} cannot be copied")]
+    Verbatim { dtype: FileDtype },
+    #[error("number {at} is {found}")]
+    NotFinite { at: usize, found: f32 },
+    #[error("it has numbers that are not finite")]
+    CopyNotFinite,
+    #[error(
+        "number {at} is {found} and would be read back as {seen}: the type does not reach so far; \
+         choose another for it"
+    )]
+    OutOfReach { at: usize, found: f32, seen: f32 },
+}
+
 /// Encoder of rows of values into bytes.
 pub trait Encode: Send + Sync {
     /// Returns the number of rows that can only be encoded together.
@@ -44,7 +68,7 @@ pub trait Encode: Send + Sync {
         numbers: &[f32],
         row: usize,
         out: &mut [u8],
-    ) -> Result<(), String>;
+    ) -> Result<(), EncodeError>;
 
     /// Decodes `bytes`, the encoding of `numbers` in rows from `first` on. Returns false if the bytes do
     /// not encode values of the tensor.
@@ -65,7 +89,7 @@ pub trait Encode: Send + Sync {
 
 /// Destination of the bytes of a task.
 #[derive(Clone)]
-pub struct Target {
+pub struct TaskTarget {
     /// Index into [`Work::files`].
     pub file: usize,
     /// Name of the tensor in that file.
@@ -82,7 +106,7 @@ pub struct Task<'a> {
     /// Source of the values.
     pub flow: Flow<'a>,
     /// Destinations of the values.
-    pub targets: Vec<Target>,
+    pub targets: Vec<TaskTarget>,
     /// Place of the first source (file and offset), so that sources are read in order.
     pub place: (usize, u64),
 }
@@ -137,12 +161,12 @@ pub struct Work<'a> {
     /// Files of an older output that readers would take for parts of the new one.
     pub stale: Vec<PathBuf>,
     /// Folder that belongs to this work, if it writes more than single files.
-    pub folder: Option<Folder>,
+    pub folder: Option<OutFolder>,
 }
 
 /// Folder that belongs to a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Folder {
+pub struct OutFolder {
     /// Path of the folder.
     pub path: PathBuf,
     /// True if other processes write other files of the same set into it.
@@ -150,7 +174,7 @@ pub struct Folder {
 }
 
 /// Block format of GGUF, or a plain dtype.
-pub struct Blocks {
+pub struct BlockEncoder {
     /// Type of the blocks.
     pub ty: BlockType,
     /// Error weights: lists of `row` values, one list per matrix.
@@ -164,7 +188,7 @@ pub struct Blocks {
     pub factors: Option<Factors>,
 }
 
-impl Blocks {
+impl BlockEncoder {
     /// Returns the encoding of a type without error weights, intermediate rounding or factors.
     pub fn plain(ty: BlockType) -> Self {
         Self { ty, importance: None, matrix: 1, via: None, factors: None }
@@ -177,21 +201,21 @@ impl Blocks {
         numbers: &[f32],
         row: usize,
         out: &mut [u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), EncodeError> {
         if let Some(factors) = &self.factors {
             let factor = factors.get().and_then(|all| one_of(all, matrix));
-            let factor = factor.ok_or("what its blocks are multiplied by is not known")?;
-            return codec::encode_nvfp4(numbers, factor, out).map_err(|e| e.to_string());
+            let factor = factor.ok_or(EncodeError::NoFactor)?;
+            return Ok(codec::encode_nvfp4(numbers, factor, out)?);
         }
         let weights = self.importance.as_deref().map(|importance| {
             let from = matrix * row;
-            importance.get(from..from + row).ok_or("the importance matrix is too short")
+            importance.get(from..from + row).ok_or(EncodeError::Importance)
         });
-        codec::encode(self.ty, numbers, row, weights.transpose()?, out).map_err(|e| e.to_string())
+        Ok(codec::encode(self.ty, numbers, row, weights.transpose()?, out)?)
     }
 }
 
-impl Encode for Blocks {
+impl Encode for BlockEncoder {
     fn elementwise(&self) -> bool {
         !self.ty.is_quantized()
     }
@@ -206,7 +230,7 @@ impl Encode for Blocks {
         numbers: &[f32],
         row: usize,
         out: &mut [u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), EncodeError> {
         let rounded;
         let numbers = match self.via {
             Some(dtype) => {

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use onboard_formats::codec::{self, BlockType, Lanes};
+use onboard_formats::codec::{self, BlockType, LaneCount};
 
 #[path = "../tests/support/normal.rs"]
 mod normal;
@@ -39,7 +39,7 @@ fn main() {
         }
         let mut bytes = vec![0; numbers.len() / ty.elements() * ty.bytes()];
         let mut back = vec![0.0; numbers.len()];
-        for lanes in Lanes::available() {
+        for lanes in LaneCount::available() {
             let mut speed = |weights: Option<&[f32]>| {
                 if codec::encode_in(
                     lanes,

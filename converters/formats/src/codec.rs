@@ -32,8 +32,8 @@ use crate::numbers::first_not_finite;
 pub use band::expected_error;
 pub use block::BlockType;
 pub use nvfp4::{encode_nvfp4, nvfp4_factor};
-pub use simd::Lanes;
-pub use simd::{Sums, sums};
+pub use simd::LaneCount;
+pub use simd::{ErrorSums, sums};
 pub use validate::{BadBlock, validate};
 
 /// Reason why values cannot be encoded or decoded.
@@ -58,18 +58,18 @@ pub enum Error {
 }
 
 /// `(numbers, row, importance of one row, out)`.
-type Encode = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
+type EncodeFn = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
 
 /// `(bytes, out)`.
-type Decode = fn(&[u8], &mut [f32]);
+type DecodeFn = fn(&[u8], &mut [f32]);
 
 /// Functions of one format. Lengths are checked before they are called.
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
     /// Encodes whole rows of `row` values.
-    pub(crate) encode: Encode,
+    pub(crate) encode: EncodeFn,
     /// Decodes whole blocks.
-    pub(crate) decode: Decode,
+    pub(crate) decode: DecodeFn,
 }
 
 impl BlockType {
@@ -120,12 +120,12 @@ pub fn encode(
     importance: Option<&[f32]>,
     out: &mut [u8],
 ) -> Result<(), Error> {
-    encode_in(Lanes::widest(), ty, numbers, row, importance, out)
+    encode_in(LaneCount::widest(), ty, numbers, row, importance, out)
 }
 
 /// Encodes like [`encode`] with a given number of lanes; with one lane if the CPU lacks them.
 pub fn encode_in(
-    lanes: Lanes,
+    lanes: LaneCount,
     ty: BlockType,
     numbers: &[f32],
     row: usize,

@@ -4,8 +4,8 @@
 //! file that breaks one. Files that no rule forbids are accepted, as in llama.cpp: bytes after the last
 //! tensor, or missing padding after it.
 //!
-//! * [`File`] is one file, or the first of a split set with the others, mapped;
-//! * [`Layout`] computes the offset of everything in a file before any of its data exists;
+//! * [`GgufFile`] is one file, or the first of a split set with the others, mapped;
+//! * [`GgufLayout`] computes the offset of everything in a file before any of its data exists;
 //! * [`split::layouts`] does so for a set of files.
 
 pub mod companions;
@@ -24,12 +24,12 @@ pub mod value;
 
 pub use error::Error;
 pub use evidence::evidence;
-pub use file::File;
-pub use fused::{Cut, Fused};
-pub use header::Header;
-pub use layout::{Declared, Dims, Layout};
+pub use file::GgufFile;
+pub use fused::{FusedPart, FusedTensor};
+pub use header::GgufHeader;
+pub use layout::{DimsStyle, GgufLayout, GgufTensorSpec};
 pub use metadata::Metadata;
-pub use value::{Array, Kind, Value};
+pub use value::{MetadataArray, MetadataKind, MetadataValue};
 
 use crate::codec::BlockType;
 
@@ -48,7 +48,7 @@ pub const MAX_LENGTH: u64 = 1 << 30;
 
 /// Tensor of a file, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorInfo {
+pub struct GgufTensor {
     /// Name of the tensor.
     pub name: String,
     /// Row-major shape: the last dimension is the length of a row.
@@ -63,7 +63,7 @@ pub struct TensorInfo {
     pub bytes: u64,
 }
 
-impl TensorInfo {
+impl GgufTensor {
     /// Returns the number of values.
     pub fn elements(&self) -> u64 {
         // Innermost first, the order of the overflow check: after a zero nothing overflows.

@@ -17,7 +17,7 @@ use crate::shown;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imatrix {
     /// Measured importance by the GGUF name of the weight, as in `blk.0.ffn_up.weight`.
-    pub entries: BTreeMap<String, Entry>,
+    pub entries: BTreeMap<String, ImportanceEntry>,
     /// Number of text chunks in the measurement.
     pub chunks: u32,
     /// Number of tokens per chunk; zero if the file does not record it.
@@ -28,14 +28,14 @@ pub struct Imatrix {
 
 /// Importance of one weight's inputs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct ImportanceEntry {
     /// Mean squares: `[counts.len(), row]`.
     means: Vec<f32>,
     /// Number of uses of each matrix. The older format has one count for all of them.
     counts: Vec<u64>,
 }
 
-impl Entry {
+impl ImportanceEntry {
     /// Computes the entry from sums of squares and the number of summands of each matrix. A matrix that was
     /// never used gets equal weights. Returns none if the sums do not divide evenly into matrices.
     pub fn from_sums(mut sums: Vec<f32>, counts: Vec<u64>) -> Option<Self> {
@@ -92,17 +92,17 @@ mod tests {
 
     #[test]
     fn unused_matrices_weigh_the_same() {
-        let entry = Entry::from_sums(vec![2.0, 4.0, 5.0, 6.0], vec![2, 0]).unwrap();
+        let entry = ImportanceEntry::from_sums(vec![2.0, 4.0, 5.0, 6.0], vec![2, 0]).unwrap();
         assert_eq!(entry.means(), [1.0, 2.0, 1.0, 1.0]);
         assert_eq!(entry.counts(), [2, 0]);
-        assert_eq!(Entry::from_sums(vec![1.0; 3], vec![1, 1]), None);
-        assert_eq!(Entry::from_sums(vec![], vec![1]), None);
-        assert_eq!(Entry::from_sums(vec![1.0], vec![]), None);
+        assert_eq!(ImportanceEntry::from_sums(vec![1.0; 3], vec![1, 1]), None);
+        assert_eq!(ImportanceEntry::from_sums(vec![], vec![1]), None);
+        assert_eq!(ImportanceEntry::from_sums(vec![1.0], vec![]), None);
     }
 
     #[test]
     fn a_weight_of_another_shape_is_refused_unless_it_is_an_embedding() {
-        let entry = Entry::from_sums(vec![1.0, 2.0, 3.0, 4.0], vec![1, 1]).unwrap();
+        let entry = ImportanceEntry::from_sums(vec![1.0, 2.0, 3.0, 4.0], vec![1, 1]).unwrap();
         let names = ["blk.0.ffn_up_exps.weight", "token_embd.weight"];
         let imatrix = Imatrix {
             entries: names.map(|name| (name.to_owned(), entry.clone())).into(),

@@ -9,18 +9,18 @@ use memmap2::Mmap;
 
 mod shrunk;
 
-pub use shrunk::{Farewell, on_shrink};
+pub use shrunk::{ExitMessage, on_shrink};
 
 /// A whole file as bytes; the operating system reads pages when they are touched.
 #[derive(Debug)]
-pub struct Map {
+pub struct FileMap {
     // Dropped first: the range no longer maps a file once it is unmapped.
-    _listed: Option<shrunk::Listed>,
+    _listed: Option<shrunk::MapGuard>,
     // An empty file cannot be mapped on every system.
     inner: Option<Mmap>,
 }
 
-impl Map {
+impl FileMap {
     /// Maps a regular file. Anything else (a folder, a pipe) is refused.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = registry::file::open(path)?;
@@ -32,7 +32,7 @@ impl Map {
         // (any bit pattern is a valid `u8`), a truncation raises SIGBUS, which `on_shrink`
         // turns into a message. Our own writers do neither: they write a `.part` file and rename it.
         let map = unsafe { Mmap::map(file.file())? };
-        let listed = shrunk::Listed::new(&map, path);
+        let listed = shrunk::MapGuard::new(&map, path);
         Ok(Self { _listed: listed, inner: Some(map) })
     }
 
@@ -47,7 +47,7 @@ impl Map {
     }
 }
 
-impl Deref for Map {
+impl Deref for FileMap {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -64,12 +64,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         fs_err::write(&path, b"abc").unwrap();
-        let map = Map::open(&path).unwrap();
+        let map = FileMap::open(&path).unwrap();
         assert_eq!((&*map, map.len(), map.is_empty()), (&b"abc"[..], 3, false));
         fs_err::write(&path, b"").unwrap();
-        let map = Map::open(&path).unwrap();
+        let map = FileMap::open(&path).unwrap();
         assert_eq!((&*map, map.len(), map.is_empty()), (&b""[..], 0, true));
-        assert_eq!(Map::open(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        assert!(Map::open(&dir.path().join("none")).is_err());
+        assert_eq!(FileMap::open(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(FileMap::open(&dir.path().join("none")).is_err());
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 mod recorder;
 
-pub use recorder::Recorder;
+pub use recorder::DiskRecorder;
 
 /// System calls that determine the state after a crash. Tests record them or stop before one.
 pub trait Disk: Debug + Send + Sync {
@@ -39,9 +39,9 @@ pub trait Disk: Debug + Send + Sync {
 
 /// Disk operations without interception.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Direct;
+pub struct DirectDisk;
 
-impl Disk for Direct {}
+impl Disk for DirectDisk {}
 
 /// Returns the path with `.part` at its end: the name of the file while it is written.
 pub fn part_path(path: &Path) -> PathBuf {
@@ -65,7 +65,7 @@ pub fn folder_of(path: &Path) -> &Path {
 
 /// Creates an empty file for reading and writing, in place of a left-over file or link.
 pub fn create(path: &Path) -> io::Result<fs_err::File> {
-    Direct.remove(path)?;
+    DirectDisk.remove(path)?;
     fs_err::OpenOptions::new().read(true).append(false).write(true).create_new(true).open(path)
 }
 
@@ -106,16 +106,16 @@ pub fn sync_folder(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     }
 }
 
-/// File under its temporary name. It is removed when it is dropped before [`Draft::publish`].
+/// File under its temporary name. It is removed when it is dropped before [`DraftFile::publish`].
 #[derive(Debug)]
-pub struct Draft {
+pub struct DraftFile {
     path: PathBuf,
     part: PathBuf,
     /// None once the file is renamed.
     file: Option<fs_err::File>,
 }
 
-impl Draft {
+impl DraftFile {
     /// Creates `PATH.part`, in place of one that a killed run left.
     pub fn create(path: &Path) -> io::Result<Self> {
         let part = part_path(path);
@@ -153,7 +153,7 @@ impl Draft {
     }
 }
 
-impl Write for Draft {
+impl Write for DraftFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.as_mut().expect("open until `publish` takes it").write(bytes)
     }
@@ -163,7 +163,7 @@ impl Write for Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for DraftFile {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             // The error cannot be reported; a remaining `.part` file cannot be mistaken for a result.
@@ -181,21 +181,21 @@ mod tests {
         // A pipe cannot be synced, so only a call that was made fails.
         let (reader, _writer) = std::io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(reader));
-        assert!(Direct.sync(&file).is_err());
+        assert!(DirectDisk.sync(&file).is_err());
     }
 
     #[test]
     fn bytes_are_durable_before_the_name_and_the_name_before_success() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        let disk = Recorder::default();
-        let mut draft = Draft::unique(&path).unwrap();
+        let disk = DiskRecorder::default();
+        let mut draft = DraftFile::unique(&path).unwrap();
         draft.write_all(b"new").unwrap();
         assert!(!path.exists());
         draft.publish(&disk).unwrap();
         assert_eq!(disk.take(), ["sync file", "rename a", "sync folder"]);
         assert_eq!(fs_err::read(&path).unwrap(), b"new");
-        drop(Draft::create(&path).unwrap());
+        drop(DraftFile::create(&path).unwrap());
         assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 1, "a dropped draft is removed");
     }
 
@@ -217,7 +217,7 @@ mod tests {
             assert_eq!(fs_err::read(&precious).unwrap(), b"precious");
             fs_err::remove_file(&part).unwrap();
             link(&precious, &part).unwrap();
-            Draft::create(&dir.path().join("a")).unwrap().write_all(b"x").unwrap();
+            DraftFile::create(&dir.path().join("a")).unwrap().write_all(b"x").unwrap();
             assert_eq!(fs_err::read(&precious).unwrap(), b"precious");
         }
         fs_err::write(&part, b"left").unwrap();

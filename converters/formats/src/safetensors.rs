@@ -12,9 +12,9 @@ pub mod write;
 
 pub use dtype::FileDtype;
 pub use error::Error;
-pub use header::{Entry, Header};
-pub use read::File;
-pub use write::{Declared, Writer};
+pub use header::{SafetensorsHeader, TensorEntry};
+pub use read::SafetensorsFile;
+pub use write::{TensorSpec, Writer};
 
 /// Maximum length of a header, the limit of the format's reference implementation.
 pub const MAX_HEADER: u64 = 100 << 20;

@@ -8,7 +8,9 @@ use std::cell::Cell;
 use std::path::Path;
 
 use onboard_formats::codec::BlockType;
-use onboard_formats::gguf::{Declared, Dims, File, Header, Layout, Metadata, split};
+use onboard_formats::gguf::{
+    DimsStyle, GgufFile, GgufHeader, GgufLayout, GgufTensorSpec, Metadata, split,
+};
 use proptest::prelude::*;
 
 /// Allocator that counts the memory of a thread, and its peak.
@@ -52,7 +54,7 @@ fn peak<T>(work: impl FnOnce() -> T) -> (T, isize) {
     (made, HELD.get().1 - before)
 }
 
-fn whole(layout: &Layout) -> Vec<u8> {
+fn whole(layout: &GgufLayout) -> Vec<u8> {
     let mut bytes = layout.header.clone();
     bytes.resize(layout.file_len as usize, 7);
     bytes
@@ -60,8 +62,11 @@ fn whole(layout: &Layout) -> Vec<u8> {
 
 /// Returns valid files, for damaging.
 fn samples() -> Vec<Vec<u8>> {
-    let declared =
-        |name: &str, shape: &[usize], ty| Declared { name: name.into(), shape: shape.into(), ty };
+    let declared = |name: &str, shape: &[usize], ty| GgufTensorSpec {
+        name: name.into(),
+        shape: shape.into(),
+        ty,
+    };
     let tensors = [
         declared("token_embd.weight", &[3, 32], BlockType::Q80),
         declared("blk.0.ffn_up.weight", &[2, 1, 256], BlockType::Q4K),
@@ -78,13 +83,14 @@ fn samples() -> Vec<Vec<u8>> {
     keys.set("list", vec![1_u32, 2, 3]);
     keys.set("bools", vec![true, false]);
     keys.set("tokens", vec!["a".to_owned(), String::new(), "ü".to_owned()]);
-    let lay = |keys: &Metadata, tensors: &[Declared]| {
-        whole(&Layout::new(Path::new("x"), keys, tensors, Dims::AsGiven).expect("allowed"))
+    let lay = |keys: &Metadata, tensors: &[GgufTensorSpec]| {
+        whole(&GgufLayout::new(Path::new("x"), keys, tensors, DimsStyle::AsGiven).expect("allowed"))
     };
     let mut samples = vec![lay(&keys, &tensors), lay(&keys, &[]), lay(&Metadata::new(), &tensors)];
     keys.set("general.alignment", 8_u32);
     samples.push(lay(&keys, &tensors));
-    let set = split::layouts(Path::new("x"), &keys, &tensors, 100, Dims::Trimmed).expect("allowed");
+    let set =
+        split::layouts(Path::new("x"), &keys, &tensors, 100, DimsStyle::Trimmed).expect("allowed");
     samples.extend(set.iter().map(|(_, layout)| whole(layout)));
     samples
 }
@@ -92,7 +98,7 @@ fn samples() -> Vec<Vec<u8>> {
 /// Judges a file. Rejecting is fine, and so is accepting a valid file; everything else is a failure.
 fn judge(bytes: &[u8]) {
     let file = Path::new("x");
-    let (read, most) = peak(|| Header::parse(file, bytes));
+    let (read, most) = peak(|| GgufHeader::parse(file, bytes));
     assert!(most as usize <= 32 * bytes.len() + 16_384, "{most} for {} bytes", bytes.len());
     let header = match read {
         Ok(header) => header,
@@ -112,17 +118,22 @@ fn judge(bytes: &[u8]) {
     }
     // Any parsed header can be laid out again with the same contents.
     let again = layout(&header);
-    let header = Header::parse(file, &whole(&again)).expect("our own");
+    let header = GgufHeader::parse(file, &whole(&again)).expect("our own");
     assert_eq!(layout(&header), again);
 }
 
-fn layout(header: &Header) -> Layout {
-    let tensors: Vec<Declared> = header
+fn layout(header: &GgufHeader) -> GgufLayout {
+    let tensors: Vec<GgufTensorSpec> = header
         .tensors
         .iter()
-        .map(|info| Declared { name: info.name.clone(), shape: info.shape.clone(), ty: info.ty })
+        .map(|info| GgufTensorSpec {
+            name: info.name.clone(),
+            shape: info.shape.clone(),
+            ty: info.ty,
+        })
         .collect();
-    Layout::new(Path::new("x"), &header.metadata, &tensors, Dims::AsGiven).expect("was read")
+    GgufLayout::new(Path::new("x"), &header.metadata, &tensors, DimsStyle::AsGiven)
+        .expect("was read")
 }
 
 /// Piece of damage.
@@ -293,9 +304,9 @@ fn many_damaged_files_are_survived() {
         judge(&bytes);
         if case % 256 == 0 {
             fs_err::write(&path, &bytes).expect("the folder is there");
-            drop(File::open(&path));
+            drop(GgufFile::open(&path));
         }
-        let Ok(header) = Header::parse(Path::new("x"), &bytes) else { continue };
+        let Ok(header) = GgufHeader::parse(Path::new("x"), &bytes) else { continue };
         accepted += 1;
         // Files with little left to damage would displace the others.
         if bytes.len() < 4000 && header.tensors.len() > 1 && header.metadata.len() > 3 {

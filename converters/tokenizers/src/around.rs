@@ -10,9 +10,9 @@ use serde::Deserialize;
 
 use super::check::{corpus, loaded};
 use super::doc::Doc;
-use super::json::Json;
-use super::{Error, Kind, Reference, Tokenizer, pre};
-use formats::gguf::{Metadata, Value};
+use super::json::TokenizerJson;
+use super::{Error, ReferenceTokenizer, Tokenizer, TokenizerKind, pre};
+use formats::gguf::{Metadata, MetadataValue};
 use formats::shown;
 
 /// Number of corpus texts that are tokenized with and without the special tokens around them.
@@ -22,38 +22,38 @@ const ROLES: [&str; 2] = ["bos", "eos"];
 
 /// Tokenizer classes, by their behaviour with only a tokenizer.model.
 #[derive(Deserialize)]
-struct Lone {
+struct ModelOnlyClasses {
     /// Classes that begin texts with the BOS token by default.
     begin: Vec<String>,
 }
 
-static LONE: LazyLock<Lone> = LazyLock::new(|| {
+static LONE: LazyLock<ModelOnlyClasses> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../data/lone_models.json"))
         .expect("the table is part of the program, and a test reads it")
 });
 
 /// Tokens before and behind every text.
-type Around = (Vec<u32>, Vec<u32>);
+type SurroundingTokens = (Vec<u32>, Vec<u32>);
 
 /// Writes both keys, unless the converter's own keys are requested, and warns of tokens that keys cannot
 /// express.
 pub(super) fn write(
     dir: &Path,
-    json: Option<&Json>,
+    json: Option<&TokenizerJson>,
     rows: usize,
     identity: bool,
     made: &mut Tokenizer,
 ) -> Result<(), Error> {
     let config = Doc::read(dir, "tokenizer_config.json")?;
     let Some(json) = json else {
-        return if identity { Ok(()) } else { alone(config.as_ref(), made) };
+        return if identity { Ok(()) } else { model_only_keys(config.as_ref(), made) };
     };
-    let found = of(&Reference::build(json)?)?;
+    let found = of(&ReferenceTokenizer::build(json)?)?;
     if !identity {
-        say(found.as_ref(), rows, &mut made.keys);
+        write_surrounding(found.as_ref(), rows, &mut made.keys);
     }
-    unlike_settings(config.as_ref(), made)?;
-    let name = if made.kind == Kind::Merges { pre::find(&made.pre) } else { None };
+    warn_of_settings(config.as_ref(), made)?;
+    let name = if made.kind == TokenizerKind::Merges { pre::find(&made.pre) } else { None };
     let (before, after) = loaded::around(&made.keys, made.kind, name.map(|(_, name)| name), rows)
         .map_err(|why| Error::Component {
         file: json.file.clone(),
@@ -63,7 +63,7 @@ pub(super) fn write(
     let written = (Vec::from_iter(before), Vec::from_iter(after));
     made.around = found.as_ref() == Some(&written);
     if !made.around {
-        let lost = lost(json, found.as_ref(), &written);
+        let lost = describe_difference(json, found.as_ref(), &written);
         if identity {
             made.notes
                 .push(format!("{lost}. These are the keys that llama.cpp's converter writes"));
@@ -77,12 +77,12 @@ pub(super) fn write(
 }
 
 /// Writes the tokens around texts, as far as keys can express them.
-fn say(found: Option<&Around>, rows: usize, keys: &mut Metadata) {
+fn write_surrounding(found: Option<&SurroundingTokens>, rows: usize, keys: &mut Metadata) {
     let (before, after) = found.cloned().unwrap_or_default();
     let ends = [(before.first(), before.len()), (after.last(), after.len())];
     for (role, (token, count)) in ROLES.into_iter().zip(ends) {
         let id = format!("tokenizer.ggml.{role}_token_id");
-        let known = keys.get(&id).and_then(Value::integer);
+        let known = keys.get(&id).and_then(MetadataValue::integer);
         let row = token.copied().filter(|&token| (token as usize) < rows);
         // A token that stands alone at this place of every text gets the role, if none was named for it.
         if let (None, Some(token), 1) = (known, row, count) {
@@ -102,15 +102,15 @@ fn flag(role: &str) -> String {
 }
 
 /// Returns the tokens that a tokenizer puts around texts; none if they differ between texts.
-fn of(reference: &Reference) -> Result<Option<Around>, Error> {
-    let mut fits: Option<Vec<Around>> = None;
+fn of(reference: &ReferenceTokenizer) -> Result<Option<SurroundingTokens>, Error> {
+    let mut fits: Option<Vec<SurroundingTokens>> = None;
     for text in corpus().take(PROBES) {
         let (bare, whole) = (reference.encode(text, false)?, reference.encode(text, true)?);
         let split = |at: usize| {
             let after = whole.get(at..)?.strip_prefix(bare.as_slice())?;
             Some((whole[..at].to_vec(), after.to_vec()))
         };
-        let here: Vec<Around> = (0..=whole.len()).filter_map(split).collect();
+        let here: Vec<SurroundingTokens> = (0..=whole.len()).filter_map(split).collect();
         let both = match fits {
             Some(fits) => fits.into_iter().filter(|around| here.contains(around)).collect(),
             None => here,
@@ -124,7 +124,7 @@ fn of(reference: &Reference) -> Result<Option<Around>, Error> {
 
 /// Derives the keys of a tokenizer.model without a tokenizer.json, which no reference can run. Transformers
 /// 5.23 follows the settings, and without settings adds no tokens, except for a few classes.
-fn alone(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
+fn model_only_keys(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
     let class = config.and_then(|config| config.get("tokenizer_class"));
     let class = class.and_then(|class| class.value.as_str()).unwrap_or_default();
     for role in ROLES {
@@ -149,7 +149,7 @@ fn alone(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
 }
 
 /// Warns of settings that contradict the keys: transformers 5 ignores them beside a tokenizer.json.
-fn unlike_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
+fn warn_of_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
     for role in ROLES {
         let setting = format!("add_{role}_token");
         let stated = config.and_then(|config| config.get(&setting));
@@ -167,7 +167,11 @@ fn unlike_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Err
 }
 
 /// Describes the tokens around texts in the checkpoint, and those that the file's keys give.
-fn lost(json: &Json, found: Option<&Around>, written: &Around) -> String {
+fn describe_difference(
+    json: &TokenizerJson,
+    found: Option<&SurroundingTokens>,
+    written: &SurroundingTokens,
+) -> String {
     let name = |id: &u32| {
         let mut listed = json.added.iter().map(|token| (token.text.as_str(), token.id));
         let mut vocab = json.vocab.iter().map(|(text, id)| (text.as_str(), *id));
@@ -179,8 +183,9 @@ fn lost(json: &Json, found: Option<&Around>, written: &Around) -> String {
         [] => "nothing".to_owned(),
         ids => ids.iter().map(name).collect::<Vec<_>>().join(" "),
     };
-    let around =
-        |(before, after): &Around| format!("{} before and {} behind", list(before), list(after));
+    let around = |(before, after): &SurroundingTokens| {
+        format!("{} before and {} behind", list(before), list(after))
+    };
     let theirs = match found {
         Some(found) => format!("puts {} every text", around(found)),
         None => "does not put the same tokens around every text".into(),

@@ -2,28 +2,28 @@
 
 use indexmap::IndexMap;
 
-use super::json::Json;
-use super::table::{Table, Type};
-use super::{Error, Options, Reference, pre, structure};
+use super::json::TokenizerJson;
+use super::table::{TokenType, VocabTable};
+use super::{Error, ReferenceTokenizer, TokenizerOptions, pre, structure};
 use formats::gguf::Metadata;
 use formats::shown;
 
 /// Writes the vocabulary. Returns the name of the pre-tokenizer.
 pub(super) fn write(
-    json: &Json,
+    json: &TokenizerJson,
     rows: usize,
-    options: &Options,
+    options: &TokenizerOptions,
     keys: &mut Metadata,
     warnings: &mut Vec<String>,
 ) -> Result<String, Error> {
-    let reference = Reference::build(json)?;
+    let reference = ReferenceTokenizer::build(json)?;
     let pre = pre::choose(json, &reference, options, warnings)?;
     for name in structure::normalizers(&json.normalizer) {
         warnings.push(format!(
             "tokenizer.json changes text before it splits it ({name}); llama.cpp will not"
         ));
     }
-    let adds_blank = super::json::flagged(&json.pre_tokenizer, "ByteLevel", "add_prefix_space");
+    let adds_blank = super::json::has_flag(&json.pre_tokenizer, "ByteLevel", "add_prefix_space");
     if adds_blank {
         let text = "tokenizer.json puts a blank before every text; llama.cpp will not";
         warnings.push(text.into());
@@ -42,8 +42,12 @@ pub(super) fn write(
     Ok(pre)
 }
 
-fn table(json: &Json, reference: &Reference, rows: usize) -> Result<Table, Error> {
-    let mut table = Table::new(rows)?;
+fn table(
+    json: &TokenizerJson,
+    reference: &ReferenceTokenizer,
+    rows: usize,
+) -> Result<VocabTable, Error> {
+    let mut table = VocabTable::new(rows)?;
     // Texts by row: of two tokens with one row, or two rows with one text, one would be lost.
     let mut taken: IndexMap<u64, &str> = IndexMap::new();
     let row = |id: u64, text: &str| match usize::try_from(id) {
@@ -58,7 +62,7 @@ fn table(json: &Json, reference: &Reference, rows: usize) -> Result<Table, Error
         if let Some(other) = taken.insert(*id, text) {
             return Err(super::same_id(json, *id, other, text));
         }
-        table.set(row, text.clone(), Type::Normal, 0.0);
+        table.set(row, text.clone(), TokenType::Normal, 0.0);
     }
     for token in &json.added {
         let row = row(token.id, &token.text)?;
@@ -77,6 +81,6 @@ fn table(json: &Json, reference: &Reference, rows: usize) -> Result<Table, Error
 }
 
 /// Returns the text that a token decodes to.
-fn written(reference: &Reference, text: &str) -> Result<String, Error> {
+fn written(reference: &ReferenceTokenizer, text: &str) -> Result<String, Error> {
     reference.decode(&reference.encode(text, false)?, false)
 }

@@ -8,8 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use super::json::Json;
-use super::{Error, Kind, Reference, Tokenizer, spm, table};
+use super::json::TokenizerJson;
+use super::{Error, ReferenceTokenizer, Tokenizer, TokenizerKind, spm, table};
 use formats::shown;
 
 mod encode;
@@ -17,8 +17,8 @@ pub(super) mod loaded;
 mod pieces;
 mod split;
 
-pub use encode::EncodeError;
-pub use loaded::{LoadError, Loaded};
+pub use encode::TokenizeError;
+pub use loaded::{LlamaTokenizer, LoadError};
 
 /// Corpus: one text per line, with invisible characters escaped.
 static CORPUS: LazyLock<Vec<String>> =
@@ -26,7 +26,7 @@ static CORPUS: LazyLock<Vec<String>> =
 
 /// Result of a successful check.
 #[derive(Debug, Clone, Default)]
-pub struct Checked {
+pub struct TokenizerCheck {
     /// Number of texts that were compared.
     pub strings: usize,
     /// Texts that were skipped, because the two programs are known to differ on them.
@@ -80,7 +80,7 @@ pub fn corpus() -> impl ExactSizeIterator<Item = &'static str> {
 }
 
 /// Compares the keys with their source tokenizer, including the tokens around every text.
-pub fn self_check(tokenizer: &Tokenizer, dir: &Path) -> Result<Checked, Mismatch> {
+pub fn self_check(tokenizer: &Tokenizer, dir: &Path) -> Result<TokenizerCheck, Mismatch> {
     check(tokenizer, dir, corpus())
 }
 
@@ -89,22 +89,22 @@ pub fn check<'a>(
     tokenizer: &Tokenizer,
     dir: &Path,
     texts: impl IntoIterator<Item = &'a str>,
-) -> Result<Checked, Mismatch> {
-    let Some(json) = Json::read(dir)? else {
+) -> Result<TokenizerCheck, Mismatch> {
+    let Some(json) = TokenizerJson::read(dir)? else {
         return Err(Mismatch::NoReference { dir: dir.to_owned() });
     };
-    let mut theirs = Reference::build(&json)?;
+    let mut theirs = ReferenceTokenizer::build(&json)?;
     theirs.read_specials_as_text();
-    let ours = Loaded::new(&tokenizer.keys)
+    let ours = LlamaTokenizer::new(&tokenizer.keys)
         .map_err(|why| Mismatch::Unusable { why: shown(&why.to_string()) })?;
-    let (mut checked, mut total) = (Checked::default(), 0_usize);
+    let (mut checked, mut total) = (TokenizerCheck::default(), 0_usize);
     let mut first = None;
     // Normalizers of Unigram tokenizers differ in leading and trailing spaces and in the length of
     // replacements.
-    let inexact = ours.is_approximate() || ours.kind == Kind::Pieces;
+    let inexact = ours.is_approximate() || ours.kind == TokenizerKind::Pieces;
     for text in texts {
         total += 1;
-        if leaves_out(&json, text) {
+        if differs_always(&json, text) {
             checked.skipped += 1;
             continue;
         }
@@ -128,7 +128,7 @@ pub fn check<'a>(
 }
 
 /// True for texts on which the two programs differ with any keys.
-fn leaves_out(json: &Json, text: &str) -> bool {
+fn differs_always(json: &TokenizerJson, text: &str) -> bool {
     // A space before every text, or before every text without a leading space.
     let blank = text.starts_with([' ', '▁']) && spm::metaspace(&json.pre_tokenizer);
     // Tokens that are written as control tokens, although the checkpoint recognizes them in plain text.
@@ -142,9 +142,9 @@ fn leaves_out(json: &Json, text: &str) -> bool {
 }
 
 fn compare(
-    ours: &Loaded,
-    theirs: &Reference,
-    json: &Json,
+    ours: &LlamaTokenizer,
+    theirs: &ReferenceTokenizer,
+    json: &TokenizerJson,
     tokenizer: &Tokenizer,
     text: &str,
 ) -> Result<(), Mismatch> {
@@ -174,10 +174,10 @@ fn compare(
     }
     let back = ours.decode(&made);
     // Pieces spell a space and the character `▁` alike.
-    let text = if ours.kind == Kind::Pieces {
+    let text = if ours.kind == TokenizerKind::Pieces {
         // Replacements and merged spaces cannot be reversed.
         return Ok(());
-    } else if ours.kind == Kind::Scores {
+    } else if ours.kind == TokenizerKind::Scores {
         text.replace('▁', " ")
     } else {
         text.to_owned()

@@ -17,7 +17,7 @@ pub(super) struct Doc {
 
 /// Value in a file, with its path of keys.
 #[derive(Clone)]
-pub(super) struct Node<'a> {
+pub(super) struct DocNode<'a> {
     file: &'a Path,
     at: String,
     pub(super) value: &'a Value,
@@ -46,17 +46,18 @@ impl Doc {
         Ok(read.map(|(file, map)| Self { file, value: Value::Object(map) }))
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<Node<'_>> {
-        Node::new(&self.file, "", &self.value).get(key)
+    pub(super) fn get(&self, key: &str) -> Option<DocNode<'_>> {
+        DocNode::new(&self.file, "", &self.value).get(key)
     }
 
     /// Returns the value of a dotted key.
-    pub(super) fn find(&self, key: &str) -> Option<Node<'_>> {
-        key.split('.').try_fold(Node::new(&self.file, "", &self.value), |node, key| node.get(key))
+    pub(super) fn find(&self, key: &str) -> Option<DocNode<'_>> {
+        key.split('.')
+            .try_fold(DocNode::new(&self.file, "", &self.value), |node, key| node.get(key))
     }
 }
 
-impl<'a> Node<'a> {
+impl<'a> DocNode<'a> {
     pub(super) fn new(file: &'a Path, at: &str, value: &'a Value) -> Self {
         Self { file, at: at.to_owned(), value }
     }

@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::doc::{Node, parse};
+use super::doc::{DocNode, parse};
 use super::{Error, pair, table};
 
 #[derive(Deserialize)]
-struct Whole {
+struct TokenizerFields {
     #[serde(default)]
     truncation: Value,
     #[serde(default)]
@@ -72,7 +72,7 @@ struct Merge(String, String);
 /// Token that was added to the vocabulary.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are the flags of the file")]
-pub(super) struct Added {
+pub(super) struct AddedToken {
     pub(super) id: u64,
     pub(super) text: String,
     pub(super) special: bool,
@@ -84,7 +84,7 @@ pub(super) struct Added {
 
 /// Model settings that depend on its kind.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Model {
+pub(super) enum JsonModel {
     /// Merging of pairs (BPE).
     Merges { prefix: Option<String>, suffix: Option<String>, fuse_unknown: bool },
     /// Choice of the most probable pieces (Unigram).
@@ -97,16 +97,16 @@ pub(super) enum Model {
 
 /// Parts of a `tokenizer.json`.
 #[derive(Debug)]
-pub(super) struct Json {
+pub(super) struct TokenizerJson {
     pub(super) file: PathBuf,
     pub(super) normalizer: Value,
     pub(super) pre_tokenizer: Value,
     pub(super) post_processor: Value,
     pub(super) decoder: Value,
-    pub(super) model: Model,
+    pub(super) model: JsonModel,
     /// Texts and ids of the model, without added tokens.
     pub(super) vocab: Vec<(String, u64)>,
-    pub(super) added: Vec<Added>,
+    pub(super) added: Vec<AddedToken>,
     pub(super) merges: Vec<(String, String)>,
     pub(super) byte_level: bool,
     pub(super) byte_fallback: bool,
@@ -116,27 +116,27 @@ pub(super) struct Json {
     pub(super) unused: Vec<&'static str>,
 }
 
-impl Json {
+impl TokenizerJson {
     /// Reads the tokenizer of a folder, if there is one.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>, Error> {
-        match parse::<Whole>(dir, "tokenizer.json")? {
+        match parse::<TokenizerFields>(dir, "tokenizer.json")? {
             Some((file, whole)) => Self::of(file, whole).map(Some),
             None => pair::read(dir),
         }
     }
 
-    fn of(file: PathBuf, whole: Whole) -> Result<Self, Error> {
+    fn of(file: PathBuf, whole: TokenizerFields) -> Result<Self, Error> {
         let raw = whole.model;
-        let flag = |key: &str, value: &Value| match Node::set(&file, key, value) {
+        let flag = |key: &str, value: &Value| match DocNode::set(&file, key, value) {
             Some(node) => node.bool(),
             None => Ok(false),
         };
         let text = |key: &str, value: &Value| {
-            let node = Node::set(&file, key, value);
+            let node = DocNode::set(&file, key, value);
             node.map(|node| node.str().map(str::to_owned)).transpose()
         };
         let number = |key: &str, value: &Value| {
-            let node = Node::set(&file, key, value);
+            let node = DocNode::set(&file, key, value);
             Ok::<_, Error>(node.map(|node| node.u64()).transpose()?.map(|number| number as usize))
         };
         let missing = |expected| Error::key(&file, "model.vocab", "not there", expected);
@@ -162,19 +162,19 @@ impl Json {
             ("BPE", Vocab::Ids(vocab)) => {
                 let suffix = text("model.end_of_word_suffix", &raw.end_of_word_suffix)?;
                 let fuse_unknown = flag("model.fuse_unk", &raw.fuse_unk)?;
-                (Model::Merges { prefix, suffix, fuse_unknown }, vocab)
+                (JsonModel::Merges { prefix, suffix, fuse_unknown }, vocab)
             }
             ("WordPiece", Vocab::Ids(vocab)) => {
                 let longest =
                     number("model.max_input_chars_per_word", &raw.max_input_chars_per_word)?;
                 let prefix = prefix.unwrap_or_else(|| "##".into());
-                (Model::WordPiece { prefix, longest: longest.unwrap_or(100) }, vocab)
+                (JsonModel::WordPiece { prefix, longest: longest.unwrap_or(100) }, vocab)
             }
-            ("WordLevel", Vocab::Ids(vocab)) => (Model::Words, vocab),
+            ("WordLevel", Vocab::Ids(vocab)) => (JsonModel::Words, vocab),
             ("Unigram", Vocab::Scores(pieces)) => {
                 let unknown = number("model.unk_id", &raw.unk_id)?;
                 let (texts, scores): (Vec<String>, _) = pieces.into_iter().unzip();
-                (Model::Scores { scores, unknown }, texts.into_iter().zip(0..).collect())
+                (JsonModel::Scores { scores, unknown }, texts.into_iter().zip(0..).collect())
             }
             ("BPE" | "WordPiece" | "WordLevel", _) => {
                 return Err(missing("an object of texts and ids"));
@@ -253,20 +253,20 @@ pub(super) fn has(step: &Value, kind: &str) -> bool {
 }
 
 /// True if a pipeline contains a step of this type with a true flag.
-pub(super) fn flagged(step: &Value, kind: &str, flag: &str) -> bool {
+pub(super) fn has_flag(step: &Value, kind: &str, flag: &str) -> bool {
     any(step, &|step| {
         step.get("type").and_then(Value::as_str) == Some(kind)
             && step.get(flag).and_then(Value::as_bool) == Some(true)
     })
 }
 
-fn added(file: &Path, value: &Value) -> Result<Vec<Added>, Error> {
+fn added(file: &Path, value: &Value) -> Result<Vec<AddedToken>, Error> {
     if value.is_null() {
         return Ok(Vec::new());
     }
-    let token = |node: Node<'_>| -> Result<Added, Error> {
+    let token = |node: DocNode<'_>| -> Result<AddedToken, Error> {
         let flag = |key| node.get(key).map_or(Ok(false), |node| node.bool());
-        Ok(Added {
+        Ok(AddedToken {
             id: node.need("id", "a number")?.u64()?,
             text: node.need("content", "a text")?.str()?.to_owned(),
             special: flag("special")?,
@@ -276,7 +276,7 @@ fn added(file: &Path, value: &Value) -> Result<Vec<Added>, Error> {
             rstrip: flag("rstrip")?,
         })
     };
-    Node::new(file, "added_tokens", value).list()?.map(token).collect()
+    DocNode::new(file, "added_tokens", value).list()?.map(token).collect()
 }
 
 /// Splits a merge into its parts: like loaders, at the only space after the first byte.
@@ -288,8 +288,8 @@ pub(super) fn halves(text: &str) -> Option<(String, String)> {
 
 impl<'de> Deserialize<'de> for Merge {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Halves;
-        impl<'de> Visitor<'de> for Halves {
+        struct MergeVisitor;
+        impl<'de> Visitor<'de> for MergeVisitor {
             type Value = Merge;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("two texts as a merge: `\"a b\"` or `[\"a\", \"b\"]`")
@@ -309,14 +309,14 @@ impl<'de> Deserialize<'de> for Merge {
                 }
             }
         }
-        deserializer.deserialize_any(Halves)
+        deserializer.deserialize_any(MergeVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for Vocab {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
+        struct VocabVisitor;
+        impl<'de> Visitor<'de> for VocabVisitor {
             type Value = Vocab;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("texts with ids or scores as `model.vocab`")
@@ -339,6 +339,6 @@ impl<'de> Deserialize<'de> for Vocab {
                 Ok(Vocab::None)
             }
         }
-        deserializer.deserialize_any(Pairs)
+        deserializer.deserialize_any(VocabVisitor)
     }
 }

@@ -5,7 +5,7 @@
 //! from tokenizer.json. The keys, their order and their values are those of llama.cpp's converter, so its
 //! loader treats them like its own files.
 //!
-//! * [`Reference`] runs the checkpoint's own tokenizer;
+//! * [`ReferenceTokenizer`] runs the checkpoint's own tokenizer;
 //! * [`read`] makes the keys;
 //! * [`self_check`] tokenizes a corpus as llama.cpp would with these keys, and compares.
 
@@ -32,15 +32,15 @@ mod structure;
 mod table;
 mod template;
 
-pub use check::{Checked, Mismatch, self_check};
+pub use check::{Mismatch, TokenizerCheck, self_check};
 pub use error::Error;
 pub use named::complete;
-pub use reference::Reference;
-pub use table::Type;
+pub use reference::ReferenceTokenizer;
+pub use table::TokenType;
 
 /// Settings of the caller that the files do not contain.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct TokenizerOptions {
     /// llama.cpp's name of the pre-tokenizer, replacing the detected one.
     pub pre: Option<String>,
     /// Additional hashes of test texts, and the names of their pre-tokenizers.
@@ -55,7 +55,7 @@ pub struct Options {
 
 /// Tokenization algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TokenizerKind {
     /// Byte-level BPE: bytes are merged in pairs.
     Merges,
     /// SentencePiece BPE: pieces are joined by score.
@@ -74,7 +74,7 @@ pub struct Tokenizer {
     /// Texts that llama.cpp is known to tokenize differently, for this kind of tokenizer.
     pub notes: Vec<String>,
     /// Tokenization algorithm.
-    pub kind: Kind,
+    pub kind: TokenizerKind,
     /// Name of the pre-tokenizer.
     pub pre: String,
     /// True if the keys put the same tokens around texts as the checkpoint; otherwise a warning or note
@@ -88,25 +88,25 @@ pub fn pre_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Builds the keys of a checkpoint's tokenizer, for a model with `vocab_size` rows of embeddings.
-pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenizer, Error> {
-    let json = json::Json::read(dir)?;
+pub fn read(dir: &Path, vocab_size: usize, options: &TokenizerOptions) -> Result<Tokenizer, Error> {
+    let json = json::TokenizerJson::read(dir)?;
     let mut keys = Metadata::new();
     let mut warnings = Vec::new();
     let mut blank_off = false;
     let (kind, pre) = match &json {
         // A tokenizer.model beside it then has another format.
-        Some(json) if matches!(json.model, json::Model::Scores { .. }) => {
+        Some(json) if matches!(json.model, json::JsonModel::Scores { .. }) => {
             let pre = pieces::write(json, vocab_size, &mut keys, &mut warnings)?;
-            (Kind::Pieces, pre)
+            (TokenizerKind::Pieces, pre)
         }
-        Some(json) if !matches!(json.model, json::Model::Merges { .. }) => {
+        Some(json) if !matches!(json.model, json::JsonModel::Merges { .. }) => {
             let found = "whole words".into();
             let expected = "those that merge pairs (BPE) or score pieces (Unigram) are written";
             return Err(Error::Unsupported { file: json.file.clone(), found, expected });
         }
         Some(json) if json.byte_level => {
             let pre = bpe::write(json, vocab_size, options, &mut keys, &mut warnings)?;
-            (Kind::Merges, pre)
+            (TokenizerKind::Merges, pre)
         }
         json if dir.join("tokenizer.model").is_file()
             || json.as_ref().is_some_and(|json| json.byte_fallback) =>
@@ -120,7 +120,7 @@ pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenize
                     shown(asked)
                 ));
             }
-            (Kind::Scores, pre)
+            (TokenizerKind::Scores, pre)
         }
         Some(json) => {
             let found = "merges of characters".into();
@@ -159,7 +159,7 @@ pub fn read(dir: &Path, vocab_size: usize, options: &Options) -> Result<Tokenize
 }
 
 /// Describes the texts on which llama.cpp differs from every tokenizer with these steps.
-fn notes(json: &json::Json, kind: Kind) -> Vec<String> {
+fn notes(json: &json::TokenizerJson, kind: TokenizerKind) -> Vec<String> {
     let mut notes = Vec::new();
     if json::has(&json.normalizer, "NFC") {
         notes.push(
@@ -168,7 +168,7 @@ fn notes(json: &json::Json, kind: Kind) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if kind != Kind::Merges && spm::metaspace(&json.pre_tokenizer) {
+    if kind != TokenizerKind::Merges && spm::metaspace(&json.pre_tokenizer) {
         notes.push(
             "llama.cpp puts a blank before every text, tokenizer.json only before those that do \
              not begin with one: texts that begin with a blank become other tokens there"
@@ -179,7 +179,7 @@ fn notes(json: &json::Json, kind: Kind) -> Vec<String> {
 }
 
 /// Returns an error about two tokens with one id.
-fn same_id(json: &json::Json, id: u64, one: &str, two: &str) -> Error {
+fn same_id(json: &json::TokenizerJson, id: u64, one: &str, two: &str) -> Error {
     let found = format!("the id of `{one}` and of `{two}`");
     Error::key(&json.file, &id.to_string(), found, "one token for each id")
 }

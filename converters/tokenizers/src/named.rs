@@ -6,17 +6,17 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::Type;
-use formats::gguf::{Array, Metadata, Value};
+use super::TokenType;
+use formats::gguf::{Metadata, MetadataArray, MetadataValue};
 
 #[derive(Deserialize)]
-struct Rule {
+struct TokensByName {
     /// Substrings of `general.name`, in lower case.
     names: Vec<String>,
     tokens: Vec<String>,
 }
 
-static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+static RULES: LazyLock<Vec<TokensByName>> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../data/named_tokens.json"))
         .expect("the table is part of the program, and a test reads it")
 });
@@ -26,8 +26,10 @@ pub fn complete(name: &str, keys: &mut Metadata, warnings: &mut Vec<String>) {
     const TEXTS: &str = "tokenizer.ggml.tokens";
     const TYPES: &str = "tokenizer.ggml.token_type";
     let lower = name.to_lowercase();
-    let (Some(Value::Array(Array::String(texts))), Some(Value::Array(Array::I32(types)))) =
-        (keys.get(TEXTS), keys.get(TYPES))
+    let (
+        Some(MetadataValue::Array(MetadataArray::String(texts))),
+        Some(MetadataValue::Array(MetadataArray::I32(types))),
+    ) = (keys.get(TEXTS), keys.get(TYPES))
     else {
         return;
     };
@@ -40,7 +42,7 @@ pub fn complete(name: &str, keys: &mut Metadata, warnings: &mut Vec<String>) {
             if texts.contains(token) {
                 continue;
             }
-            let free = types.iter().rposition(|&ty| ty == Type::Unused as i32);
+            let free = types.iter().rposition(|&ty| ty == TokenType::Unused as i32);
             let why = format!(
                 "llama.cpp looks for the token `{token}` in files whose name contains `{part}`"
             );
@@ -51,7 +53,7 @@ pub fn complete(name: &str, keys: &mut Metadata, warnings: &mut Vec<String>) {
                 continue;
             };
             token.clone_into(&mut texts[row]);
-            types[row] = Type::Control as i32;
+            types[row] = TokenType::Control as i32;
             warnings.push(format!("{why}: row {row}, which no token has, is called that"));
         }
     }

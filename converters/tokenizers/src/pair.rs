@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use super::Error;
 use super::doc::{Doc, parse};
-use super::json::{Added, Json, Model, halves};
+use super::json::{AddedToken, JsonModel, TokenizerJson, halves};
 use super::special::decoder;
 
 /// Tokenizer class, with the pipeline that it adds to vocabulary and merges.
 #[derive(Deserialize)]
-struct Class {
+struct TokenizerClass {
     classes: Vec<String>,
     /// Model types that use the class if no file names one.
     models: Vec<String>,
@@ -27,7 +27,7 @@ struct Class {
     special: BTreeMap<String, String>,
 }
 
-static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
+static CLASSES: LazyLock<Vec<TokenizerClass>> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../data/pair_tokenizers.json"))
         .expect("the table is part of the program, and a test reads it")
 });
@@ -36,12 +36,12 @@ static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
 const ROLES: [&str; 7] = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
 
 /// Reads the pair of a folder, if both files exist.
-pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
+pub(super) fn read(dir: &Path) -> Result<Option<TokenizerJson>, Error> {
     let file = dir.join("merges.txt");
     if !file.is_file() {
         return Ok(None);
     }
-    let Some((vocab_file, vocab)) = parse::<Ids>(dir, "vocab.json")? else { return Ok(None) };
+    let Some((vocab_file, vocab)) = parse::<VocabIds>(dir, "vocab.json")? else { return Ok(None) };
     let config = Doc::read(dir, "tokenizer_config.json")?;
     let Some(class) = class(dir, config.as_ref())? else {
         // A tokenizer.model describes its own steps.
@@ -72,7 +72,7 @@ pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
     if flag("add_prefix_space")? {
         pre_tokenizer["add_prefix_space"] = true.into();
     }
-    let token = |role: &str| -> Result<Option<&Added>, Error> {
+    let token = |role: &str| -> Result<Option<&AddedToken>, Error> {
         if !flag(&format!("add_{role}_token"))? {
             return Ok(None);
         }
@@ -80,14 +80,14 @@ pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
         Ok(text.and_then(|text| added.iter().find(|token| token.text == text)))
     };
     let post_processor = around(token("bos")?, token("eos")?);
-    Ok(Some(Json {
+    Ok(Some(TokenizerJson {
         normalizer: class.normalizer.clone(),
         pre_tokenizer,
         post_processor,
         decoder: json!({
             "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true,
         }),
-        model: Model::Merges { prefix: None, suffix: None, fuse_unknown: false },
+        model: JsonModel::Merges { prefix: None, suffix: None, fuse_unknown: false },
         vocab: vocab.0,
         added,
         merges,
@@ -101,7 +101,7 @@ pub(super) fn read(dir: &Path) -> Result<Option<Json>, Error> {
 }
 
 /// Returns the class that the files name, or the default of the model type.
-fn class(dir: &Path, config: Option<&Doc>) -> Result<Option<&'static Class>, Error> {
+fn class(dir: &Path, config: Option<&Doc>) -> Result<Option<&'static TokenizerClass>, Error> {
     if let Some(node) = config.and_then(|config| config.get("tokenizer_class")) {
         let name = node.str()?;
         return Ok(CLASSES.iter().find(|class| class.classes.iter().any(|known| known == name)));
@@ -115,7 +115,7 @@ fn class(dir: &Path, config: Option<&Doc>) -> Result<Option<&'static Class>, Err
 }
 
 /// Returns the special token of a role, from the config or else from the class.
-fn word(role: &str, config: Option<&Doc>, class: &Class) -> Option<String> {
+fn word(role: &str, config: Option<&Doc>, class: &TokenizerClass) -> Option<String> {
     let key = format!("{role}_token");
     let Some(value) = config.and_then(|config| config.value.get(&key)) else {
         return class.special.get(role).cloned();
@@ -128,9 +128,9 @@ fn word(role: &str, config: Option<&Doc>, class: &Class) -> Option<String> {
 fn added(
     dir: &Path,
     config: Option<&Doc>,
-    class: &Class,
+    class: &TokenizerClass,
     vocab: &[(String, u64)],
-) -> Result<Vec<Added>, Error> {
+) -> Result<Vec<AddedToken>, Error> {
     let mut listed = config.map(decoder).transpose()?.unwrap_or_default();
     if listed.is_empty()
         && let Some(doc) = Doc::read(dir, "added_tokens.json")?
@@ -141,9 +141,9 @@ fn added(
         }
     }
     listed.sort();
-    let mut tokens: Vec<Added> = Vec::new();
+    let mut tokens: Vec<AddedToken> = Vec::new();
     for (id, text, special) in listed {
-        tokens.push(Added { id, text, special, ..Added::default() });
+        tokens.push(AddedToken { id, text, special, ..AddedToken::default() });
     }
     let vocabulary: BTreeMap<&str, u64> =
         vocab.iter().map(|(text, id)| (text.as_str(), *id)).collect();
@@ -160,13 +160,13 @@ fn added(
             next += 1;
             next - 1
         });
-        tokens.push(Added { id, text, special: true, ..Added::default() });
+        tokens.push(AddedToken { id, text, special: true, ..AddedToken::default() });
     }
     Ok(tokens)
 }
 
 /// Returns a post-processor that adds tokens before and after every text; null without such tokens.
-fn around(before: Option<&Added>, after: Option<&Added>) -> Value {
+fn around(before: Option<&AddedToken>, after: Option<&AddedToken>) -> Value {
     if before.is_none() && after.is_none() {
         return Value::Null;
     }
@@ -175,7 +175,7 @@ fn around(before: Option<&Added>, after: Option<&Added>) -> Value {
         let entry = json!({"id": token.text, "ids": [token.id], "tokens": [token.text]});
         listed.insert(token.text.clone(), entry);
     }
-    let special = |token: &Added| json!({"SpecialToken": {"id": token.text, "type_id": 0}});
+    let special = |token: &AddedToken| json!({"SpecialToken": {"id": token.text, "type_id": 0}});
     let wrapped = |id: &str| -> Vec<Value> {
         let text = json!({"Sequence": {"id": id, "type_id": 0}});
         let steps = before.map(special).into_iter().chain([text]);
@@ -191,24 +191,27 @@ fn around(before: Option<&Added>, after: Option<&Added>) -> Value {
 }
 
 /// Texts and ids in file order.
-struct Ids(Vec<(String, u64)>);
+struct VocabIds(Vec<(String, u64)>);
 
-impl<'de> Deserialize<'de> for Ids {
+impl<'de> Deserialize<'de> for VocabIds {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> serde::de::Visitor<'de> for Pairs {
-            type Value = Ids;
+        struct IdsVisitor;
+        impl<'de> serde::de::Visitor<'de> for IdsVisitor {
+            type Value = VocabIds;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object of texts and ids")
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Ids, A::Error> {
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<VocabIds, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
                     pairs.push(pair);
                 }
-                Ok(Ids(pairs))
+                Ok(VocabIds(pairs))
             }
         }
-        deserializer.deserialize_map(Pairs)
+        deserializer.deserialize_map(IdsVisitor)
     }
 }

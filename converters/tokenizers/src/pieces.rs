@@ -5,22 +5,22 @@
 
 use serde_json::Value;
 
-use super::json::{Json, Model, has};
+use super::json::{JsonModel, TokenizerJson, has};
 use super::reference::{Charsmap, base64};
-use super::table::{ADDED, Table, Type};
+use super::table::{ADDED, TokenType, VocabTable};
 use super::{Error, pre, spm};
-use formats::gguf::Value as Gguf;
-use formats::gguf::{Array, Metadata};
+use formats::gguf::MetadataValue as Gguf;
+use formats::gguf::{Metadata, MetadataArray};
 use formats::shown;
 
 /// Writes the vocabulary. Returns the name of the pre-tokenizer.
 pub(super) fn write(
-    json: &Json,
+    json: &TokenizerJson,
     rows: usize,
     keys: &mut Metadata,
     warnings: &mut Vec<String>,
 ) -> Result<String, Error> {
-    let Model::Scores { scores, unknown } = &json.model else {
+    let JsonModel::Scores { scores, unknown } = &json.model else {
         let expected = "expected scored pieces";
         return Err(Error::Unsupported {
             file: json.file.clone(),
@@ -50,7 +50,7 @@ pub(super) fn write(
             component: "normalizer".into(),
             why,
         })?;
-        let bytes = Gguf::Array(Array::U8(bytes));
+        let bytes = Gguf::Array(MetadataArray::U8(bytes));
         keys.set("tokenizer.ggml.precompiled_charsmap", bytes);
     }
     for step in &steps {
@@ -72,8 +72,13 @@ pub(super) fn write(
     Ok(pre.to_owned())
 }
 
-fn table(json: &Json, scores: &[f64], unknown: Option<usize>, rows: usize) -> Result<Table, Error> {
-    let mut table = Table::new(rows)?;
+fn table(
+    json: &TokenizerJson,
+    scores: &[f64],
+    unknown: Option<usize>,
+    rows: usize,
+) -> Result<VocabTable, Error> {
+    let mut table = VocabTable::new(rows)?;
     let row = |id: u64, text: &str| match usize::try_from(id) {
         Ok(row) if row < rows => Ok(row),
         _ => {
@@ -84,18 +89,18 @@ fn table(json: &Json, scores: &[f64], unknown: Option<usize>, rows: usize) -> Re
     for ((text, id), score) in json.vocab.iter().zip(scores) {
         let row = row(*id, text)?;
         let ty = if unknown == Some(row) {
-            Type::Unknown
+            TokenType::Unknown
         } else if spm::byte(text).is_some() {
-            Type::Byte
+            TokenType::Byte
         } else {
-            Type::Normal
+            TokenType::Normal
         };
         table.set(row, text.clone(), ty, *score as f32);
     }
     for token in &json.added {
         let row = row(token.id, &token.text)?;
         let listed = row < json.vocab.len();
-        if listed && table.types[row] != Type::Normal {
+        if listed && table.types[row] != TokenType::Normal {
             continue;
         }
         let score = if listed { table.scores[row] } else { ADDED };

@@ -9,14 +9,14 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::json::Json;
+use super::json::TokenizerJson;
 use super::structure;
-use super::{Error, Options, Reference};
+use super::{Error, ReferenceTokenizer, TokenizerOptions};
 use formats::shown;
 
 /// Splitting rule of llama.cpp, with its names.
 #[derive(Debug, Deserialize)]
-pub(super) struct Group {
+pub(super) struct PreTokenizer {
     /// Regular expressions, applied one after the other.
     pub(super) split: Vec<String>,
     /// True if bytes are spelled as characters afterwards.
@@ -29,13 +29,12 @@ pub(super) struct Group {
     pub(super) approximate: Option<String>,
     /// Steps of tokenizer.json that are equivalent to this rule.
     like: Vec<Vec<String>>,
-    names: Vec<Name>,
+    names: Vec<PreName>,
 }
 
 /// Name of a rule, with the other settings that llama.cpp derives from it.
 #[derive(Debug, Deserialize)]
-#[expect(clippy::struct_field_names, reason = "the table calls it so")]
-pub(super) struct Name {
+pub(super) struct PreName {
     pub(super) name: String,
     /// True if a whole word that is a token is not split.
     #[serde(default)]
@@ -46,28 +45,28 @@ pub(super) struct Name {
 }
 
 #[derive(Deserialize)]
-struct Known {
-    models: Models,
+struct PreTokenizers {
+    models: PreByKind,
     scores_pre: String,
     same: Vec<(String, String)>,
-    groups: Vec<Group>,
+    groups: Vec<PreTokenizer>,
 }
 
 #[derive(Deserialize)]
-struct Models {
+struct PreByKind {
     scores: String,
     merges: String,
     pieces: String,
 }
 
 #[derive(Deserialize)]
-struct Hashes {
+struct PreHashes {
     text: String,
-    entries: Vec<Hash>,
+    entries: Vec<PreHash>,
 }
 
 #[derive(Deserialize)]
-struct Hash {
+struct PreHash {
     hash: String,
     pre: String,
 }
@@ -76,11 +75,11 @@ fn yes() -> bool {
     true
 }
 
-static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+static KNOWN: LazyLock<PreTokenizers> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../data/pre_tokenizers.json"))
         .expect("the table is part of the program, and a test reads it")
 });
-static HASHES: LazyLock<Hashes> = LazyLock::new(|| {
+static HASHES: LazyLock<PreHashes> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../data/pre_hashes.json"))
         .expect("the table is part of the program, and a test reads it")
 });
@@ -106,7 +105,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the rule and settings of a name.
-pub(super) fn find(name: &str) -> Option<(&'static Group, &'static Name)> {
+pub(super) fn find(name: &str) -> Option<(&'static PreTokenizer, &'static PreName)> {
     KNOWN.groups.iter().find_map(|group| {
         group.names.iter().find(|known| known.name == name).map(|known| (group, known))
     })
@@ -123,9 +122,9 @@ pub(super) fn spelled(regex: &str) -> String {
 
 /// Chooses the name of the pre-tokenizer.
 pub(super) fn choose(
-    json: &Json,
-    tokenizer: &Reference,
-    options: &Options,
+    json: &TokenizerJson,
+    tokenizer: &ReferenceTokenizer,
+    options: &TokenizerOptions,
     warnings: &mut Vec<String>,
 ) -> Result<String, Error> {
     let hash = hash(tokenizer)?;
@@ -178,11 +177,11 @@ pub(super) fn choose(
 }
 
 /// Returns the rule for these steps.
-fn group(steps: &[String]) -> Option<&'static Group> {
+fn group(steps: &[String]) -> Option<&'static PreTokenizer> {
     KNOWN.groups.iter().find(|group| group.like.iter().any(|like| like == steps))
 }
 
-impl Group {
+impl PreTokenizer {
     /// Returns the first name with the requested `ignore_merges`, or else the first name.
     fn name(&self, ignore_merges: bool) -> &str {
         let fits = self.names.iter().find(|name| name.ignore_merges == ignore_merges);
@@ -191,7 +190,7 @@ impl Group {
 }
 
 /// Returns the hash of the test text's ids, formatted as a Python list.
-fn hash(tokenizer: &Reference) -> Result<String, Error> {
+fn hash(tokenizer: &ReferenceTokenizer) -> Result<String, Error> {
     let ids = tokenizer.encode(&HASHES.text, true)?;
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     let digest = Sha256::digest(format!("[{}]", ids.join(", ")));

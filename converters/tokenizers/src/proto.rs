@@ -6,12 +6,12 @@
 use std::path::Path;
 
 use super::Error;
-use super::table::Type;
+use super::table::TokenType;
 
 /// SentencePiece model.
 #[derive(Debug, Default)]
-pub(super) struct Model {
-    pub(super) pieces: Vec<Piece>,
+pub(super) struct SentencePieceModel {
+    pub(super) pieces: Vec<VocabPiece>,
     /// Algorithm of the model, if the file names it: 1 for Unigram, 2 for BPE.
     pub(super) made_by: Option<u64>,
     /// True if a space is added before every text.
@@ -23,10 +23,10 @@ pub(super) struct Model {
 
 /// Piece of the vocabulary.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct VocabPiece {
     pub(super) text: String,
     pub(super) score: f32,
-    pub(super) ty: Type,
+    pub(super) ty: TokenType,
 }
 
 /// Value of a field.
@@ -37,33 +37,36 @@ enum Field<'a> {
     Bytes(&'a [u8], usize),
 }
 
-struct Reader<'a> {
+struct ProtoReader<'a> {
     bytes: &'a [u8],
     /// Offset of `bytes` in the file.
     base: usize,
     at: usize,
 }
 
-type Fault = (String, usize);
+type ProtoFault = (String, usize);
 
 /// Reads a `tokenizer.model`.
-pub(super) fn read(file: &Path) -> Result<Model, Error> {
+pub(super) fn read(file: &Path) -> Result<SentencePieceModel, Error> {
     let bytes = registry::file::read(file, registry::file::TOKENIZER)?;
     parse(&bytes).map_err(|(why, at)| Error::NotPieces { file: file.to_owned(), why, at })
 }
 
-fn parse(bytes: &[u8]) -> Result<Model, Fault> {
-    let mut model =
-        Model { dummy_prefix: true, remove_extra_whitespaces: true, ..Model::default() };
-    let mut reader = Reader { bytes, base: 0, at: 0 };
+fn parse(bytes: &[u8]) -> Result<SentencePieceModel, ProtoFault> {
+    let mut model = SentencePieceModel {
+        dummy_prefix: true,
+        remove_extra_whitespaces: true,
+        ..SentencePieceModel::default()
+    };
+    let mut reader = ProtoReader { bytes, base: 0, at: 0 };
     while let Some((number, field)) = reader.field()? {
         match (number, field) {
             (1, Field::Bytes(inner, base)) => {
-                let piece = piece(Reader { bytes: inner, base, at: 0 }, model.pieces.len())?;
+                let piece = piece(ProtoReader { bytes: inner, base, at: 0 }, model.pieces.len())?;
                 model.pieces.push(piece);
             }
             (2, Field::Bytes(inner, base)) => {
-                let mut spec = Reader { bytes: inner, base, at: 0 };
+                let mut spec = ProtoReader { bytes: inner, base, at: 0 };
                 while let Some((number, field)) = spec.field()? {
                     if let (3, Field::Number(kind)) = (number, field) {
                         model.made_by = Some(kind);
@@ -71,7 +74,7 @@ fn parse(bytes: &[u8]) -> Result<Model, Fault> {
                 }
             }
             (3, Field::Bytes(inner, base)) => {
-                let mut spec = Reader { bytes: inner, base, at: 0 };
+                let mut spec = ProtoReader { bytes: inner, base, at: 0 };
                 while let Some((number, field)) = spec.field()? {
                     match (number, field) {
                         (2, Field::Bytes(map, _)) => model.normalizes = !map.is_empty(),
@@ -87,9 +90,9 @@ fn parse(bytes: &[u8]) -> Result<Model, Fault> {
     if model.pieces.is_empty() { Err(("no pieces".into(), 0)) } else { Ok(model) }
 }
 
-fn piece(mut reader: Reader<'_>, n: usize) -> Result<Piece, Fault> {
+fn piece(mut reader: ProtoReader<'_>, n: usize) -> Result<VocabPiece, ProtoFault> {
     let base = reader.base;
-    let (mut text, mut score, mut ty) = (None, 0.0, Type::Normal);
+    let (mut text, mut score, mut ty) = (None, 0.0, TokenType::Normal);
     while let Some((number, field)) = reader.field()? {
         match (number, field) {
             (1, Field::Bytes(bytes, at)) => match std::str::from_utf8(bytes) {
@@ -99,12 +102,12 @@ fn piece(mut reader: Reader<'_>, n: usize) -> Result<Piece, Fault> {
             (2, Field::Fixed32(bytes)) => score = f32::from_le_bytes(bytes),
             (3, Field::Number(kind)) => {
                 ty = match kind {
-                    1 => Type::Normal,
-                    2 => Type::Unknown,
-                    3 => Type::Control,
-                    4 => Type::UserDefined,
-                    5 => Type::Unused,
-                    6 => Type::Byte,
+                    1 => TokenType::Normal,
+                    2 => TokenType::Unknown,
+                    3 => TokenType::Control,
+                    4 => TokenType::UserDefined,
+                    5 => TokenType::Unused,
+                    6 => TokenType::Byte,
                     _ => return Err((format!("piece {n} is of type {kind}, not 1 to 6,"), base)),
                 }
             }
@@ -115,15 +118,15 @@ fn piece(mut reader: Reader<'_>, n: usize) -> Result<Piece, Fault> {
         return Err((format!("the score of piece {n} is {score}"), base));
     }
     let text = text.ok_or_else(|| (format!("piece {n} has no text"), base))?;
-    Ok(Piece { text, score, ty })
+    Ok(VocabPiece { text, score, ty })
 }
 
-impl<'a> Reader<'a> {
-    fn fault<T>(&self, why: &str) -> Result<T, Fault> {
+impl<'a> ProtoReader<'a> {
+    fn fault<T>(&self, why: &str) -> Result<T, ProtoFault> {
         Err((why.to_owned(), self.base + self.at))
     }
 
-    fn field(&mut self) -> Result<Option<(u64, Field<'a>)>, Fault> {
+    fn field(&mut self) -> Result<Option<(u64, Field<'a>)>, ProtoFault> {
         if self.at == self.bytes.len() {
             return Ok(None);
         }
@@ -151,7 +154,7 @@ impl<'a> Reader<'a> {
         Ok(Some((tag >> 3, field)))
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Fault> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], ProtoFault> {
         let end = self.at.checked_add(length).filter(|&end| end <= self.bytes.len());
         let Some(end) = end else { return self.fault("a field ends beyond its message") };
         let taken = &self.bytes[self.at..end];
@@ -159,7 +162,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn varint(&mut self) -> Result<u64, Fault> {
+    fn varint(&mut self) -> Result<u64, ProtoFault> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let Some(&byte) = self.bytes.get(self.at) else {
@@ -190,7 +193,7 @@ mod tests {
         let model = parse(FILE).unwrap();
         assert_eq!(model.pieces.len(), 2);
         assert_eq!((model.pieces[0].text.as_str(), model.pieces[0].score), ("a", -1.0));
-        assert_eq!(model.pieces[1].ty, Type::Byte);
+        assert_eq!(model.pieces[1].ty, TokenType::Byte);
         assert_eq!((model.made_by, model.dummy_prefix, model.normalizes), (Some(2), false, false));
         assert!(model.remove_extra_whitespaces);
     }

@@ -21,8 +21,8 @@ use tokenizers::{
 };
 
 use super::Error;
-use super::json::{Json, Model};
-use parts::{Budget, Role};
+use super::json::{JsonModel, TokenizerJson};
+use parts::{Budget, ComponentRole};
 
 pub(super) mod base64;
 mod charsmap;
@@ -44,7 +44,7 @@ const SAMPLE: usize = 256;
 
 /// Tokenizer of a checkpoint. Truncation, padding and dropout in its files are ignored.
 #[derive(Debug)]
-pub struct Reference {
+pub struct ReferenceTokenizer {
     inner: Box<tokenizers::Tokenizer>,
     file: PathBuf,
     /// Upper bound on the bytes that normalizer and pre-tokenizer produce per byte.
@@ -52,13 +52,13 @@ pub struct Reference {
     notes: Vec<String>,
 }
 
-impl Reference {
+impl ReferenceTokenizer {
     /// Reads tokenizer.json, or vocab.json with merges.txt, if the folder has either.
     pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
-        Json::read(dir)?.map(|json| Self::build(&json)).transpose()
+        TokenizerJson::read(dir)?.map(|json| Self::build(&json)).transpose()
     }
 
-    pub(super) fn build(json: &Json) -> Result<Self, Error> {
+    pub(super) fn build(json: &TokenizerJson) -> Result<Self, Error> {
         let fault = |at: &str, why: String| Error::Component {
             file: json.file.clone(),
             component: at.to_owned(),
@@ -66,30 +66,31 @@ impl Reference {
         };
         let ids: IndexSet<u64> = json.ids().collect();
         let mut budget = Budget::new(&ids);
-        let mut part = |role: Role, value: &Value| {
+        let mut part = |role: ComponentRole, value: &Value| {
             parts::check(role, value, &mut budget).map_err(|(at, why)| fault(&at, why))
         };
-        let (normalizer, normalized) = part(Role::Normalizer, &json.normalizer)?;
-        let (pre_tokenizer, split) = part(Role::PreTokenizer, &json.pre_tokenizer)?;
-        let (post_processor, _) = part(Role::PostProcessor, &json.post_processor)?;
-        let (decoder, _) = part(Role::Decoder, &json.decoder)?;
+        let (normalizer, normalized) = part(ComponentRole::Normalizer, &json.normalizer)?;
+        let (pre_tokenizer, split) = part(ComponentRole::PreTokenizer, &json.pre_tokenizer)?;
+        let (post_processor, _) = part(ComponentRole::PostProcessor, &json.post_processor)?;
+        let (decoder, _) = part(ComponentRole::Decoder, &json.decoder)?;
         model::check(json).map_err(|(at, why)| fault(&at, why))?;
         let make = |at: &str, made: Result<Result<_, String>, String>| match made {
             Ok(Ok(made)) => Ok(made),
             Ok(Err(why)) | Err(why) => Err(fault(at, formats::shown(&why))),
         };
         let model = make("model", quiet::call(|| wrapped(json)))?;
-        let normalizer: Option<NormalizerWrapper> = component(json, Role::Normalizer, normalizer)?;
+        let normalizer: Option<NormalizerWrapper> =
+            component(json, ComponentRole::Normalizer, normalizer)?;
         if let Some(normalizer) = &normalizer {
             let texts = json.added.iter().filter(|token| token.normalized);
             grown(normalizer, texts.map(|token| token.text.as_str()))
                 .map_err(|why| fault("added_tokens", why))?;
         }
         let pre_tokenizer: Option<PreTokenizerWrapper> =
-            component(json, Role::PreTokenizer, pre_tokenizer)?;
+            component(json, ComponentRole::PreTokenizer, pre_tokenizer)?;
         let post_processor: Option<PostProcessorWrapper> =
-            component(json, Role::PostProcessor, post_processor)?;
-        let decoder: Option<DecoderWrapper> = component(json, Role::Decoder, decoder)?;
+            component(json, ComponentRole::PostProcessor, post_processor)?;
+        let decoder: Option<DecoderWrapper> = component(json, ComponentRole::Decoder, decoder)?;
         let built = quiet::call(|| -> Result<_, String> {
             let mut inner = tokenizers::Tokenizer::new(model);
             inner.with_normalizer(normalizer).map_err(|why| why.to_string())?;
@@ -176,8 +177,8 @@ impl Reference {
 
 /// Builds a component from its checked fields.
 fn component<T: DeserializeOwned>(
-    json: &Json,
-    role: Role,
+    json: &TokenizerJson,
+    role: ComponentRole,
     value: Value,
 ) -> Result<Option<T>, Error> {
     if value.is_null() {
@@ -195,14 +196,14 @@ fn component<T: DeserializeOwned>(
     }
 }
 
-fn wrapped(json: &Json) -> Result<ModelWrapper, String> {
+fn wrapped(json: &TokenizerJson) -> Result<ModelWrapper, String> {
     let error = |why: tokenizers::Error| why.to_string();
     let vocab = || -> Vocab {
         let pair = |(text, id): &(String, u64)| Some((text.clone(), u32::try_from(*id).ok()?));
         json.vocab.iter().filter_map(pair).collect()
     };
     Ok(match &json.model {
-        Model::Merges { prefix, suffix, fuse_unknown } => {
+        JsonModel::Merges { prefix, suffix, fuse_unknown } => {
             let mut builder = BPE::builder()
                 .vocab_and_merges(vocab(), json.merges.clone())
                 .fuse_unk(*fuse_unknown)
@@ -219,12 +220,12 @@ fn wrapped(json: &Json) -> Result<ModelWrapper, String> {
             }
             builder.build().map_err(error)?.into()
         }
-        Model::Scores { scores, unknown } => {
+        JsonModel::Scores { scores, unknown } => {
             let texts = json.vocab.iter().map(|(text, _)| text.clone());
             let pieces = texts.zip(scores.iter().copied()).collect();
             Unigram::from(pieces, *unknown, json.byte_fallback).map_err(error)?.into()
         }
-        Model::WordPiece { prefix, longest } => WordPiece::builder()
+        JsonModel::WordPiece { prefix, longest } => WordPiece::builder()
             .vocab(vocab())
             .unk_token(json.unknown.clone().unwrap_or_default())
             .continuing_subword_prefix(prefix.clone())
@@ -232,7 +233,7 @@ fn wrapped(json: &Json) -> Result<ModelWrapper, String> {
             .build()
             .map_err(error)?
             .into(),
-        Model::Words => WordLevel::builder()
+        JsonModel::Words => WordLevel::builder()
             .vocab(vocab())
             .unk_token(json.unknown.clone().unwrap_or_default())
             .build()
@@ -241,7 +242,7 @@ fn wrapped(json: &Json) -> Result<ModelWrapper, String> {
     })
 }
 
-fn token(token: &super::json::Added) -> AddedToken {
+fn token(token: &super::json::AddedToken) -> AddedToken {
     AddedToken::from(token.text.clone(), token.special)
         .normalized(token.normalized)
         .single_word(token.single_word)

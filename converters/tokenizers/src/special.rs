@@ -10,9 +10,9 @@ use std::path::Path;
 use registry::config::INNER;
 use serde_json::Value;
 
-use super::doc::{Doc, Node};
-use super::json::Json;
-use super::{Error, Options};
+use super::doc::{Doc, DocNode};
+use super::json::TokenizerJson;
+use super::{Error, TokenizerOptions};
 use formats::shown;
 
 /// Roles of special tokens and their keys.
@@ -41,7 +41,7 @@ const NAMED: usize = 7;
 
 /// Special tokens of a checkpoint.
 #[derive(Debug, Default)]
-pub(super) struct Special {
+pub(super) struct SpecialTokens {
     /// Roles and ids, in the order of their keys.
     pub(super) ids: Vec<(String, u32)>,
     /// Roles of tokens, with true if they are added around texts.
@@ -53,18 +53,18 @@ pub(super) struct Special {
 /// Reads all sources.
 pub(super) fn read(
     dir: &Path,
-    json: Option<&Json>,
+    json: Option<&TokenizerJson>,
     rows: usize,
-    options: &Options,
+    options: &TokenizerOptions,
     warnings: &mut Vec<String>,
-) -> Result<Special, Error> {
-    let mut special = Special::default();
+) -> Result<SpecialTokens, Error> {
+    let mut special = SpecialTokens::default();
     let config = Doc::read(dir, "tokenizer_config.json")?;
     let mut words = named(config.as_ref());
     let mut roles: Vec<String> = ROLES[..NAMED].iter().map(|(role, _)| (*role).into()).collect();
     if let Some(json) = json {
-        special.normalizer(&Node::new(&json.file, "normalizer", &json.normalizer))?;
-        let node = Node::new(&json.file, "post_processor", &json.post_processor);
+        special.normalizer(&DocNode::new(&json.file, "normalizer", &json.normalizer))?;
+        let node = DocNode::new(&json.file, "post_processor", &json.post_processor);
         special.processors(&node, &mut words, &mut roles)?;
     }
     if let Some(config) = &config {
@@ -146,7 +146,7 @@ pub(super) fn decoder(config: &Doc) -> Result<Vec<(u64, String, bool)>, Error> {
     Ok(list)
 }
 
-impl Special {
+impl SpecialTokens {
     /// Sets the id of a role, unless an earlier source has set it.
     fn put(&mut self, role: &str, id: i128, rows: usize, warnings: &mut Vec<String>) {
         match u32::try_from(id) {
@@ -181,7 +181,7 @@ impl Special {
         Ok(())
     }
 
-    fn normalizer(&mut self, node: &Node<'_>) -> Result<(), Error> {
+    fn normalizer(&mut self, node: &DocNode<'_>) -> Result<(), Error> {
         match node.get("type").and_then(|kind| kind.value.as_str()) {
             Some("Lowercase") => self.lowercase = Some(true),
             Some("StripAccents") => self.strip_accents = Some(true),
@@ -206,7 +206,7 @@ impl Special {
     /// Reads the tokens around texts from the post-processor.
     fn processors(
         &mut self,
-        node: &Node<'_>,
+        node: &DocNode<'_>,
         words: &mut BTreeMap<String, String>,
         roles: &mut Vec<String>,
     ) -> Result<(), Error> {
@@ -255,19 +255,19 @@ impl Special {
     /// Reads simple templates: a token before the text, one after it, one or two between a pair.
     fn template(
         &mut self,
-        node: &Node<'_>,
+        node: &DocNode<'_>,
         words: &mut BTreeMap<String, String>,
         roles: &mut Vec<String>,
     ) -> Result<(), Error> {
-        let steps = |key| -> Result<Vec<Step>, Error> {
+        let steps = |key| -> Result<Vec<TemplateStep>, Error> {
             let Some(list) = node.get(key) else { return Ok(Vec::new()) };
             list.list()?.map(|node| step(&node)).collect()
         };
         let (single, pair) = (steps("single")?, steps("pair")?);
         let (mut first, mut last) = (None, None);
         if single.len() > 1 {
-            first = single.first().and_then(Step::special).map(str::to_owned);
-            last = single.last().and_then(Step::special).map(str::to_owned);
+            first = single.first().and_then(TemplateStep::special).map(str::to_owned);
+            last = single.last().and_then(TemplateStep::special).map(str::to_owned);
         }
         if let Some(first) = &first {
             let is = |words: &BTreeMap<String, String>, role: &str| words.get(role) == Some(first);
@@ -292,15 +292,16 @@ impl Special {
             }
             self.set("eos", true);
         }
-        let begins = first.is_some() && pair.first().and_then(Step::special) == first.as_deref();
-        let ends = last.is_some() && pair.last().and_then(Step::special) == last.as_deref();
+        let begins =
+            first.is_some() && pair.first().and_then(TemplateStep::special) == first.as_deref();
+        let ends = last.is_some() && pair.last().and_then(TemplateStep::special) == last.as_deref();
         let inner = &pair[usize::from(begins).min(pair.len())..];
         let inner = &inner[..inner.len() - usize::from(ends && !inner.is_empty())];
-        if let [Step::Sequence(a), between @ .., Step::Sequence(b)] = inner
+        if let [TemplateStep::Sequence(a), between @ .., TemplateStep::Sequence(b)] = inner
             && (a.as_str(), b.as_str()) == ("A", "B")
             && !between.is_empty()
         {
-            let splits = |step: &Step| {
+            let splits = |step: &TemplateStep| {
                 let word = step.special();
                 word.is_some()
                     && [words.get("sep"), words.get("eos")]
@@ -319,12 +320,12 @@ impl Special {
 }
 
 /// Step of a template.
-enum Step {
+enum TemplateStep {
     Special(String),
     Sequence(String),
 }
 
-impl Step {
+impl TemplateStep {
     fn special(&self) -> Option<&str> {
         match self {
             Self::Special(word) => Some(word),
@@ -333,13 +334,13 @@ impl Step {
     }
 }
 
-fn step(node: &Node<'_>) -> Result<Step, Error> {
-    let id = |node: Node<'_>| Ok::<_, Error>(node.need("id", "a text")?.str()?.to_owned());
+fn step(node: &DocNode<'_>) -> Result<TemplateStep, Error> {
+    let id = |node: DocNode<'_>| Ok::<_, Error>(node.need("id", "a text")?.str()?.to_owned());
     if let Some(special) = node.get("SpecialToken") {
-        return Ok(Step::Special(id(special)?));
+        return Ok(TemplateStep::Special(id(special)?));
     }
     match node.get("Sequence") {
-        Some(sequence) => Ok(Step::Sequence(id(sequence)?)),
+        Some(sequence) => Ok(TemplateStep::Sequence(id(sequence)?)),
         None => Err(node.wrong("a `SpecialToken` or a `Sequence`")),
     }
 }

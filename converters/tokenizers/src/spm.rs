@@ -7,8 +7,8 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::doc::Doc;
-use super::json::{Json, flagged, has};
-use super::table::{ADDED, Table, Type};
+use super::json::{TokenizerJson, has, has_flag};
+use super::table::{ADDED, TokenType, VocabTable};
 use super::{Error, pre, proto, special};
 use formats::gguf::Metadata;
 use formats::shown;
@@ -19,7 +19,7 @@ const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 /// disabled at the end.
 pub(super) fn write(
     dir: &Path,
-    json: Option<&Json>,
+    json: Option<&TokenizerJson>,
     rows: usize,
     keys: &mut Metadata,
     warnings: &mut Vec<String>,
@@ -66,12 +66,12 @@ pub(super) fn turn_blank_off(keys: &mut Metadata) {
 
 fn from_model(
     file: &Path,
-    json: Option<&Json>,
+    json: Option<&TokenizerJson>,
     config: Option<&Doc>,
     dir: &Path,
     rows: usize,
     warnings: &mut Vec<String>,
-) -> Result<(Table, bool), Error> {
+) -> Result<(VocabTable, bool), Error> {
     let model = proto::read(file)?;
     if model.made_by.is_some_and(|kind| kind != 2) {
         let expected = "only those made by merging (BPE) are written";
@@ -86,7 +86,7 @@ fn from_model(
             warnings.push(format!("tokenizer.model {what}; llama.cpp will not"));
         }
     }
-    let mut table = Table::new(rows)?;
+    let mut table = VocabTable::new(rows)?;
     for (n, piece) in model.pieces.iter().enumerate() {
         if n >= rows {
             warnings.push(format!(
@@ -111,7 +111,7 @@ fn from_model(
         for (text, _) in added.value.as_object().into_iter().flatten() {
             let Some(node) = added.get(text) else { continue };
             if let Some(row) = outside(node.u64()?, text) {
-                table.set(row, text.clone(), Type::UserDefined, ADDED);
+                table.set(row, text.clone(), TokenType::UserDefined, ADDED);
             }
         }
     }
@@ -135,8 +135,8 @@ fn from_model(
 
 /// Derives scores for pieces without scores. Merges are listed in order of priority, so a piece scores by
 /// the first merge that builds it: the earlier, the better.
-fn from_json(json: &Json, rows: usize) -> Result<Table, Error> {
-    let mut table = Table::new(rows)?;
+fn from_json(json: &TokenizerJson, rows: usize) -> Result<VocabTable, Error> {
+    let mut table = VocabTable::new(rows)?;
     let mut rank: IndexMap<String, usize> = IndexMap::new();
     for (n, (left, right)) in json.merges.iter().enumerate() {
         rank.entry(format!("{left}{right}")).or_insert(n);
@@ -153,11 +153,11 @@ fn from_json(json: &Json, rows: usize) -> Result<Table, Error> {
             return Err(super::same_id(json, *id, other, text));
         }
         let ty = if byte(text).is_some() {
-            Type::Byte
+            TokenType::Byte
         } else if json.unknown.as_ref() == Some(text) {
-            Type::Unknown
+            TokenType::Unknown
         } else {
-            Type::Normal
+            TokenType::Normal
         };
         // Single characters and other pieces without a merge come after all merges.
         let score = rank.get(text).copied().unwrap_or(json.merges.len() + row);
@@ -184,7 +184,7 @@ pub(super) fn byte(text: &str) -> Option<u8> {
 }
 
 /// True if tokenizer.json adds a space before text.
-pub(super) fn prepends(json: &Json) -> bool {
+pub(super) fn prepends(json: &TokenizerJson) -> bool {
     has(&json.normalizer, "Prepend") || metaspace(&json.pre_tokenizer)
 }
 
@@ -202,5 +202,5 @@ fn scheme_is_never(pre: &Value) -> bool {
 fn flagged_off(pre: &Value) -> bool {
     // Older files use a flag.
     super::json::any(pre, &|step| step.get("add_prefix_space").is_some())
-        && !flagged(pre, "Metaspace", "add_prefix_space")
+        && !has_flag(pre, "Metaspace", "add_prefix_space")
 }

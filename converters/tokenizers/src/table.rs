@@ -18,7 +18,7 @@ const PADDING: f32 = -10000.0;
 
 /// Type of a token, with the format's ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Type {
+pub enum TokenType {
     /// Piece of text.
     Normal = 1,
     /// Replacement for text that no piece covers.
@@ -34,13 +34,13 @@ pub enum Type {
 }
 
 /// Rows of a vocabulary.
-pub(super) struct Table {
+pub(super) struct VocabTable {
     pub(super) texts: Vec<String>,
-    pub(super) types: Vec<Type>,
+    pub(super) types: Vec<TokenType>,
     pub(super) scores: Vec<f32>,
 }
 
-impl Table {
+impl VocabTable {
     /// Returns a table of rows without tokens.
     pub(super) fn new(rows: usize) -> Result<Self, Error> {
         if rows > MOST {
@@ -48,12 +48,12 @@ impl Table {
         }
         Ok(Self {
             texts: (0..rows).map(|n| format!("[PAD{n}]")).collect(),
-            types: vec![Type::Unused; rows],
+            types: vec![TokenType::Unused; rows],
             scores: vec![PADDING; rows],
         })
     }
 
-    pub(super) fn set(&mut self, row: usize, text: String, ty: Type, score: f32) {
+    pub(super) fn set(&mut self, row: usize, text: String, ty: TokenType, score: f32) {
         self.texts[row] = text;
         self.types[row] = ty;
         self.scores[row] = score;
@@ -66,9 +66,10 @@ impl Table {
 
     /// Sets the row of an added token, special only if its file says so.
     pub(super) fn add_stated(&mut self, row: usize, text: &str, special: bool) {
-        let ty = if special { Type::Control } else { Type::UserDefined };
+        let ty = if special { TokenType::Control } else { TokenType::UserDefined };
         // Tokens that are matched in plain text are written with plain spaces.
-        let text = if ty == Type::Control { text.to_owned() } else { text.replace('▁', " ") };
+        let text =
+            if ty == TokenType::Control { text.to_owned() } else { text.replace('▁', " ") };
         self.set(row, text, ty, ADDED);
     }
 
@@ -103,20 +104,20 @@ mod tests {
 
     #[test]
     fn texts_stand_once() {
-        let mut table = Table::new(4).unwrap();
+        let mut table = VocabTable::new(4).unwrap();
         table.check_unique(Path::new("t")).unwrap();
-        table.set(1, "a\u{1b}".into(), Type::Normal, 0.0);
-        table.set(3, "a\u{1b}".into(), Type::Normal, 0.0);
+        table.set(1, "a\u{1b}".into(), TokenType::Normal, 0.0);
+        table.set(3, "a\u{1b}".into(), TokenType::Normal, 0.0);
         let message = table.check_unique(Path::new("t")).unwrap_err().to_string();
         assert!(message.contains("tokens 1 and 3") && message.contains("a\\u{1b}"), "{message}");
-        table.set(3, "[PAD0]".into(), Type::Normal, 0.0);
+        table.set(3, "[PAD0]".into(), TokenType::Normal, 0.0);
         assert!(table.check_unique(Path::new("t")).is_err());
-        assert!(Table::new(usize::MAX).is_err());
+        assert!(VocabTable::new(usize::MAX).is_err());
     }
 
     #[test]
     fn added_tokens_are_sorted_by_what_they_look_like() {
-        let mut table = Table::new(4).unwrap();
+        let mut table = VocabTable::new(4).unwrap();
         for (row, (text, special)) in
             [("▁▁", false), ("<|x|>", false), ("[INST]", true), ("<unused7>", false)]
                 .into_iter()

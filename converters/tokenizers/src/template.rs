@@ -5,7 +5,7 @@ use std::path::Path;
 use registry::file::{TEMPLATE, read_text};
 
 use super::Error;
-use super::doc::{Doc, Node};
+use super::doc::{Doc, DocNode};
 use checkpoints::checkpoint::outside;
 use formats::gguf::Metadata;
 
@@ -51,11 +51,11 @@ pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
 }
 
 /// Parses a text, or a list of names and texts.
-fn of(node: &Node<'_>) -> Result<Vec<(String, String)>, Error> {
+fn of(node: &DocNode<'_>) -> Result<Vec<(String, String)>, Error> {
     if let Some(text) = node.value.as_str() {
         return Ok(vec![("default".into(), text.into())]);
     }
-    let one = |node: Node<'_>| -> Result<(String, String), Error> {
+    let one = |node: DocNode<'_>| -> Result<(String, String), Error> {
         let text = |key| Ok::<_, Error>(node.need(key, "a text")?.str()?.to_owned());
         Ok((text("name")?, text("template")?))
     };

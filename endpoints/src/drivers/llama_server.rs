@@ -5,14 +5,15 @@ use std::sync::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Driver;
+use super::EndpointDriver;
 use super::flag;
-use crate::http::{Answer, Http};
+use crate::http::{ServerConnection, ServerResponse};
 use crate::{
-    Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, RowError, Scored, Scores,
+    Endpoint, EndpointOptions, Error, Generation, LogprobRow, LogprobRowError, LogprobSupport,
+    PrefixCache, PromptRequest, PromptScores, ServerFacts,
 };
 
-pub(super) static DRIVER: Driver = Driver {
+pub(super) static DRIVER: EndpointDriver = EndpointDriver {
     name: "llama-server",
     about: "llama.cpp's server, one request for each row",
     shows: &["rows", "tokens"],
@@ -40,43 +41,47 @@ const BIAS: f64 = 1e3;
 const TRIED: u32 = 24;
 
 #[derive(Deserialize)]
-struct Reply {
+struct LlamaCompletion {
     #[serde(default)]
     tokens: Vec<u32>,
     tokens_evaluated: Option<usize>,
     #[serde(default)]
     truncated: bool,
     #[serde(default)]
-    completion_probabilities: Vec<Chosen>,
+    completion_probabilities: Vec<LlamaToken>,
 }
 
 #[derive(Deserialize)]
-struct Chosen {
+struct LlamaToken {
     id: u32,
     logprob: f64,
     #[serde(default)]
-    top_logprobs: Vec<Entry>,
+    top_logprobs: Vec<LlamaCandidate>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct LlamaCandidate {
     id: u32,
     logprob: f64,
 }
 
 struct LlamaServer {
-    http: Http,
-    facts: Facts,
+    http: ServerConnection,
+    facts: ServerFacts,
     vocab: usize,
     top: usize,
     /// Token of whole characters.
     plain: Mutex<Option<u32>>,
 }
 
-fn open(http: Http, mut facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+fn open(
+    http: ServerConnection,
+    mut facts: ServerFacts,
+    options: &EndpointOptions,
+) -> Result<Box<dyn Endpoint>, Error> {
     let (vocab, top) = (options.vocab, options.top.min(options.vocab));
     facts.cache_off = true;
-    facts.scores = if top == vocab { Scores::Full } else { Scores::Top(top) };
+    facts.scores = if top == vocab { LogprobSupport::Full } else { LogprobSupport::Top(top) };
     facts.generates = Some(GENERATED.min(top));
     facts.bound = Some(BOUND);
     let flags: Vec<String> = EXACT
@@ -86,29 +91,29 @@ fn open(http: Http, mut facts: Facts, options: &Options) -> Result<Box<dyn Endpo
     facts.exact = Some(flags.join(" "));
     let server = LlamaServer { http, facts, vocab, top, plain: Mutex::new(None) };
     // Requests that the server rejects fail here.
-    server.last(&Ask { tokens: &[0], cache: Cache::Off }, &[0], 1)?;
+    server.last(&PromptRequest { tokens: &[0], cache: PrefixCache::Off }, &[0], 1)?;
     Ok(Box::new(server))
 }
 
 impl LlamaServer {
     fn ask(
         &self,
-        ask: &Ask<'_>,
+        ask: &PromptRequest<'_>,
         tokens: &[u32],
         count: usize,
         top: usize,
         bias: Option<u32>,
-    ) -> Result<(Answer, Reply), Error> {
+    ) -> Result<(ServerResponse, LlamaCompletion), Error> {
         let mut body = json!({
             "prompt": tokens, "n_predict": count, "n_probs": top, "temperature": 0,
-            "cache_prompt": ask.cache == Cache::Default, "post_sampling_probs": false, "return_tokens": true,
+            "cache_prompt": ask.cache == PrefixCache::Default, "post_sampling_probs": false, "return_tokens": true,
             "samplers": ["temperature"], "repeat_penalty": 1.0, "stream": false,
         });
         if let Some(token) = bias {
             body["logit_bias"] = json!([[token, BIAS]]);
         }
         let answer = self.http.post("/completion", &body)?;
-        let reply: Reply = answer.json()?;
+        let reply: LlamaCompletion = answer.json()?;
         if reply.truncated {
             let help = "start the server with a longer context (--ctx-size)";
             let found = format!("it cut the prompt of {} tokens short", tokens.len());
@@ -123,18 +128,23 @@ impl LlamaServer {
         Ok((answer, reply))
     }
 
-    fn row(&self, chosen: &Chosen, target: Option<f32>) -> Result<Row, RowError> {
+    fn row(&self, chosen: &LlamaToken, target: Option<f32>) -> Result<LogprobRow, LogprobRowError> {
         let mut entries: Vec<(u32, f32)> =
             chosen.top_logprobs.iter().map(|entry| (entry.id, entry.logprob as f32)).collect();
         if entries.is_empty() {
             entries.push((chosen.id, chosen.logprob as f32));
         }
-        Row::of(entries, target, self.vocab)
+        LogprobRow::of(entries, target, self.vocab)
     }
 
     /// Returns the row after these tokens. If the chosen token is an incomplete character, the server hides
     /// its row, so a plain token is made the most likely one.
-    fn last(&self, ask: &Ask<'_>, tokens: &[u32], top: usize) -> Result<(Row, Option<u32>), Error> {
+    fn last(
+        &self,
+        ask: &PromptRequest<'_>,
+        tokens: &[u32],
+        top: usize,
+    ) -> Result<(LogprobRow, Option<u32>), Error> {
         let (mut answer, reply) = self.ask(ask, tokens, 1, top, None)?;
         let mut found = reply.completion_probabilities.into_iter().next();
         let chosen = found.as_ref().map(|chosen| chosen.id);
@@ -163,8 +173,8 @@ impl LlamaServer {
 
     /// Generates token by token over a warm cache. An incomplete character, whose row the server hides, is
     /// taken from the row itself, as its most likely token.
-    fn step_by_step(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
-        let mut made = Generated::default();
+    fn step_by_step(&self, ask: &PromptRequest<'_>, count: usize) -> Result<Generation, Error> {
+        let mut made = Generation::default();
         let mut tokens = ask.tokens.to_vec();
         for _ in 0..count {
             let (mut row, chosen) = self.last(ask, &tokens, self.facts.generates.unwrap_or(1))?;
@@ -181,11 +191,11 @@ impl LlamaServer {
 }
 
 impl Endpoint for LlamaServer {
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
-    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
+    fn score(&self, ask: &PromptRequest<'_>, positions: &[usize]) -> Result<PromptScores, Error> {
         let mut rows = Vec::with_capacity(positions.len());
         for &position in positions {
             let Some(tokens) = ask.tokens.get(..=position) else { break };
@@ -193,10 +203,10 @@ impl Endpoint for LlamaServer {
             row.target = ask.tokens.get(position + 1).and_then(|next| row.at(*next));
             rows.push(row);
         }
-        Ok(Scored { rows, echo: None })
+        Ok(PromptScores { rows, echo: None })
     }
 
-    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+    fn generate(&self, ask: &PromptRequest<'_>, count: usize) -> Result<Generation, Error> {
         let top = self.facts.generates.unwrap_or(1);
         let (answer, reply) = self.ask(ask, ask.tokens, count, top, None)?;
         let shown = &reply.completion_probabilities;
@@ -214,17 +224,17 @@ impl Endpoint for LlamaServer {
             let row = self.row(chosen, Some(chosen.logprob as f32));
             rows.push(row.map_err(|why| answer.unusable(format!("generated token {n}: {why}")))?);
         }
-        Ok(Generated { ids: reply.tokens, rows, echo: None })
+        Ok(Generation { ids: reply.tokens, rows, echo: None })
     }
 
     fn tokenize(&self, text: &str) -> Result<Option<Vec<u32>>, Error> {
         #[derive(Deserialize)]
-        struct Tokens {
+        struct LlamaTokens {
             tokens: Vec<u32>,
         }
         let body = json!({ "content": text, "add_special": false, "parse_special": true });
         match self.http.post("/tokenize", &body) {
-            Ok(answer) => answer.json::<Tokens>().map(|read| Some(read.tokens)),
+            Ok(answer) => answer.json::<LlamaTokens>().map(|read| Some(read.tokens)),
             Err(error) if error.status().is_some() => Ok(None),
             Err(error) => Err(error),
         }

@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Driver;
-use crate::http::{Answer, Http};
-use crate::{Ask, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
+use super::EndpointDriver;
+use crate::http::{ServerConnection, ServerResponse};
+use crate::{
+    Endpoint, EndpointOptions, Error, Generation, LogprobRow, LogprobSupport, PromptRequest,
+    PromptScores, ServerFacts,
+};
 
-pub(super) static DRIVER: Driver = Driver {
+pub(super) static DRIVER: EndpointDriver = EndpointDriver {
     name: "openai",
     about: "any server with /v1/completions",
     shows: &["tokens"],
@@ -24,7 +27,7 @@ const USUAL: usize = 5;
 
 /// Log-probabilities in the format of `/v1/completions`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Logprobs {
+pub(super) struct OpenAiLogprobs {
     pub(super) tokens: Vec<String>,
     #[serde(rename = "token_logprobs")]
     chosen: Vec<Option<f64>>,
@@ -32,10 +35,10 @@ pub(super) struct Logprobs {
     likeliest: Option<Vec<Option<BTreeMap<String, f64>>>>,
 }
 
-impl Logprobs {
+impl OpenAiLogprobs {
     /// Returns the rows of generated tokens with these ids. Entries named by text are omitted: a text is no
     /// id.
-    pub(super) fn rows(&self, ids: &[u32], vocab: usize) -> Result<Vec<Row>, String> {
+    pub(super) fn rows(&self, ids: &[u32], vocab: usize) -> Result<Vec<LogprobRow>, String> {
         let (tokens, count) = (ids.len(), self.chosen.len());
         if tokens != count {
             return Err(format!("it has {tokens} token ids and {count} log-probabilities"));
@@ -53,7 +56,7 @@ impl Logprobs {
                 entries.push((*id, target));
             }
             rows.push(
-                Row::of(entries, Some(target), vocab)
+                LogprobRow::of(entries, Some(target), vocab)
                     .map_err(|why| format!("generated token {n}: {why}"))?,
             );
         }
@@ -72,32 +75,36 @@ pub(super) fn ids_of_text(tokens: &[String]) -> Option<Vec<u32>> {
 }
 
 #[derive(Deserialize)]
-struct Completion {
-    choices: Vec<Choice>,
-    usage: Option<Usage>,
+struct OpenAiCompletion {
+    choices: Vec<OpenAiChoice>,
+    usage: Option<OpenAiUsage>,
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct OpenAiUsage {
     prompt_tokens: Option<usize>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
-    logprobs: Option<Logprobs>,
+struct OpenAiChoice {
+    logprobs: Option<OpenAiLogprobs>,
     token_ids: Option<Vec<u32>>,
     prompt_token_ids: Option<Vec<u32>>,
 }
 
 struct OpenAi {
-    http: Http,
-    facts: Facts,
+    http: ServerConnection,
+    facts: ServerFacts,
     vocab: usize,
 }
 
-fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+fn open(
+    http: ServerConnection,
+    facts: ServerFacts,
+    options: &EndpointOptions,
+) -> Result<Box<dyn Endpoint>, Error> {
     let mut server = OpenAi { http, facts, vocab: options.vocab };
-    let probe = Ask { tokens: &[0, 1], cache: crate::Cache::Default };
+    let probe = PromptRequest { tokens: &[0, 1], cache: crate::PrefixCache::Default };
     // A rejected request shows what the server hides; anything else is an error.
     let refused = |error: Error| match error {
         Error::Status { code: 400..=499, ref words, .. }
@@ -108,14 +115,14 @@ fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>
         Error::Answer { ref found, .. } => Ok(found.clone()),
         other => Err(other),
     };
-    server.facts.scores = Scores::Target;
+    server.facts.scores = LogprobSupport::Target;
     let words = match server.score(&probe, &[0]) {
         Ok(scored) if scored.rows.iter().all(|row| row.target.is_some()) => None,
         Ok(_) => Some("the log-probability of a token of the prompt is null".to_owned()),
         Err(error) => Some(refused(error)?),
     };
     if let Some(words) = words {
-        server.facts.scores = Scores::Nothing;
+        server.facts.scores = LogprobSupport::None;
         server
             .facts
             .hidden
@@ -131,14 +138,18 @@ fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>
 }
 
 impl OpenAi {
-    fn ask(&self, prompt: &Value, more: Value) -> Result<(Answer, Completion), Error> {
+    fn ask(
+        &self,
+        prompt: &Value,
+        more: Value,
+    ) -> Result<(ServerResponse, OpenAiCompletion), Error> {
         let mut body =
             json!({ "model": self.facts.model, "prompt": prompt, "temperature": 0, "seed": 0 });
         if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
             body.extend(more);
         }
         let answer = self.http.post("/v1/completions", &body)?;
-        let read: Completion = answer.json()?;
+        let read: OpenAiCompletion = answer.json()?;
         if read.choices.len() != 1 {
             return Err(
                 answer.unusable(format!("it has {} choices; expected 1", read.choices.len()))
@@ -149,11 +160,11 @@ impl OpenAi {
 }
 
 impl Endpoint for OpenAi {
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
-    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
+    fn score(&self, ask: &PromptRequest<'_>, positions: &[usize]) -> Result<PromptScores, Error> {
         let more = json!({ "max_tokens": 1, "logprobs": 1, "echo": true });
         let (answer, mut read) = self.ask(&json!(ask.tokens), more)?;
         let choice = read.choices.remove(0);
@@ -173,13 +184,13 @@ impl Endpoint for OpenAi {
                 None => None,
                 Some(_) => logprobs.chosen.get(position + 1).copied().flatten().map(|x| x as f32),
             };
-            let row = Row::of(Vec::new(), target, self.vocab);
+            let row = LogprobRow::of(Vec::new(), target, self.vocab);
             rows.push(row.map_err(|why| answer.unusable(format!("position {position}: {why}")))?);
         }
-        Ok(Scored { rows, echo: choice.prompt_token_ids })
+        Ok(PromptScores { rows, echo: choice.prompt_token_ids })
     }
 
-    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+    fn generate(&self, ask: &PromptRequest<'_>, count: usize) -> Result<Generation, Error> {
         let more = json!({
             "max_tokens": count, "logprobs": USUAL, "return_token_ids": true, "return_tokens_as_token_ids": true,
         });
@@ -195,7 +206,7 @@ impl Endpoint for OpenAi {
             );
         };
         let rows = logprobs.rows(&ids, self.vocab).map_err(|why| answer.unusable(why))?;
-        Ok(Generated { ids, rows, echo: choice.prompt_token_ids })
+        Ok(Generation { ids, rows, echo: choice.prompt_token_ids })
     }
 
     fn count_text(&self, text: &str) -> Result<Option<usize>, Error> {

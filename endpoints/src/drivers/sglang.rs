@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Driver;
-use crate::http::{Answer, Http};
-use crate::json::Pair;
+use super::EndpointDriver;
+use crate::http::{ServerConnection, ServerResponse};
+use crate::json::LogprobPair;
 use crate::{
-    Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, RowError, Scored, Scores,
+    Endpoint, EndpointOptions, Error, Generation, LogprobRow, LogprobRowError, LogprobSupport,
+    PrefixCache, PromptRequest, PromptScores, ServerFacts,
 };
 
-pub(super) static DRIVER: Driver = Driver {
+pub(super) static DRIVER: EndpointDriver = EndpointDriver {
     name: "sglang",
     about: "SGLang's server, over /generate",
     shows: &["rows", "tokens"],
@@ -29,54 +30,58 @@ pub(super) static DRIVER: Driver = Driver {
 const GENERATED: usize = 20;
 
 #[derive(Deserialize)]
-struct Reply {
+struct SglangGeneration {
     output_ids: Option<Vec<u32>>,
-    meta_info: Meta,
+    meta_info: SglangMeta,
 }
 
 #[derive(Deserialize)]
-struct Meta {
+struct SglangMeta {
     prompt_tokens: Option<usize>,
-    input_token_logprobs: Option<Vec<Pair>>,
-    input_top_logprobs: Option<Vec<Option<Vec<Pair>>>>,
-    output_token_logprobs: Option<Vec<Pair>>,
-    output_top_logprobs: Option<Vec<Option<Vec<Pair>>>>,
+    input_token_logprobs: Option<Vec<LogprobPair>>,
+    input_top_logprobs: Option<Vec<Option<Vec<LogprobPair>>>>,
+    output_token_logprobs: Option<Vec<LogprobPair>>,
+    output_top_logprobs: Option<Vec<Option<Vec<LogprobPair>>>>,
 }
 
 struct Sglang {
-    http: Http,
-    facts: Facts,
+    http: ServerConnection,
+    facts: ServerFacts,
     vocab: usize,
     top: usize,
     keys: AtomicU64,
 }
 
-fn open(http: Http, mut facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+fn open(
+    http: ServerConnection,
+    mut facts: ServerFacts,
+    options: &EndpointOptions,
+) -> Result<Box<dyn Endpoint>, Error> {
     let (vocab, top) = (options.vocab, options.top.min(options.vocab));
     facts.cache_off = true;
     facts.ignores_eos = true;
-    facts.scores = if top == vocab { Scores::Full } else { Scores::Top(top) };
+    facts.scores = if top == vocab { LogprobSupport::Full } else { LogprobSupport::Top(top) };
     facts.generates = Some(GENERATED.min(top));
     let server = Sglang { http, facts, vocab, top, keys: AtomicU64::new(0) };
     // Requests that the server rejects fail here.
-    server.score(&Ask { tokens: &[0, 0], cache: Cache::Off }, &[0])?;
+    server.score(&PromptRequest { tokens: &[0, 0], cache: PrefixCache::Off }, &[0])?;
     Ok(Box::new(server))
 }
 
 impl Sglang {
     fn ask(
         &self,
-        ask: &Ask<'_>,
+        ask: &PromptRequest<'_>,
         count: usize,
         top: usize,
         from: i64,
-    ) -> Result<(Answer, Reply), Error> {
+    ) -> Result<(ServerResponse, SglangGeneration), Error> {
         let mut body = json!({
             "input_ids": ask.tokens,
             "sampling_params": { "temperature": 0, "max_new_tokens": count, "ignore_eos": true },
             "return_logprob": true, "logprob_start_len": from, "top_logprobs_num": top,
         });
-        if ask.cache == Cache::Off {
+        if ask.cache == PrefixCache::Off {
             let key = self.keys.fetch_add(1, Ordering::Relaxed);
             body["extra_key"] = json!(format!("onboard-{}-{key}", std::process::id()));
         }
@@ -87,7 +92,7 @@ impl Sglang {
         {
             value = first;
         }
-        let reply: Reply = serde_json::from_value(value)
+        let reply: SglangGeneration = serde_json::from_value(value)
             .map_err(|error| answer.unusable(format!("its JSON has another form: {error}")))?;
         if let Some(found) =
             reply.meta_info.prompt_tokens.filter(|found| *found != ask.tokens.len())
@@ -100,25 +105,29 @@ impl Sglang {
         Ok((answer, reply))
     }
 
-    fn row(&self, top: &[Pair], own: Option<Pair>) -> Result<Row, RowError> {
+    fn row(
+        &self,
+        top: &[LogprobPair],
+        own: Option<LogprobPair>,
+    ) -> Result<LogprobRow, LogprobRowError> {
         let target = own.and_then(|own| own.logprob);
-        let entry = |pair: &Pair| Some((pair.id, pair.logprob?));
+        let entry = |pair: &LogprobPair| Some((pair.id, pair.logprob?));
         let mut entries: Vec<(u32, f32)> = top.iter().filter_map(entry).collect();
         if let Some(own) = own.as_ref().and_then(entry)
             && !entries.iter().any(|entry| entry.0 == own.0)
         {
             entries.push(own);
         }
-        Row::of(entries, target, self.vocab)
+        LogprobRow::of(entries, target, self.vocab)
     }
 }
 
 impl Endpoint for Sglang {
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
-    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
+    fn score(&self, ask: &PromptRequest<'_>, positions: &[usize]) -> Result<PromptScores, Error> {
         let (answer, reply) = self.ask(ask, 1, self.top, 0)?;
         let meta = reply.meta_info;
         let (Some(own), Some(top)) = (meta.input_token_logprobs, meta.input_top_logprobs) else {
@@ -147,10 +156,10 @@ impl Endpoint for Sglang {
             rows.push(self.row(top, own).map_err(|why| wrong(why.to_string()))?);
         }
         let echo = own.iter().map(|pair| pair.id).collect();
-        Ok(Scored { rows, echo: Some(echo) })
+        Ok(PromptScores { rows, echo: Some(echo) })
     }
 
-    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+    fn generate(&self, ask: &PromptRequest<'_>, count: usize) -> Result<Generation, Error> {
         let top = self.facts.generates.unwrap_or(1);
         let (answer, reply) = self.ask(ask, count, top, -1)?;
         let Some(own) = reply.meta_info.output_token_logprobs else {
@@ -172,7 +181,7 @@ impl Endpoint for Sglang {
                 ids.len()
             )));
         }
-        Ok(Generated { ids, rows, echo: None })
+        Ok(Generation { ids, rows, echo: None })
     }
 
     fn alive(&self) -> Result<(), Error> {

@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Driver;
+use super::EndpointDriver;
 use super::flag;
-use super::openai::{Logprobs, ids_of_text};
-use crate::http::{Answer, Http};
-use crate::json::ById;
-use crate::{Ask, Cache, Endpoint, Error, Facts, Generated, Options, Row, Scored, Scores};
+use super::openai::{OpenAiLogprobs, ids_of_text};
+use crate::http::{ServerConnection, ServerResponse};
+use crate::json::LogprobById;
+use crate::{
+    Endpoint, EndpointOptions, Error, Generation, LogprobRow, LogprobSupport, PrefixCache,
+    PromptRequest, PromptScores, ServerFacts,
+};
 
-pub(super) static DRIVER: Driver = Driver {
+pub(super) static DRIVER: EndpointDriver = EndpointDriver {
     name: "vllm",
     about: "vLLM's OpenAI server",
     shows: &["rows", "tokens"],
@@ -31,31 +34,35 @@ pub(super) static DRIVER: Driver = Driver {
 const FEWER: [usize; 4] = [20, 5, 1, 0];
 
 #[derive(Deserialize)]
-struct Completion {
-    choices: Vec<Choice>,
+struct VllmCompletion {
+    choices: Vec<VllmChoice>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
-    prompt_logprobs: Option<Vec<Option<ById>>>,
+struct VllmChoice {
+    prompt_logprobs: Option<Vec<Option<LogprobById>>>,
     prompt_token_ids: Option<Vec<u32>>,
     token_ids: Option<Vec<u32>>,
-    logprobs: Option<Logprobs>,
+    logprobs: Option<OpenAiLogprobs>,
 }
 
 struct Vllm {
-    http: Http,
-    facts: Facts,
+    http: ServerConnection,
+    facts: ServerFacts,
     vocab: usize,
     salts: AtomicU64,
 }
 
-fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>, Error> {
+fn open(
+    http: ServerConnection,
+    facts: ServerFacts,
+    options: &EndpointOptions,
+) -> Result<Box<dyn Endpoint>, Error> {
     let vocab = options.vocab;
     let mut server = Vllm { http, facts, vocab, salts: AtomicU64::new(0) };
     server.facts.cache_off = true;
     server.facts.ignores_eos = true;
-    let probe = Ask { tokens: &[0, 0], cache: Cache::Off };
+    let probe = PromptRequest { tokens: &[0, 0], cache: PrefixCache::Off };
     let most = options.top.min(vocab);
     let counts = |most: usize| {
         std::iter::once(most).chain(FEWER.into_iter().filter(move |fewer| *fewer < most))
@@ -63,15 +70,15 @@ fn open(http: Http, facts: Facts, options: &Options) -> Result<Box<dyn Endpoint>
     let mut refused = None;
     for count in counts(most) {
         server.facts.scores = match count {
-            0 => Scores::Target,
-            _ if count == vocab => Scores::Full,
-            _ => Scores::Top(count),
+            0 => LogprobSupport::Target,
+            _ if count == vocab => LogprobSupport::Full,
+            _ => LogprobSupport::Top(count),
         };
         match limited(server.score(&probe, &[0]))? {
             Ok(_) => break,
             Err(words) => refused = refused.or(Some((count, words))),
         }
-        server.facts.scores = Scores::Nothing;
+        server.facts.scores = LogprobSupport::None;
     }
     if let Some((count, words)) = refused {
         let raise = flag(&DRIVER, "max_logprobs").filter(|_| words.contains("logprob"));
@@ -105,21 +112,21 @@ fn limited<T>(answer: Result<T, Error>) -> Result<Result<T, String>, Error> {
 }
 
 impl Vllm {
-    fn body(&self, ask: &Ask<'_>, tokens: &[u32]) -> Value {
+    fn body(&self, ask: &PromptRequest<'_>, tokens: &[u32]) -> Value {
         let mut body = json!({
             "model": self.facts.model, "prompt": tokens, "temperature": 0, "add_special_tokens": false,
             "return_token_ids": true,
         });
-        if ask.cache == Cache::Off {
+        if ask.cache == PrefixCache::Off {
             let salt = self.salts.fetch_add(1, Ordering::Relaxed);
             body["cache_salt"] = json!(format!("onboard-{}-{salt}", std::process::id()));
         }
         body
     }
 
-    fn choice(&self, body: &Value) -> Result<(Answer, Choice), Error> {
+    fn choice(&self, body: &Value) -> Result<(ServerResponse, VllmChoice), Error> {
         let answer = self.http.post("/v1/completions", body)?;
-        let read: Completion = answer.json()?;
+        let read: VllmCompletion = answer.json()?;
         let count = read.choices.len();
         let mut choices = read.choices.into_iter();
         match (choices.next(), count) {
@@ -130,19 +137,19 @@ impl Vllm {
 }
 
 impl Endpoint for Vllm {
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
-    fn score(&self, ask: &Ask<'_>, positions: &[usize]) -> Result<Scored, Error> {
+    fn score(&self, ask: &PromptRequest<'_>, positions: &[usize]) -> Result<PromptScores, Error> {
         // Rows begin with the second token, so one more token shows the row after the last.
         let tokens: Vec<u32> = ask.tokens.iter().chain(ask.tokens.first()).copied().collect();
         let mut body = self.body(ask, &tokens);
         body["max_tokens"] = json!(1);
         body["prompt_logprobs"] = match self.facts.scores {
-            Scores::Full => json!(-1),
-            Scores::Top(count) => json!(count),
-            Scores::Target | Scores::Nothing => json!(0),
+            LogprobSupport::Full => json!(-1),
+            LogprobSupport::Top(count) => json!(count),
+            LogprobSupport::Target | LogprobSupport::None => json!(0),
         };
         let (answer, choice) = self.choice(&body)?;
         let Some(mut all) = choice.prompt_logprobs else {
@@ -157,14 +164,14 @@ impl Endpoint for Vllm {
         let mut rows = Vec::with_capacity(positions.len());
         for &position in positions {
             let entries = all.get_mut(position + 1).and_then(Option::take);
-            let Some(ById(entries)) = entries else {
+            let Some(LogprobById(entries)) = entries else {
                 return Err(
                     answer.unusable(format!("`prompt_logprobs` has nothing at {}", position + 1))
                 );
             };
             let next = ask.tokens.get(position + 1);
             let target = next.and_then(|next| entries.iter().find(|e| e.0 == *next)).map(|e| e.1);
-            let row = Row::of(entries, target, self.vocab);
+            let row = LogprobRow::of(entries, target, self.vocab);
             rows.push(row.map_err(|why| answer.unusable(format!("position {position}: {why}")))?);
         }
         // The token after the prompt is our own.
@@ -172,10 +179,10 @@ impl Endpoint for Vllm {
             ids.truncate(ids.len().saturating_sub(1));
             ids
         });
-        Ok(Scored { rows, echo })
+        Ok(PromptScores { rows, echo })
     }
 
-    fn generate(&self, ask: &Ask<'_>, count: usize) -> Result<Generated, Error> {
+    fn generate(&self, ask: &PromptRequest<'_>, count: usize) -> Result<Generation, Error> {
         let mut body = self.body(ask, ask.tokens);
         body["max_tokens"] = json!(count);
         body["ignore_eos"] = json!(true);
@@ -190,18 +197,18 @@ impl Endpoint for Vllm {
             return Err(answer.unusable("it has no `token_ids`, which were asked for"));
         };
         let rows = logprobs.rows(&ids, self.vocab).map_err(|why| answer.unusable(why))?;
-        Ok(Generated { ids, rows, echo: choice.prompt_token_ids })
+        Ok(Generation { ids, rows, echo: choice.prompt_token_ids })
     }
 
     fn tokenize(&self, text: &str) -> Result<Option<Vec<u32>>, Error> {
         #[derive(Deserialize)]
-        struct Tokens {
+        struct VllmTokens {
             tokens: Vec<u32>,
         }
         let body =
             json!({ "model": self.facts.model, "prompt": text, "add_special_tokens": false });
         match self.http.post("/tokenize", &body) {
-            Ok(answer) => answer.json::<Tokens>().map(|read| Some(read.tokens)),
+            Ok(answer) => answer.json::<VllmTokens>().map(|read| Some(read.tokens)),
             Err(error) if error.status().is_some() => Ok(None),
             Err(error) => Err(error),
         }

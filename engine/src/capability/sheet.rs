@@ -8,7 +8,7 @@ use crate::ops::Kernels;
 
 /// The ways to reach an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kind {
+pub enum EngineKind {
     /// The engine runs in this process, through its driver.
     #[default]
     InProcess,
@@ -16,7 +16,7 @@ pub enum Kind {
     Child,
 }
 
-impl Kind {
+impl EngineKind {
     /// Returns the name of the kind in sheets.
     pub fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ pub enum SheetError {
 
 /// The capability sheet of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sheet {
+pub struct EngineSheet {
     /// The engine's name.
     pub engine: String,
     /// Ops it has.
@@ -75,7 +75,7 @@ pub struct Sheet {
     /// Pairs of these that it does not do together, `a+b`.
     pub apart: BTreeSet<String>,
     /// The way to reach it.
-    pub kind: Kind,
+    pub kind: EngineKind,
     /// A line that describes the engine.
     pub about: String,
     /// The versions that the engine was run with.
@@ -92,7 +92,7 @@ pub struct Sheet {
     pub shows: Vec<String>,
 }
 
-impl Sheet {
+impl EngineSheet {
     /// Returns the sheet of an engine of this program.
     ///
     /// # Panics
@@ -155,17 +155,17 @@ impl Sheet {
             words.ok_or(SheetError::NotTexts { key })
         };
         let kind = match text("kind")?.as_deref() {
-            None | Some("in_process") => Kind::InProcess,
-            Some("child") => Kind::Child,
+            None | Some("in_process") => EngineKind::InProcess,
+            Some("child") => EngineKind::Child,
             Some(other) => return Err(SheetError::Kind { found: escaped(other) }),
         };
         let (plugin, command) = (text("plugin")?, list("program")?);
         let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
-        if starts != usize::from(kind == Kind::Child) {
+        if starts != usize::from(kind == EngineKind::Child) {
             return Err(SheetError::Program);
         }
         // An engine that opens files by itself is given no graph, so it has neither.
-        let opens_files = entries.contains_key("architectures") || kind == Kind::Child;
+        let opens_files = entries.contains_key("architectures") || kind == EngineKind::Child;
         let graphs = |key: &'static str| if opens_files { optional(key) } else { names(key) };
         Ok(Self {
             engine: engine.ok_or(SheetError::NoEngine)?.to_owned(),

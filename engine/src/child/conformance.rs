@@ -1,8 +1,8 @@
 //! The conformance test of the protocol: every verb that an engine claims, held to its meaning.
 
-mod inside;
 mod rows;
 mod slots;
+mod taps_and_states;
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use registry::dtype::Dtype;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::wire::{Answer, Expect, Wire};
-use super::{Hello, Launch, OpenModel, greet, open_model};
+use super::wire::{ChildReply, ExpectedFrames, Wire};
+use super::{EngineLaunch, Hello, OpenModel, greet, open_model};
 use crate::Error;
 
 use rows::{distance, rows, varied};
 
 /// Outcome of one check.
 #[derive(Debug, Clone, Serialize)]
-pub struct Finding {
+pub struct ConformanceResult {
     /// The verb.
     pub verb: &'static str,
     /// The check.
@@ -42,34 +42,35 @@ fn noise(dtype: Dtype) -> f64 {
     }
 }
 
-type Rows = Vec<Vec<f32>>;
+type LogitRows = Vec<Vec<f32>>;
 
-struct Test {
+struct ConformanceTest {
     wire: Wire,
     hello: Hello,
     opened: OpenModel,
     limit: f64,
-    found: Vec<Finding>,
+    found: Vec<ConformanceResult>,
     slots: usize,
 }
 
 /// Runs every check. An error means that the engine could not be started or greeted.
 pub fn conformance(
-    launch: &Launch,
+    launch: &EngineLaunch,
     model: &Path,
     dtype: Dtype,
-) -> Result<(Hello, Vec<Finding>), Error> {
+) -> Result<(Hello, Vec<ConformanceResult>), Error> {
     let (mut wire, hello) = greet(launch)?;
     let opened = open_model(&mut wire, model, dtype.name(), ROOM)?;
     let limit = noise(dtype);
-    let mut test = Test { wire, hello: hello.clone(), opened, limit, found: Vec::new(), slots: 0 };
-    test.found.push(Finding {
+    let mut test =
+        ConformanceTest { wire, hello: hello.clone(), opened, limit, found: Vec::new(), slots: 0 };
+    test.found.push(ConformanceResult {
         verb: "hello",
         check: "protocol, engine, version, verbs",
         holds: Some(true),
         words: format!("{} {}, can {}", hello.engine, hello.version, hello.can.join(", ")),
     });
-    test.found.push(Finding {
+    test.found.push(ConformanceResult {
         verb: "open",
         check: "dtype and vocabulary",
         holds: Some(true),
@@ -77,7 +78,7 @@ pub fn conformance(
     });
     // A broken protocol ends the test: the process is gone.
     if let Err(error) = test.run() {
-        test.found.push(Finding {
+        test.found.push(ConformanceResult {
             verb: "(all)",
             check: "the protocol is kept to the end",
             holds: Some(false),
@@ -87,7 +88,7 @@ pub fn conformance(
     Ok((hello, test.found))
 }
 
-impl Test {
+impl ConformanceTest {
     fn run(&mut self) -> Result<(), Error> {
         self.unknown_verb()?;
         let (one, other) = (self.prompt(1), self.prompt(5));
@@ -110,7 +111,7 @@ impl Test {
         let can = self.hello.can(verb);
         if !can {
             let words = "not claimed in `can`".to_owned();
-            self.found.push(Finding { verb, check, holds: None, words });
+            self.found.push(ConformanceResult { verb, check, holds: None, words });
         }
         can
     }
@@ -126,7 +127,10 @@ impl Test {
     }
 
     /// Feeds chunks of tokens to slots from a position; gives all rows.
-    fn feed(&mut self, parts: &[(usize, usize, &[u32])]) -> Result<Result<Rows, String>, Error> {
+    fn feed(
+        &mut self,
+        parts: &[(usize, usize, &[u32])],
+    ) -> Result<Result<LogitRows, String>, Error> {
         let tokens = parts.iter().map(|part| part.2.len()).sum();
         let vocab = self.opened.vocab;
         let taps = std::collections::BTreeSet::new();
@@ -134,7 +138,7 @@ impl Test {
             .iter()
             .map(|(slot, at, tokens)| json!({ "slot": slot, "at": at, "tokens": tokens, "rows": "all" }))
             .collect();
-        let expect = Expect::Rows { rows: tokens, vocab, taps: &taps, tokens };
+        let expect = ExpectedFrames::Rows { rows: tokens, vocab, taps: &taps, tokens };
         self.ask("step", json!({ "chunks": chunks, "taps": taps }), &expect)
             .map(|answer| answer.map(|answer| rows(answer, vocab)))
     }
@@ -144,8 +148,8 @@ impl Test {
         &mut self,
         verb: &str,
         body: Value,
-        expect: &Expect<'_>,
-    ) -> Result<Result<Answer, String>, Error> {
+        expect: &ExpectedFrames<'_>,
+    ) -> Result<Result<ChildReply, String>, Error> {
         match self.wire.call(verb, body, expect) {
             Ok(answer) => Ok(Ok(answer)),
             Err(Error::Other(words)) => Ok(Err(words)),
@@ -156,7 +160,7 @@ impl Test {
     fn note(&mut self, verb: &'static str, check: &'static str, outcome: Result<String, String>) {
         let holds = Some(outcome.is_ok());
         let words = outcome.unwrap_or_else(|words| words);
-        self.found.push(Finding { verb, check, holds, words });
+        self.found.push(ConformanceResult { verb, check, holds, words });
     }
 
     /// Notes how far rows are apart.
@@ -164,7 +168,7 @@ impl Test {
         &mut self,
         verb: &'static str,
         check: &'static str,
-        got: Result<Rows, String>,
+        got: Result<LogitRows, String>,
         want: &[Vec<f32>],
         change: &str,
     ) {
@@ -184,7 +188,7 @@ impl Test {
     }
 
     fn unknown_verb(&mut self) -> Result<(), Error> {
-        let answer = self.ask("no_such_verb", json!({}), &Expect::Nothing)?;
+        let answer = self.ask("no_such_verb", json!({}), &ExpectedFrames::Nothing)?;
         let outcome = match answer {
             Err(words) => Ok(words),
             Ok(_) => {
@@ -196,9 +200,10 @@ impl Test {
         Ok(())
     }
 
-    fn score_rows(&mut self, tokens: &[u32]) -> Result<Result<Rows, String>, Error> {
+    fn score_rows(&mut self, tokens: &[u32]) -> Result<Result<LogitRows, String>, Error> {
         let (vocab, taps) = (self.opened.vocab, std::collections::BTreeSet::new());
-        let expect = Expect::Rows { rows: tokens.len(), vocab, taps: &taps, tokens: tokens.len() };
+        let expect =
+            ExpectedFrames::Rows { rows: tokens.len(), vocab, taps: &taps, tokens: tokens.len() };
         let answer = self.ask("score", json!({ "tokens": tokens }), &expect)?;
         Ok(answer.map(|answer| rows(answer, vocab)))
     }
@@ -233,7 +238,7 @@ impl Test {
         const CHECK: &str = "each token is the likeliest after those before it";
         const COUNT: usize = 6;
         let ask = json!({ "tokens": prompt, "count": COUNT });
-        let chosen = self.ask("generate", ask, &Expect::Nothing)?.and_then(|answer| {
+        let chosen = self.ask("generate", ask, &ExpectedFrames::Nothing)?.and_then(|answer| {
             let tokens = answer.body.get("tokens").cloned().unwrap_or_default();
             serde_json::from_value::<Vec<u32>>(tokens)
                 .map_err(|e| format!("`tokens` is no list of ids: {e}"))

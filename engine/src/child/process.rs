@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Launch;
+use super::EngineLaunch;
 
 /// Bytes that are read from a child at once.
 const PIECE: usize = 1 << 16;
@@ -24,13 +24,13 @@ const SHOWN: usize = 20;
 
 /// The reason that a child sends nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum ReadFailure {
     /// The child closed its standard output, or ended.
-    Ended,
+    Closed,
     /// The time was up.
-    Silent,
+    Timeout,
     /// A line was longer than any line may be.
-    Long,
+    LineTooLong,
 }
 
 /// A running child.
@@ -41,7 +41,7 @@ pub(super) struct Process {
     output: Receiver<Vec<u8>>,
     /// Bytes that were received and not taken.
     rest: VecDeque<u8>,
-    said: Arc<Mutex<VecDeque<String>>>,
+    stderr_lines: Arc<Mutex<VecDeque<String>>>,
 }
 
 /// Process groups of children that run.
@@ -69,7 +69,7 @@ fn kill_group(id: u32) {
 fn kill_group(_id: u32) {}
 
 impl Process {
-    pub(super) fn start(launch: &Launch) -> std::io::Result<Self> {
+    pub(super) fn start(launch: &EngineLaunch) -> std::io::Result<Self> {
         let mut command = Command::new(&launch.program);
         command.args(&launch.arguments).envs(launch.variables.iter().map(|(k, v)| (k, v)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -85,9 +85,9 @@ impl Process {
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (input, requests) = channel::<Vec<u8>>();
         let (pieces, output) = sync_channel(PIECES);
-        let said = Arc::new(Mutex::new(VecDeque::new()));
-        let kept = Arc::clone(&said);
-        let mut process = Self { child, input, output, rest: VecDeque::new(), said };
+        let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&stderr_lines);
+        let mut process = Self { child, input, output, rest: VecDeque::new(), stderr_lines };
         let threads = [
             std::thread::Builder::new().name("engine input".to_owned()).spawn(move || {
                 for bytes in requests {
@@ -120,18 +120,18 @@ impl Process {
     }
 
     /// Waits for more bytes.
-    fn more(&mut self, deadline: Instant) -> Result<(), Stop> {
+    fn more(&mut self, deadline: Instant) -> Result<(), ReadFailure> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.output.recv_timeout(left) {
             Ok(piece) => self.rest.extend(piece),
-            Err(RecvTimeoutError::Timeout) => return Err(Stop::Silent),
-            Err(RecvTimeoutError::Disconnected) => return Err(Stop::Ended),
+            Err(RecvTimeoutError::Timeout) => return Err(ReadFailure::Timeout),
+            Err(RecvTimeoutError::Disconnected) => return Err(ReadFailure::Closed),
         }
         Ok(())
     }
 
     /// Reads a line of at most `most` bytes, without its end.
-    pub(super) fn line(&mut self, most: usize, deadline: Instant) -> Result<Vec<u8>, Stop> {
+    pub(super) fn line(&mut self, most: usize, deadline: Instant) -> Result<Vec<u8>, ReadFailure> {
         let mut seen = 0;
         loop {
             if let Some(at) = self.rest.iter().skip(seen).position(|byte| *byte == b'\n') {
@@ -141,14 +141,18 @@ impl Process {
             }
             seen = self.rest.len();
             if seen > most {
-                return Err(Stop::Long);
+                return Err(ReadFailure::LineTooLong);
             }
             self.more(deadline)?;
         }
     }
 
     /// Reads `count` little-endian numbers. Memory grows with what arrives.
-    pub(super) fn numbers(&mut self, count: usize, deadline: Instant) -> Result<Vec<f32>, Stop> {
+    pub(super) fn numbers(
+        &mut self,
+        count: usize,
+        deadline: Instant,
+    ) -> Result<Vec<f32>, ReadFailure> {
         let mut numbers = Vec::with_capacity(count.min(PIECE));
         while numbers.len() < count {
             let whole = (self.rest.len() / 4).min(count - numbers.len());
@@ -191,15 +195,15 @@ impl Process {
 
     /// Returns the last lines of standard error.
     pub(super) fn last_words(&self) -> Vec<String> {
-        let mut said = self.all_words();
-        said.drain(..said.len().saturating_sub(SHOWN));
-        said
+        let mut stderr_lines = self.all_words();
+        stderr_lines.drain(..stderr_lines.len().saturating_sub(SHOWN));
+        stderr_lines
     }
 
     fn all_words(&self) -> Vec<String> {
         // What was written before the end may still be on its way.
         std::thread::sleep(Duration::from_millis(50));
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.stderr_lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// Returns the newest line of standard error that names an exception other than `words`. An engine of
@@ -209,8 +213,8 @@ impl Process {
             let message = line.split_once("Error: ").map(|(_, message)| message.trim());
             message.is_some_and(|message| !message.is_empty() && !words.contains(message))
         };
-        let said = self.all_words();
-        said.iter().rev().find(names).cloned()
+        let stderr_lines = self.all_words();
+        stderr_lines.iter().rev().find(names).cloned()
     }
 
     fn kill(&mut self) {
@@ -240,7 +244,7 @@ fn forward(stdout: Option<ChildStdout>, pieces: &SyncSender<Vec<u8>>) {
 }
 
 /// Keeps the last lines of standard error.
-fn keep(stderr: Option<ChildStderr>, said: &Mutex<VecDeque<String>>) {
+fn keep(stderr: Option<ChildStderr>, stderr_lines: &Mutex<VecDeque<String>>) {
     let Some(stderr) = stderr else { return };
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -256,11 +260,11 @@ fn keep(stderr: Option<ChildStderr>, said: &Mutex<VecDeque<String>>) {
         if text.is_empty() {
             continue;
         }
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() == LINES {
-            said.pop_front();
+        let mut stderr_lines = stderr_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if stderr_lines.len() == LINES {
+            stderr_lines.pop_front();
         }
-        said.push_back(text);
+        stderr_lines.push_back(text);
     }
 }
 

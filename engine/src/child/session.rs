@@ -9,10 +9,11 @@ use registry::graph::StateId;
 use registry::model::Model;
 use serde_json::{Value, json};
 
-use super::wire::{Expect, Frame, Wire};
+use super::wire::{ExpectedFrames, Frame, Wire};
 use super::{Hello, OpenModel};
 use crate::{
-    Chunk, Error, Logits, Partial, Probe, Session, Shows, SlotId, Source, StateValue, Want,
+    Chunk, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionFeatures, ShownParts,
+    SlotId, StateValue,
 };
 
 /// A session of a [`super::ChildEngine`].
@@ -21,7 +22,7 @@ pub(super) struct ChildSession {
     dtype: Dtype,
     wire: RefCell<Wire>,
     can: BTreeSet<String>,
-    shown: Partial,
+    shown: ShownParts,
     /// Width of the engine's rows; ids that the model has are the first of them.
     vocab: usize,
     /// Most tokens of a slot.
@@ -37,7 +38,7 @@ impl ChildSession {
         wire: Wire,
         hello: &Hello,
         opened: OpenModel,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         dtype: Dtype,
     ) -> Self {
         let model = Arc::clone(&source.model);
@@ -54,7 +55,10 @@ impl ChildSession {
             dtype,
             wire: RefCell::new(wire),
             can: hello.can.iter().cloned().collect(),
-            shown: Partial { taps: taps.into_iter().collect(), parts: parts.into_iter().collect() },
+            shown: ShownParts {
+                taps: taps.into_iter().collect(),
+                parts: parts.into_iter().collect(),
+            },
             vocab: opened.vocab,
             most: opened.tokens.unwrap_or(usize::MAX).min(known),
             slots: Vec::new(),
@@ -85,7 +89,7 @@ impl ChildSession {
     /// Sends a verb whose answer has no numbers.
     fn plain(&self, verb: &str, ask: Value) -> Result<Value, Error> {
         self.has(verb)?;
-        Ok(self.wire.borrow_mut().call(verb, ask, &Expect::Nothing)?.body)
+        Ok(self.wire.borrow_mut().call(verb, ask, &ExpectedFrames::Nothing)?.body)
     }
 
     /// Checks everything about a step that can be known before it runs.
@@ -128,15 +132,15 @@ impl ChildSession {
             )));
         }
         let (tokens, none) = (chunk.tokens.len(), BTreeSet::new());
-        let expect = Expect::Rows { rows: tokens, vocab: self.vocab, taps: &none, tokens };
+        let expect = ExpectedFrames::Rows { rows: tokens, vocab: self.vocab, taps: &none, tokens };
         let ask = json!({ "tokens": chunk.tokens });
         let answer = self.wire.get_mut().call("score", ask, &expect)?;
         let data = answer.frames.into_iter().next().map(|frame| frame.data).unwrap_or_default();
         self.slots[chunk.slot.0] = Some(tokens);
-        let from = match chunk.want {
-            Want::None => tokens,
-            Want::Last => tokens - 1,
-            Want::All => 0,
+        let from = match chunk.rows {
+            OutputRows::None => tokens,
+            OutputRows::Last => tokens - 1,
+            OutputRows::All => 0,
         };
         Ok(vec![self.narrow(tokens - from, &data[from * self.vocab..])])
     }
@@ -151,8 +155,8 @@ impl Session for ChildSession {
         self.dtype
     }
 
-    fn shows(&self) -> Shows {
-        Shows {
+    fn features(&self) -> SessionFeatures {
+        SessionFeatures {
             taps: !self.shown.taps.is_empty(),
             states: !self.shown.parts.is_empty(),
             seeds: false,
@@ -161,7 +165,7 @@ impl Session for ChildSession {
         }
     }
 
-    fn partial(&self) -> Option<&Partial> {
+    fn shown_parts(&self) -> Option<&ShownParts> {
         Some(&self.shown)
     }
 
@@ -216,23 +220,23 @@ impl Session for ChildSession {
             self.shown.taps.iter().filter(|tap| probe.wants(tap)).cloned().collect();
         let counts: Vec<usize> = chunks
             .iter()
-            .map(|chunk| match chunk.want {
-                Want::None => 0,
-                Want::Last => 1,
-                Want::All => chunk.tokens.len(),
+            .map(|chunk| match chunk.rows {
+                OutputRows::None => 0,
+                OutputRows::Last => 1,
+                OutputRows::All => chunk.tokens.len(),
             })
             .collect();
         let words = |chunk: &Chunk<'_>| {
-            let rows = match chunk.want {
-                Want::None => "none",
-                Want::Last => "last",
-                Want::All => "all",
+            let rows = match chunk.rows {
+                OutputRows::None => "none",
+                OutputRows::Last => "last",
+                OutputRows::All => "all",
             };
             let at = self.slots[chunk.slot.0].unwrap_or(0);
             json!({ "slot": chunk.slot.0, "at": at, "tokens": chunk.tokens, "rows": rows })
         };
         let asked: Vec<Value> = chunks.iter().map(words).collect();
-        let expect = Expect::Rows {
+        let expect = ExpectedFrames::Rows {
             rows: counts.iter().sum(),
             vocab: self.vocab,
             taps: &wanted,
@@ -300,7 +304,7 @@ impl Session for ChildSession {
         }
         self.has("states")?;
         let ask = json!({ "slot": slot.0 });
-        let frames = self.wire.borrow_mut().call("states", ask, &Expect::States)?.frames;
+        let frames = self.wire.borrow_mut().call("states", ask, &ExpectedFrames::States)?.frames;
         let value = |Frame { head, data }: Frame| {
             let layer = head.layer?;
             // States that the spec does not have are the engine's own affair.

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Launch;
-use super::process::{Process, Stop, message, plain};
+use super::EngineLaunch;
+use super::process::{Process, ReadFailure, message, plain};
 use crate::Error;
 
 /// The longest line; `open` lists the names of taps.
@@ -19,7 +19,7 @@ const MOST: usize = 1 << 28;
 const AXES: usize = 8;
 
 /// Frames that an answer may have.
-pub(super) enum Expect<'a> {
+pub(super) enum ExpectedFrames<'a> {
     /// None.
     Nothing,
     /// One frame `rows` of this shape, and taps of these names with so many rows.
@@ -30,7 +30,7 @@ pub(super) enum Expect<'a> {
 
 /// Header of a frame.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Head {
+pub(super) struct FrameHeader {
     /// `rows`, the name of a tap, or the part of a state.
     pub(super) name: String,
     /// The layer of a state.
@@ -45,20 +45,20 @@ pub(super) struct Head {
 /// Numbers of an answer.
 #[derive(Debug)]
 pub(super) struct Frame {
-    pub(super) head: Head,
+    pub(super) head: FrameHeader,
     pub(super) data: Vec<f32>,
 }
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ChildReply {
     pub(super) body: Value,
     pub(super) frames: Vec<Frame>,
 }
 
 /// The line of an answer.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct ReplyLine {
     id: u64,
     #[serde(default)]
     ok: Option<Value>,
@@ -68,13 +68,13 @@ struct Line {
     #[serde(default)]
     failed: bool,
     #[serde(default)]
-    frames: Vec<Head>,
+    frames: Vec<FrameHeader>,
 }
 
 /// A child and the count of its verbs.
 #[derive(Debug)]
 pub(super) struct Wire {
-    launch: Launch,
+    launch: EngineLaunch,
     process: Option<Process>,
     /// The reason that the child is gone.
     gone: String,
@@ -82,7 +82,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn start(launch: &Launch) -> Result<Self, Error> {
+    pub(super) fn start(launch: &EngineLaunch) -> Result<Self, Error> {
         let process = Process::start(launch).map_err(|e| {
             let advice = launch.advice.as_ref().map(|a| format!("\n{a}")).unwrap_or_default();
             Error::Lost(format!(
@@ -103,8 +103,8 @@ impl Wire {
         &mut self,
         verb: &str,
         body: Value,
-        expect: &Expect<'_>,
-    ) -> Result<Answer, Error> {
+        expect: &ExpectedFrames<'_>,
+    ) -> Result<ChildReply, Error> {
         self.verbs += 1;
         let id = self.verbs;
         let mut ask = json!({ "id": id, "verb": verb });
@@ -120,7 +120,7 @@ impl Wire {
             Ok(line) => line,
             Err(stop) => return Err(self.stopped(verb, stop, None)),
         };
-        let line: Line = match serde_json::from_slice(&line) {
+        let line: ReplyLine = match serde_json::from_slice(&line) {
             Ok(line) => line,
             Err(error) => return Err(self.garbage(verb, &line, &error)),
         };
@@ -164,7 +164,7 @@ impl Wire {
                 Err(stop) => return Err(self.stopped(verb, stop, Some(&head.name))),
             };
             // A masked token may have no probability at all.
-            let masked = matches!(expect, Expect::Rows { .. }) && head.name == "rows";
+            let masked = matches!(expect, ExpectedFrames::Rows { .. }) && head.name == "rows";
             let bad = |x: &f32| x.is_nan() || x.is_infinite() && !(masked && *x < 0.0);
             if let Some(at) = data.iter().position(bad) {
                 let (value, name) = (data[at], plain(&head.name));
@@ -177,7 +177,7 @@ impl Wire {
             }
             frames.push(Frame { head, data });
         }
-        Ok(Answer { body, frames })
+        Ok(ChildReply { body, frames })
     }
 
     /// Reads the body of an answer.
@@ -194,7 +194,7 @@ impl Wire {
     pub(super) fn close(&mut self) {
         const SOON: Duration = Duration::from_secs(5);
         self.launch.patience = self.launch.patience.min(SOON);
-        self.call("close", json!({}), &Expect::Nothing).ok();
+        self.call("close", json!({}), &ExpectedFrames::Nothing).ok();
     }
 
     /// Kills the child, and gives the error of a broken protocol.
@@ -225,14 +225,14 @@ impl Wire {
     }
 
     /// Tells why nothing more came.
-    fn stopped(&mut self, verb: &str, stop: Stop, frame: Option<&str>) -> Error {
+    fn stopped(&mut self, verb: &str, stop: ReadFailure, frame: Option<&str>) -> Error {
         let words = match stop {
-            Stop::Ended => {
+            ReadFailure::Closed => {
                 let how = self.process.as_mut().and_then(Process::end);
                 let how = how.unwrap_or_else(|| "it closed its standard output".to_owned());
                 format!("the engine ended before it answered ({how})")
             }
-            Stop::Silent => {
+            ReadFailure::Timeout => {
                 let pending = self.process.as_ref().map(Process::pending).unwrap_or_default();
                 let sent = match frame {
                     Some(name) => format!("too few bytes of frame `{}`", plain(name)),
@@ -244,7 +244,9 @@ impl Wire {
                     self.launch.patience.as_secs_f64()
                 )
             }
-            Stop::Long => format!("a line of more than {LINE} bytes; expected one line of JSON"),
+            ReadFailure::LineTooLong => {
+                format!("a line of more than {LINE} bytes; expected one line of JSON")
+            }
         };
         self.lost(verb, &words)
     }
@@ -259,12 +261,12 @@ impl Wire {
 }
 
 /// Holds the headers of frames to what was asked for.
-fn check(expect: &Expect<'_>, heads: &[Head]) -> Result<(), String> {
+fn check(expect: &ExpectedFrames<'_>, heads: &[FrameHeader]) -> Result<(), String> {
     for head in heads {
         let name = plain(&head.name);
         let numbers = head.shape.iter().try_fold(1_usize, |n, axis| n.checked_mul(*axis));
         // The size of rows is known; that of taps and states is the engine's to say.
-        let rows = matches!(expect, Expect::Rows { .. }) && head.name == "rows";
+        let rows = matches!(expect, ExpectedFrames::Rows { .. }) && head.name == "rows";
         let numbers = numbers.filter(|n| (rows || *n <= MOST) && head.shape.len() <= AXES);
         let Some(numbers) = numbers.filter(|n| (*n as u64).checked_mul(4) == Some(head.bytes))
         else {
@@ -275,17 +277,19 @@ fn check(expect: &Expect<'_>, heads: &[Head]) -> Result<(), String> {
             ));
         };
         match expect {
-            Expect::States if numbers == 0 || head.layer.is_none() => {
+            ExpectedFrames::States if numbers == 0 || head.layer.is_none() => {
                 return Err(format!("frame `{name}` of a state has no `layer` or no numbers"));
             }
-            Expect::Nothing | Expect::Rows { .. } | Expect::States => {}
+            ExpectedFrames::Nothing | ExpectedFrames::Rows { .. } | ExpectedFrames::States => {}
         }
     }
     let (rows, vocab, taps, tokens) = match *expect {
-        Expect::Nothing if heads.is_empty() => return Ok(()),
-        Expect::Nothing => return Err(format!("{} frames came; expected none", heads.len())),
-        Expect::States => return Ok(()),
-        Expect::Rows { rows, vocab, taps, tokens } => (rows, vocab, taps, tokens),
+        ExpectedFrames::Nothing if heads.is_empty() => return Ok(()),
+        ExpectedFrames::Nothing => {
+            return Err(format!("{} frames came; expected none", heads.len()));
+        }
+        ExpectedFrames::States => return Ok(()),
+        ExpectedFrames::Rows { rows, vocab, taps, tokens } => (rows, vocab, taps, tokens),
     };
     let Some((first, others)) = heads.split_first().filter(|(first, _)| first.name == "rows")
     else {
@@ -320,18 +324,18 @@ fn check(expect: &Expect<'_>, heads: &[Head]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn head(name: &str, shape: &[usize], bytes: u64) -> Head {
-        Head { name: name.to_owned(), layer: None, shape: shape.to_vec(), bytes }
+    fn head(name: &str, shape: &[usize], bytes: u64) -> FrameHeader {
+        FrameHeader { name: name.to_owned(), layer: None, shape: shape.to_vec(), bytes }
     }
 
     #[test]
     fn frames_are_held_to_what_was_asked_for() {
         let taps = BTreeSet::from(["a".to_owned()]);
         let none = BTreeSet::new();
-        let rows = |taps| Expect::Rows { rows: 2, vocab: 3, taps, tokens: 2 };
+        let rows = |taps| ExpectedFrames::Rows { rows: 2, vocab: 3, taps, tokens: 2 };
         let whole = head("rows", &[2, 3], 24);
         for (expect, heads, words) in [
-            (Expect::Nothing, vec![whole.clone()], "expected none"),
+            (ExpectedFrames::Nothing, vec![whole.clone()], "expected none"),
             (rows(&none), vec![], "not `rows`"),
             (rows(&none), vec![head("rows", &[2, 4], 32)], "expected [2, 3]"),
             (rows(&none), vec![head("rows", &[2, 3], 20)], "4 bytes per number"),
@@ -341,7 +345,7 @@ mod tests {
             (rows(&taps), vec![whole.clone()], "did not come"),
             (rows(&taps), vec![whole.clone(), head("a", &[1, 2], 8)], "expected 2 rows"),
             (rows(&taps), vec![whole.clone(), head("a", &[2], 8), head("a", &[2], 8)], "twice"),
-            (Expect::States, vec![head("k", &[2], 8)], "no `layer`"),
+            (ExpectedFrames::States, vec![head("k", &[2], 8)], "no `layer`"),
         ] {
             let said = check(&expect, &heads).unwrap_err();
             assert!(said.contains(words), "{said}");

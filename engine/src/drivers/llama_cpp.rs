@@ -1,9 +1,9 @@
 //! llama.cpp, in builds that have it.
 
-use super::Driver;
+use super::EngineDriver;
 
 #[cfg(feature = "llama-cpp")]
-pub(super) static DRIVER: Driver = Driver {
+pub(super) static DRIVER: EngineDriver = EngineDriver {
     name: "llama.cpp",
     start: Ok(|context| {
         Box::new(crate::llama_cpp::LlamaCpp { context, ..crate::llama_cpp::LlamaCpp::default() })
@@ -12,7 +12,7 @@ pub(super) static DRIVER: Driver = Driver {
 };
 
 #[cfg(not(feature = "llama-cpp"))]
-pub(super) static DRIVER: Driver = Driver {
+pub(super) static DRIVER: EngineDriver = EngineDriver {
     name: "llama.cpp",
     start: Err(super::NotBuilt {
         remedy: "build it in with `cargo build --release --features llama-cpp` (needs cmake, a C++ compiler and \

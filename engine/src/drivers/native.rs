@@ -1,7 +1,7 @@
 //! The engine of this project.
 
-use super::Driver;
+use super::EngineDriver;
 use crate::NativeEngine;
 
-pub(super) static DRIVER: Driver =
-    Driver { name: "native", start: Ok(|_| Box::new(NativeEngine::new())), describe: None };
+pub(super) static DRIVER: EngineDriver =
+    EngineDriver { name: "native", start: Ok(|_| Box::new(NativeEngine::new())), describe: None };

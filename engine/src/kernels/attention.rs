@@ -20,18 +20,18 @@ const QUERIES: usize = 4;
 
 /// The rounding of attention scores before the softmax.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scores {
+pub enum ScoreRounding {
     /// The product is rounded, and again after the scale; a bias then stays f32.
     Rounded,
     /// Scores are rounded once, after the scale and a bias that is itself rounded: one fused product.
     Once,
     /// Scores are not rounded.
-    Wide,
+    None,
 }
 
 /// The parameters of attention that all heads share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rule {
+pub struct AttentionParams {
     /// Numbers of a query or key.
     pub key_dim: usize,
     /// Numbers of a value.
@@ -46,7 +46,7 @@ pub struct Rule {
     /// the softmax in their own dtype take this form.
     pub softmax_rounds: bool,
     /// The rounding of the scores.
-    pub scores: Scores,
+    pub scores: ScoreRounding,
     /// True if a sink takes its share by a sigmoid on the output, and not in the softmax.
     pub gated: bool,
 }
@@ -81,7 +81,7 @@ pub struct Keys {
 
 impl Keys {
     /// Makes room for `count` keys; everything that was held before is gone.
-    pub fn clear(&mut self, rule: &Rule, count: usize) {
+    pub fn clear(&mut self, rule: &AttentionParams, count: usize) {
         let blocks = count.div_ceil(LANES);
         self.count = count;
         self.by_lane.clear();
@@ -98,7 +98,7 @@ impl Keys {
     ///
     /// # Panics
     /// If `n` is not below the count given to [`Keys::clear`].
-    pub fn set(&mut self, rule: &Rule, n: usize, key: &[f32], value: &[f32]) {
+    pub fn set(&mut self, rule: &AttentionParams, n: usize, key: &[f32], value: &[f32]) {
         let block = &mut self.by_lane[n / LANES * LANES * rule.key_dim..][..LANES * rule.key_dim];
         for (lanes, &x) in block.chunks_exact_mut(LANES).zip(key) {
             lanes[n % LANES] = x;
@@ -111,7 +111,7 @@ impl Keys {
     ///
     /// # Panics
     /// If a query sees positions that are not there, or `y` has another length.
-    pub fn attend(&mut self, rule: &Rule, queries: &[Query<'_>], y: &mut [f32]) {
+    pub fn attend(&mut self, rule: &AttentionParams, queries: &[Query<'_>], y: &mut [f32]) {
         assert_eq!(y.len(), queries.len() * rule.value_dim, "y is [queries, value_dim]");
         assert!(
             queries
@@ -131,12 +131,12 @@ impl Keys {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn attend_avx2(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f32]) {
+fn attend_avx2(keys: &mut Keys, rule: &AttentionParams, queries: &[Query<'_>], y: &mut [f32]) {
     attend_plain(keys, rule, queries, y);
 }
 
 #[inline(always)]
-fn attend_plain(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f32]) {
+fn attend_plain(keys: &mut Keys, rule: &AttentionParams, queries: &[Query<'_>], y: &mut [f32]) {
     for (group, out) in queries.chunks(QUERIES).zip(y.chunks_mut(QUERIES * rule.value_dim)) {
         score(keys, rule, group);
         let stride = keys.scores.len() / QUERIES;
@@ -146,7 +146,7 @@ fn attend_plain(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f3
             let seen = &mut row[query.from..query.to];
             scale(rule, seen, query.slope.map(|(slope, first)| (slope, first + query.from)));
             if let Some((salience, most)) = query.salience {
-                prefer(rule, seen, &salience[query.from..query.to], most);
+                keep_salient(rule, seen, &salience[query.from..query.to], most);
             }
             let inside = query.sink.filter(|_| !rule.gated);
             gates[n] = query.sink.filter(|_| rule.gated).map(|sink| gate(rule, seen, sink));
@@ -172,7 +172,7 @@ fn attend_plain(keys: &mut Keys, rule: &Rule, queries: &[Query<'_>], y: &mut [f3
 
 /// Returns the positions that some query of a group sees.
 #[inline(always)]
-fn seen(group: &[Query<'_>]) -> (usize, usize) {
+fn visible_range(group: &[Query<'_>]) -> (usize, usize) {
     let from = group.iter().map(|q| q.from).min().unwrap_or(0);
     let to = group.iter().map(|q| q.to).max().unwrap_or(0);
     (from, to)
@@ -180,8 +180,8 @@ fn seen(group: &[Query<'_>]) -> (usize, usize) {
 
 /// Computes `scores[query][position] = q · k`, sums over the dims in order.
 #[inline(always)]
-fn score(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
-    let (from, to) = seen(group);
+fn score(keys: &mut Keys, rule: &AttentionParams, group: &[Query<'_>]) {
+    let (from, to) = visible_range(group);
     let stride = keys.scores.len() / QUERIES;
     // A short group repeats its last query; the copies are not read.
     let q: [&[f32]; QUERIES] = std::array::from_fn(|n| group[n.min(group.len() - 1)].q);
@@ -222,31 +222,31 @@ fn accumulate(
 
 /// Products of one query become scores, in place; `bias` is a slope and the first position.
 #[inline(always)]
-fn scale(rule: &Rule, scores: &mut [f32], bias: Option<(f32, usize)>) {
+fn scale(rule: &AttentionParams, scores: &mut [f32], bias: Option<(f32, usize)>) {
     let dtype = rule.round;
-    if rule.scores == Scores::Rounded {
+    if rule.scores == ScoreRounding::Rounded {
         round(dtype, scores);
     }
     for s in scores.iter_mut() {
         *s *= rule.scale;
     }
-    if rule.scores == Scores::Rounded {
+    if rule.scores == ScoreRounding::Rounded {
         round(dtype, scores);
     }
     if let Some((slope, first)) = bias {
         for (n, s) in scores.iter_mut().enumerate() {
             let bias = slope * (first + n) as f32;
-            *s += if rule.scores == Scores::Once { round1(dtype, bias) } else { bias };
+            *s += if rule.scores == ScoreRounding::Once { round1(dtype, bias) } else { bias };
         }
     }
-    if rule.scores == Scores::Once {
+    if rule.scores == ScoreRounding::Once {
         round(dtype, scores);
     }
 }
 
 /// Adds to each score what its key is worth; only the `most` that are worth most stay.
 #[inline(always)]
-fn prefer(rule: &Rule, scores: &mut [f32], salience: &[f32], most: usize) {
+fn keep_salient(rule: &AttentionParams, scores: &mut [f32], salience: &[f32], most: usize) {
     for (s, x) in scores.iter_mut().zip(salience) {
         *s += x;
     }
@@ -264,7 +264,7 @@ fn prefer(rule: &Rule, scores: &mut [f32], salience: &[f32], most: usize) {
 /// Returns the share of the output that a sink leaves. The share is the sigmoid of the log of the summed
 /// exponentials minus the sink. Each step is rounded, as tensor operations of the dtype are.
 #[inline(always)]
-fn gate(rule: &Rule, scores: &[f32], sink: f32) -> f32 {
+fn gate(rule: &AttentionParams, scores: &[f32], sink: f32) -> f32 {
     let r = |x| round1(rule.round, x);
     let top = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f32 = scores.iter().map(|s| r(math::exp(r(s - top)))).sum();
@@ -273,7 +273,7 @@ fn gate(rule: &Rule, scores: &[f32], sink: f32) -> f32 {
 
 /// Scores of one query become weights, in place.
 #[inline(always)]
-fn softmax(rule: &Rule, scores: &mut [f32], sink: Option<f32>) {
+fn softmax(rule: &AttentionParams, scores: &mut [f32], sink: Option<f32>) {
     let dtype = rule.round;
     if let Some(cap) = rule.softcap {
         for s in scores.iter_mut() {
@@ -304,8 +304,8 @@ fn softmax(rule: &Rule, scores: &mut [f32], sink: Option<f32>) {
 
 /// Computes `out[query] = Σ weight · value`, sums over the positions in order.
 #[inline(always)]
-fn mix(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
-    let (from, to) = seen(group);
+fn mix(keys: &mut Keys, rule: &AttentionParams, group: &[Query<'_>]) {
+    let (from, to) = visible_range(group);
     let stride = keys.scores.len() / QUERIES;
     let width = rule.value_dim.next_multiple_of(LANES);
     let values = &keys.values[from * width..to * width];
@@ -323,20 +323,20 @@ fn mix(keys: &mut Keys, rule: &Rule, group: &[Query<'_>]) {
 mod tests {
     use super::*;
 
-    fn rule(round: Dtype) -> Rule {
-        Rule {
+    fn rule(round: Dtype) -> AttentionParams {
+        AttentionParams {
             key_dim: 2,
             value_dim: 3,
             scale: 0.5,
             softcap: None,
             round,
             softmax_rounds: false,
-            scores: Scores::Rounded,
+            scores: ScoreRounding::Rounded,
             gated: false,
         }
     }
 
-    fn keys(rule: &Rule) -> Keys {
+    fn keys(rule: &AttentionParams) -> Keys {
         let mut keys = Keys::default();
         keys.clear(rule, 3);
         keys.set(rule, 0, &[1.0, 0.0], &[1.0, 2.0, 3.0]);
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn sixteen_bit_steps_are_rounded_in_order() {
-        let rule = Rule { softcap: Some(2.0), ..rule(Dtype::Bf16) };
+        let rule = AttentionParams { softcap: Some(2.0), ..rule(Dtype::Bf16) };
         let r = |x: f32| round1(Dtype::Bf16, x);
         let score = |s: f32| r(r(r(r(r(s) * 0.5) / 2.0).tanh()) * 2.0);
         let (a, b) = (score(1.3), score(0.7 * 2.0));
@@ -382,11 +382,11 @@ mod tests {
     fn a_slope_adds_to_the_score_of_each_position() {
         let r = |x: f32| round1(Dtype::Bf16, x);
         for (scores, a, b) in [
-            (Scores::Rounded, r(r(1.3) * 0.5) + 0.3 * 7.0, r(r(1.4) * 0.5) + 0.3 * 8.0),
-            (Scores::Once, r(1.3 * 0.5 + r(0.3 * 7.0)), r(1.4 * 0.5 + r(0.3 * 8.0))),
-            (Scores::Wide, 1.3 * 0.5 + 0.3 * 7.0, 1.4 * 0.5 + 0.3 * 8.0),
+            (ScoreRounding::Rounded, r(r(1.3) * 0.5) + 0.3 * 7.0, r(r(1.4) * 0.5) + 0.3 * 8.0),
+            (ScoreRounding::Once, r(1.3 * 0.5 + r(0.3 * 7.0)), r(1.4 * 0.5 + r(0.3 * 8.0))),
+            (ScoreRounding::None, 1.3 * 0.5 + 0.3 * 7.0, 1.4 * 0.5 + 0.3 * 8.0),
         ] {
-            let rule = Rule { scores, ..rule(Dtype::Bf16) };
+            let rule = AttentionParams { scores, ..rule(Dtype::Bf16) };
             let mut y = [0.0; 3];
             let slope = Some((0.3, 7));
             let query = Query { q: &[1.3, 0.7], from: 0, to: 2, sink: None, slope, salience: None };
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn a_gate_takes_what_the_sink_would_have_taken() {
         let inside = rule(Dtype::F32);
-        let gated = Rule { gated: true, ..inside };
+        let gated = AttentionParams { gated: true, ..inside };
         let query =
             Query { q: &[2.0, 1.0], from: 0, to: 2, sink: Some(0.4), slope: None, salience: None };
         let (mut a, mut b) = ([0.0; 3], [0.0; 3]);

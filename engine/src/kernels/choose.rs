@@ -1,7 +1,7 @@
 //! The choice of a router: the largest few of many scores, of the best groups perhaps.
 //!
 //! Scores that are equal go by their place, the lower first. The reference leaves that open,
-//! so [`Choice::margin`] says how far another choice is from being the same.
+//! so [`TopK::margin`] says how far another choice is from being the same.
 
 use std::cmp::Ordering;
 
@@ -10,16 +10,16 @@ use registry::scalar::Scalar;
 
 /// The number of items to choose, and the groups to choose from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice {
+pub struct TopK {
     /// The number of items to choose.
     pub k: usize,
     /// Groups that the scores are in, if only the best of them count.
-    pub groups: Option<Groups>,
+    pub groups: Option<ScoreGroups>,
 }
 
 /// Equal groups of scores, a few of which are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Groups {
+pub struct ScoreGroups {
     /// The number of groups.
     pub count: usize,
     /// The number of groups kept.
@@ -30,13 +30,13 @@ pub struct Groups {
     pub zero: bool,
 }
 
-impl Choice {
+impl TopK {
     /// Returns the choice that a `choose` node makes; none if the node has no count.
     pub fn of_node(node: &Node) -> Option<Self> {
         let count = |name: &str| node.argument(name).and_then(Scalar::as_usize);
         let word = |name: &str, is: &str| matches!(node.argument(name), Some(Scalar::Str(word)) if word == is);
         let groups = match (count("groups"), count("keep")) {
-            (Some(all), Some(keep)) if all > 0 => Some(Groups {
+            (Some(all), Some(keep)) if all > 0 => Some(ScoreGroups {
                 count: all,
                 keep,
                 best: if word("by", "max") { 1 } else { 2 },
@@ -48,7 +48,7 @@ impl Choice {
     }
 
     /// Returns the indices of the chosen scores, best first.
-    pub fn of(&self, scores: &[f32]) -> Vec<usize> {
+    pub fn select(&self, scores: &[f32]) -> Vec<usize> {
         let masked = self.groups.map(|groups| {
             let kept = top(&groups.scores(scores), groups.keep);
             groups.mask(scores, &kept)
@@ -85,7 +85,7 @@ impl Choice {
     }
 }
 
-impl Groups {
+impl ScoreGroups {
     /// Returns the score of each group: the sum of its best scores.
     fn scores(&self, scores: &[f32]) -> Vec<f32> {
         let size = (scores.len() / self.count.max(1)).max(1);
@@ -136,8 +136,8 @@ mod tests {
 
     const SCORES: [f32; 6] = [0.1, 0.9, 0.5, 0.5, 0.7, -0.2];
 
-    fn groups(best: usize, zero: bool) -> Groups {
-        Groups { count: 3, keep: 1, best, zero }
+    fn groups(best: usize, zero: bool) -> ScoreGroups {
+        ScoreGroups { count: 3, keep: 1, best, zero }
     }
 
     #[test]
@@ -151,16 +151,16 @@ mod tests {
             (1, Some(groups(1, false)), vec![1]),
             (3, Some(groups(2, true)), vec![1, 0, 2]),
         ] {
-            assert_eq!(Choice { k, groups }.of(&SCORES), want, "{k} {groups:?}");
+            assert_eq!(TopK { k, groups }.select(&SCORES), want, "{k} {groups:?}");
         }
         for nan in [f32::NAN, -f32::NAN] {
-            assert_eq!(Choice { k: 1, groups: None }.of(&[0.0, nan, f32::INFINITY]), [1]);
+            assert_eq!(TopK { k: 1, groups: None }.select(&[0.0, nan, f32::INFINITY]), [1]);
         }
     }
 
     #[test]
     fn a_margin_is_what_is_missing() {
-        let plain = Choice { k: 3, groups: None };
+        let plain = TopK { k: 3, groups: None };
         for (other, want) in [
             (&[1, 4, 2][..], 0.0),
             (&[3, 1, 4], 0.0), // a tie
@@ -172,7 +172,7 @@ mod tests {
             assert!((plain.margin(&SCORES, other) - want).abs() < 1e-6 || want.is_infinite());
             assert_eq!(plain.margin(&SCORES, other).is_infinite(), want.is_infinite());
         }
-        let grouped = Choice { k: 2, groups: Some(groups(2, false)) };
+        let grouped = TopK { k: 2, groups: Some(groups(2, false)) };
         assert_eq!(grouped.margin(&SCORES, &[0, 1]), 0.0);
         assert_eq!(grouped.margin(&SCORES, &[2, 3]), 0.0); // a tie of groups
         assert!((grouped.margin(&SCORES, &[4, 5]) - 0.5).abs() < 1e-6);

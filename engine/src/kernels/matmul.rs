@@ -31,8 +31,8 @@ pub mod reference;
 mod sweep;
 mod tile;
 
-use pack::{Kind, Line, Panels};
-use tile::Block;
+use pack::{CacheLine, PackLayout, Panels};
+use tile::RowBlock;
 
 /// Weight rows that one task holds at most; bounds the spilled accumulators.
 const BLOCK_ROWS: usize = 64;
@@ -43,7 +43,7 @@ const PARALLEL_COST: usize = 256 << 10;
 
 /// A weight as it lies in memory: row-major `[outputs, inputs]`, little endian.
 #[derive(Debug, Clone, Copy)]
-pub struct WeightView<'a> {
+pub struct MatrixView<'a> {
     /// The dtype of the stored numbers, which are widened to f32 exactly. F32 for blocks.
     pub dtype: Dtype,
     /// The block format that rows are kept in, if it is not plain numbers. They are decoded a
@@ -59,7 +59,7 @@ pub struct WeightView<'a> {
     pub factor: f32,
 }
 
-impl WeightView<'_> {
+impl MatrixView<'_> {
     /// Returns the bytes of a row; none if rows do not divide into blocks.
     fn row_bytes(&self) -> Option<usize> {
         match self.blocks {
@@ -115,7 +115,7 @@ fn decode(ty: BlockType, factor: f32, bytes: &[u8], into: &mut [f32]) {
 #[derive(Debug)]
 pub struct Linear<'a> {
     /// `[outputs, inputs]`.
-    pub weight: WeightView<'a>,
+    pub weight: MatrixView<'a>,
     /// `[outputs]`, added in f32 before the one rounding.
     pub bias: Option<&'a [f32]>,
     /// The grid that results are rounded to.
@@ -190,7 +190,7 @@ impl Isa {
 pub fn matmul(
     x: &[f32],
     rows: usize,
-    weight: &WeightView<'_>,
+    weight: &MatrixView<'_>,
     bias: Option<&[f32]>,
     round: Dtype,
     y: &mut [f32],
@@ -229,11 +229,11 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
     let panels = Panels::new(rows, isa.tile_rows());
     let paired = |linear: &Linear<'_>| linear.weight.dtype == Dtype::Bf16;
     let pairs = if isa == Isa::Avx512Bf16 && linears.iter().any(paired) && pack::is_bf16(x) {
-        Kind::PairBf16
+        PackLayout::PairBf16
     } else {
-        Kind::PairF32
+        PackLayout::PairF32
     };
-    for kind in [pairs, Kind::Natural] {
+    for kind in [pairs, PackLayout::Natural] {
         let uses = |linear: &Linear<'_>| paired(linear) == (kind == pairs);
         if linears.iter().any(uses) {
             pack::with_packed(x, inner, panels, kind, |packed| {
@@ -245,15 +245,15 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
 
 /// Cuts the chosen ops into blocks of weight rows, in the order of memory.
 fn blocks<'a>(
-    packed: &'a [Line],
+    packed: &'a [CacheLine],
     panels: Panels,
     linears: &'a mut [Linear<'_>],
     uses: impl Fn(&Linear<'_>) -> bool,
-) -> Vec<Block<'a>> {
+) -> Vec<RowBlock<'a>> {
     let threads = rayon::current_num_threads();
     let mut blocks = Vec::new();
     for linear in linears.iter_mut().filter(|linear| uses(linear)) {
-        let WeightView { dtype, blocks: ty, bytes, outputs, inputs, factor } = linear.weight;
+        let MatrixView { dtype, blocks: ty, bytes, outputs, inputs, factor } = linear.weight;
         // Blocks are decoded into rows of f32, which is what has to fit the cache.
         let row_bytes = inputs * dtype.size();
         let stored = ty.and_then(|ty| ty.row_bytes(inputs)).unwrap_or(row_bytes);
@@ -263,7 +263,7 @@ fn blocks<'a>(
         let y = linear.y.as_mut_ptr();
         for first in (0..outputs).step_by(height) {
             let count = height.min(outputs - first);
-            blocks.push(Block {
+            blocks.push(RowBlock {
                 weight: &bytes[first * stored..],
                 dtype,
                 blocks: ty,
@@ -284,7 +284,7 @@ fn blocks<'a>(
 }
 
 /// Runs blocks, over the threads where that pays.
-fn run(isa: Isa, kind: Kind, blocks: &[Block<'_>]) {
+fn run(isa: Isa, kind: PackLayout, blocks: &[RowBlock<'_>]) {
     let cost = blocks.iter().map(|b| b.count * (b.row_bytes + b.inner * b.panels.rows / 16));
     if cost.sum::<usize>() < PARALLEL_COST {
         for block in blocks {
@@ -301,18 +301,18 @@ thread_local! {
 }
 
 /// Decodes the rows of a block, then computes it.
-fn run_block(isa: Isa, kind: Kind, block: &Block<'_>) {
+fn run_block(isa: Isa, kind: PackLayout, block: &RowBlock<'_>) {
     let Some(ty) = block.blocks else { return run_plain(isa, kind, block) };
     let mut rows = DECODED.take();
     rows.resize(block.count * block.inner, 0.0);
     let stored = ty.row_bytes(block.inner).unwrap_or(0);
     decode(ty, block.factor, &block.weight[..block.count * stored], &mut rows);
-    run_plain(isa, kind, &Block { weight: bytemuck::cast_slice(&rows), blocks: None, ..*block });
+    run_plain(isa, kind, &RowBlock { weight: bytemuck::cast_slice(&rows), blocks: None, ..*block });
     DECODED.set(rows);
 }
 
 #[expect(unsafe_code, reason = "calls kernels compiled for detected CPU features")]
-fn run_plain(isa: Isa, kind: Kind, block: &Block<'_>) {
+fn run_plain(isa: Isa, kind: PackLayout, block: &RowBlock<'_>) {
     match isa {
         // SAFETY: blocks of one call write disjoint parts of `y` (`blocks`), and `matmul_many_on`
         // checked every length and that the CPU has `isa`.

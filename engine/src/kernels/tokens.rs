@@ -6,7 +6,7 @@
 //! `quantization/lifecycle/forward_helpers.py`), in the dtype of the run: every result is rounded
 //! to its grid, as torch rounds it.
 
-use checkpoints::checkpoint::{Codes, Rounding, Shared};
+use checkpoints::checkpoint::{CodeType, Rounding, ScaleSharing};
 use formats::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};
 use registry::dtype::Dtype;
 
@@ -20,20 +20,22 @@ const E4M3_MOST: f32 = 448.0;
 pub fn round_rows(how: Rounding, dtype: Dtype, width: usize, rows: &mut [f32]) {
     let width = width.max(1);
     match how.shared {
-        Shared::Row => rows.chunks_mut(width).for_each(|row| by_its_own(how.codes, dtype, row)),
-        Shared::Group(size) => {
+        ScaleSharing::Row => {
+            rows.chunks_mut(width).for_each(|row| by_its_own(how.codes, dtype, row));
+        }
+        ScaleSharing::Group(size) => {
             for row in rows.chunks_mut(width) {
                 row.chunks_mut(size.max(1)).for_each(|group| by_its_own(how.codes, dtype, group));
             }
         }
-        Shared::Known { scale, zero } => {
-            by(how.codes, dtype, round1(dtype, scale), zero, rows);
+        ScaleSharing::Fixed { scale, zero } => {
+            round_with(how.codes, dtype, round1(dtype, scale), zero, rows);
         }
     }
 }
 
 /// Rounds numbers with the scale that follows from them.
-fn by_its_own(codes: Codes, dtype: Dtype, numbers: &mut [f32]) {
+fn by_its_own(codes: CodeType, dtype: Dtype, numbers: &mut [f32]) {
     if !numbers.iter().all(|x| x.is_finite()) {
         return;
     }
@@ -43,7 +45,7 @@ fn by_its_own(codes: Codes, dtype: Dtype, numbers: &mut [f32]) {
     }
     let (least, most) = ends(codes);
     let positive = |scale: f32| if scale == 0.0 { epsilon(dtype) } else { scale };
-    let (scale, zero) = if let Codes::Whole { symmetric: false, .. } = codes {
+    let (scale, zero) = if let CodeType::Integer { symmetric: false, .. } = codes {
         let scale = round1(dtype, round1(dtype, high - low) / (most - least));
         let zero = round1(dtype, least - round1(dtype, low / scale)).clamp(least, most);
         // For a row of zeros the quotient is NaN, and any zero point will do.
@@ -52,27 +54,27 @@ fn by_its_own(codes: Codes, dtype: Dtype, numbers: &mut [f32]) {
         let scale = round1(dtype, high.max(-low) / ((most - least) / 2.0));
         (positive(scale), 0.0)
     };
-    by(codes, dtype, scale, zero, numbers);
+    round_with(codes, dtype, scale, zero, numbers);
 }
 
 /// Rounds numbers with a scale, and a code for 0. What is beyond the ends becomes one of them.
-fn by(codes: Codes, dtype: Dtype, scale: f32, zero: f32, numbers: &mut [f32]) {
+fn round_with(codes: CodeType, dtype: Dtype, scale: f32, zero: f32, numbers: &mut [f32]) {
     let (least, most) = ends(codes);
     for x in numbers {
         let scaled = round1(dtype, round1(dtype, *x / scale) + zero).clamp(least, most);
         let code = match codes {
-            Codes::E4m3 => f8_e4m3_to_f32(f32_to_f8_e4m3(scaled)),
-            Codes::Whole { .. } => scaled.round_ties_even(),
+            CodeType::E4m3 => f8_e4m3_to_f32(f32_to_f8_e4m3(scaled)),
+            CodeType::Integer { .. } => scaled.round_ties_even(),
         };
         *x = round1(dtype, (code - zero) * scale);
     }
 }
 
 /// Returns the least and the largest code (`calculate_range`).
-fn ends(codes: Codes) -> (f32, f32) {
+fn ends(codes: CodeType) -> (f32, f32) {
     match codes {
-        Codes::E4m3 => (-E4M3_MOST, E4M3_MOST),
-        Codes::Whole { bits, .. } => {
+        CodeType::E4m3 => (-E4M3_MOST, E4M3_MOST),
+        CodeType::Integer { bits, .. } => {
             let half = (1_u32 << (bits.clamp(1, 8) - 1)) as f32;
             (-half, half - 1.0)
         }
@@ -98,24 +100,27 @@ mod tests {
         rows
     }
 
-    fn whole(bits: u32, symmetric: bool, shared: Shared) -> Rounding {
-        Rounding { codes: Codes::Whole { bits, symmetric }, shared }
+    fn whole(bits: u32, symmetric: bool, shared: ScaleSharing) -> Rounding {
+        Rounding { codes: CodeType::Integer { bits, symmetric }, shared }
     }
 
     #[test]
     fn one_scale_for_all_saturates() {
-        let how = Rounding { codes: Codes::E4m3, shared: Shared::Known { scale: 2.0, zero: 0.0 } };
+        let how = Rounding {
+            codes: CodeType::E4m3,
+            shared: ScaleSharing::Fixed { scale: 2.0, zero: 0.0 },
+        };
         let rows = rounded(how, Dtype::F32, 5, &[4480.0, -9000.0, 170.0, 0.0, f32::NAN]);
         assert_eq!(rows[..4], [896.0, -896.0, 176.0, 0.0]);
         assert!(rows[4].is_nan());
-        let how = whole(8, false, Shared::Known { scale: 0.5, zero: -100.0 });
+        let how = whole(8, false, ScaleSharing::Fixed { scale: 0.5, zero: -100.0 });
         let rows = rounded(how, Dtype::F32, 4, &[0.0, 0.74, -90.0, 200.0]);
         assert_eq!(rows, [0.0, 0.5, -14.0, 113.5]);
     }
 
     #[test]
     fn every_row_has_its_own_scale() {
-        let how = Rounding { codes: Codes::E4m3, shared: Shared::Row };
+        let how = Rounding { codes: CodeType::E4m3, shared: ScaleSharing::Row };
         let rows = [448.0, 17.0, -3.3, 0.0, 4480.0, 170.0, -33.0, 1.0];
         let rows = rounded(how, Dtype::F32, 4, &rows);
         assert_eq!(rows[..4], [448.0, 16.0, -3.25, 0.0]);
@@ -128,18 +133,18 @@ mod tests {
     #[test]
     fn whole_numbers_are_steps_of_a_scale() {
         // A step is 1: the largest is half a step beyond the last code.
-        let symmetric = whole(8, true, Shared::Row);
+        let symmetric = whole(8, true, ScaleSharing::Row);
         let rows = rounded(symmetric, Dtype::F32, 4, &[127.5, 0.5, -1.5, 2.51]);
         assert_eq!(rows, [127.0, 0.0, -2.0, 3.0]);
         assert_eq!(rounded(symmetric, Dtype::F32, 2, &[-127.5, 1.0]), [-128.0, 1.0]);
         // From -51 to 204 is 255 steps, and 0 is 51 above the least code.
-        let asymmetric = whole(8, false, Shared::Row);
+        let asymmetric = whole(8, false, ScaleSharing::Row);
         let rows = rounded(asymmetric, Dtype::F32, 4, &[-51.0, 204.0, 3.4, 0.0]);
         assert_eq!(rows, [-51.0, 204.0, 3.0, 0.0]);
         // 0 is a number of every row, whatever its least is.
         assert_eq!(rounded(asymmetric, Dtype::F32, 2, &[255.0, 100.2]), [255.0, 100.0]);
         assert_eq!(rounded(asymmetric, Dtype::F32, 2, &[0.0; 2]), [0.0; 2]);
-        let four = whole(4, true, Shared::Group(2));
+        let four = whole(4, true, ScaleSharing::Group(2));
         let rows = rounded(four, Dtype::F32, 4, &[7.5, 1.2, 75.0, 12.0]);
         assert_eq!(rows, [7.0, 1.0, 70.0, 10.0]);
     }
@@ -149,9 +154,9 @@ mod tests {
         // torch: x = torch.tensor([[[1.0, 0.3359375, -0.7109375]]], dtype=torch.bfloat16) through
         // `fake_quantize` with scales of `compute_dynamic_scales_and_zp`.
         let rows = [1.0, 0.335_937_5, -0.710_937_5];
-        let symmetric = rounded(whole(8, true, Shared::Row), Dtype::Bf16, 3, &rows);
+        let symmetric = rounded(whole(8, true, ScaleSharing::Row), Dtype::Bf16, 3, &rows);
         assert_eq!(symmetric, [1.0, 173.0 / 512.0, -0.707_031_25]);
-        let asymmetric = rounded(whole(8, false, Shared::Row), Dtype::Bf16, 3, &rows);
+        let asymmetric = rounded(whole(8, false, ScaleSharing::Row), Dtype::Bf16, 3, &rows);
         assert_eq!(asymmetric, [1.0, 0.335_937_5, -0.710_937_5]);
     }
 }

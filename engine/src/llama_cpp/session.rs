@@ -12,8 +12,11 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 
 use super::LlamaCpp;
-use super::worker::{Opened, Worker};
-use crate::{Chunk, Error, Logits, Options, Probe, Session, Shows, SlotId, StateValue, Want};
+use super::worker::{LlamaFacts, Worker};
+use crate::{
+    Chunk, Error, Logits, OutputRows, Probe, Session, SessionFeatures, SessionOptions, SlotId,
+    StateValue,
+};
 
 /// Tokens that go through the graph at once; more are cut up by llama.cpp.
 const AT_ONCE: u32 = 512;
@@ -26,7 +29,7 @@ pub(super) fn open(
     engine: LlamaCpp,
     model: Arc<Model>,
     path: &Path,
-    options: &Options,
+    options: &SessionOptions,
 ) -> Result<LlamaCppSession, Error> {
     let too_much = || Error::Other(format!("llama.cpp has no room for {engine:?}"));
     let slots = u32::try_from(engine.slots.max(1)).map_err(|_| too_much())?;
@@ -52,7 +55,7 @@ pub(super) fn open(
         .with_swa_full(true)
         // Each slot has its own cells: what one holds does not depend on the others.
         .with_kv_unified(false);
-    let (worker, Opened { vocab, recurrent }) = Worker::start(path.to_owned(), params)?;
+    let (worker, LlamaFacts { vocab, recurrent }) = Worker::start(path.to_owned(), params)?;
     if vocab != model.vocab {
         return Err(Error::Other(format!(
             "`{}` has {vocab} tokens; the model has {}",
@@ -66,7 +69,7 @@ pub(super) fn open(
 
 /// A slot; it takes a sequence of llama.cpp's when it gets its first token.
 #[derive(Debug, Clone, Copy, Default)]
-struct Slot {
+struct SequenceSlot {
     position: usize,
     sequence: Option<usize>,
     /// Tokens that can be taken back from a recurrent state.
@@ -81,25 +84,25 @@ pub(super) struct LlamaCppSession {
     context: usize,
     /// True if some state is not a cache of positions.
     recurrent: bool,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<SequenceSlot>>,
     /// Sequences that no slot has; the last is taken first.
     free: Vec<usize>,
 }
 
 /// One chunk as the worker gets it.
-struct Part {
+struct SequenceChunk {
     sequence: i32,
     start: usize,
     tokens: Vec<u32>,
-    want: Want,
+    rows: OutputRows,
 }
 
 impl LlamaCppSession {
-    fn slot(&self, slot: SlotId) -> Result<Slot, Error> {
+    fn slot(&self, slot: SlotId) -> Result<SequenceSlot, Error> {
         self.slots.get(slot.0).copied().flatten().ok_or(Error::UnknownSlot(slot.0))
     }
 
-    fn place(&mut self, slot: Slot) -> SlotId {
+    fn place(&mut self, slot: SequenceSlot) -> SlotId {
         let free = self.slots.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.slots.push(None);
@@ -151,7 +154,7 @@ impl LlamaCppSession {
             return Ok(sequence);
         }
         let sequence = self.take()?;
-        self.slots[id.0] = Some(Slot { sequence: Some(sequence), ..slot });
+        self.slots[id.0] = Some(SequenceSlot { sequence: Some(sequence), ..slot });
         Ok(sequence)
     }
 
@@ -166,7 +169,8 @@ impl LlamaCppSession {
     /// Takes back what a failed step left behind; a slot that cannot go back is closed.
     fn undo(&mut self, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
-            let Ok(Slot { position, sequence: Some(sequence), .. }) = self.slot(chunk.slot) else {
+            let Ok(SequenceSlot { position, sequence: Some(sequence), .. }) = self.slot(chunk.slot)
+            else {
                 continue;
             };
             if !self.forget(sequence, position).unwrap_or(false) {
@@ -185,12 +189,12 @@ impl Session for LlamaCppSession {
         Dtype::F32
     }
 
-    fn shows(&self) -> Shows {
-        Shows { taps: false, states: false, seeds: false, feeds: false, steps: true }
+    fn features(&self) -> SessionFeatures {
+        SessionFeatures { taps: false, states: false, seeds: false, feeds: false, steps: true }
     }
 
     fn open_slot(&mut self) -> SlotId {
-        self.place(Slot::default())
+        self.place(SequenceSlot::default())
     }
 
     fn release(&mut self, slot: SlotId) -> Result<(), Error> {
@@ -216,11 +220,11 @@ impl Session for LlamaCppSession {
         let mut parts = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let sequence = self.sequence(chunk.slot)?;
-            parts.push(Part {
+            parts.push(SequenceChunk {
                 sequence: i32::try_from(sequence).map_err(|_| too_large(sequence))?,
                 start: self.slot(chunk.slot)?.position,
                 tokens: chunk.tokens.to_vec(),
-                want: chunk.want,
+                rows: chunk.rows,
             });
         }
         let vocab = self.model.vocab;
@@ -252,7 +256,7 @@ impl Session for LlamaCppSession {
         let copied =
             self.worker.call(move |context| context.copy_kv_cache_seq(a, b, None, None))?;
         copied.map_err(|e| Error::Other(format!("llama.cpp cannot copy a slot: {e}")))?;
-        Ok(self.place(Slot { sequence: Some(to), recent: 0, ..from }))
+        Ok(self.place(SequenceSlot { sequence: Some(to), recent: 0, ..from }))
     }
 
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
@@ -272,7 +276,7 @@ impl Session for LlamaCppSession {
             ));
         }
         let recent = if length < old.position { 0 } else { old.recent };
-        self.slots[slot.0] = Some(Slot { position: length, recent, ..old });
+        self.slots[slot.0] = Some(SequenceSlot { position: length, recent, ..old });
         Ok(())
     }
 
@@ -293,7 +297,7 @@ impl Session for LlamaCppSession {
 
 fn decode(
     context: &mut LlamaContext<'_>,
-    parts: &[Part],
+    parts: &[SequenceChunk],
     vocab: usize,
 ) -> Result<Vec<Logits>, Error> {
     let failed = |e: &dyn std::fmt::Display| Error::Other(format!("llama.cpp cannot decode: {e}"));
@@ -303,10 +307,10 @@ fn decode(
     let mut row = 0;
     for (part, wanted) in parts.iter().zip(&mut wanted) {
         for (n, &token) in part.tokens.iter().enumerate() {
-            let logits = match part.want {
-                Want::None => false,
-                Want::Last => n + 1 == part.tokens.len(),
-                Want::All => true,
+            let logits = match part.rows {
+                OutputRows::None => false,
+                OutputRows::Last => n + 1 == part.tokens.len(),
+                OutputRows::All => true,
             };
             if logits {
                 wanted.push(row);

@@ -13,10 +13,10 @@ use llama_cpp_2::context::params::LlamaContextParams;
 use super::{backend, load, log};
 use crate::Error;
 
-type Job = Box<dyn for<'a> FnOnce(&mut LlamaContext<'a>) + Send>;
+type ContextJob = Box<dyn for<'a> FnOnce(&mut LlamaContext<'a>) + Send>;
 
 /// The facts that llama.cpp reports about a model.
-pub(super) struct Opened {
+pub(super) struct LlamaFacts {
     pub(super) vocab: usize,
     /// True if some layers carry a state instead of a cache of positions.
     pub(super) recurrent: bool,
@@ -24,7 +24,7 @@ pub(super) struct Opened {
 
 /// The other end of the thread.
 pub(super) struct Worker {
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<ContextJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -33,15 +33,15 @@ impl Worker {
     pub(super) fn start(
         path: PathBuf,
         params: LlamaContextParams,
-    ) -> Result<(Self, Opened), Error> {
-        let (jobs, inbox) = channel::<Job>();
+    ) -> Result<(Self, LlamaFacts), Error> {
+        let (jobs, inbox) = channel::<ContextJob>();
         let (ready, opened) = channel();
         let thread = std::thread::Builder::new()
             .name("llama.cpp".to_owned())
             .spawn(move || run(&path, params, &inbox, &ready))
             .map_err(|e| Error::Threads(e.to_string()))?;
         let worker = Self { jobs: Some(jobs), thread: Some(thread) };
-        let opened = opened.recv().map_err(|_| gone())??;
+        let opened = opened.recv().map_err(|_| worker_gone())??;
         Ok((worker, opened))
     }
 
@@ -51,12 +51,12 @@ impl Worker {
         work: impl for<'a> FnOnce(&mut LlamaContext<'a>) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let (answer, answered) = channel();
-        let job: Job = Box::new(move |context| {
+        let job: ContextJob = Box::new(move |context| {
             // The session waits, unless it is gone and nobody wants the answer.
             answer.send(work(context)).ok();
         });
-        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
-        answered.recv().map_err(|_| gone())
+        self.jobs.as_ref().ok_or_else(worker_gone)?.send(job).map_err(|_| worker_gone())?;
+        answered.recv().map_err(|_| worker_gone())
     }
 }
 
@@ -70,15 +70,15 @@ impl Drop for Worker {
     }
 }
 
-fn gone() -> Error {
+fn worker_gone() -> Error {
     Error::Other("llama.cpp's thread ended early; open the file again".to_owned())
 }
 
 fn run(
     path: &Path,
     params: LlamaContextParams,
-    inbox: &Receiver<Job>,
-    ready: &Sender<Result<Opened, Error>>,
+    inbox: &Receiver<ContextJob>,
+    ready: &Sender<Result<LlamaFacts, Error>>,
 ) {
     let opened = backend().and_then(|backend| Ok((backend, load(path)?)));
     let (backend, model) = match opened {
@@ -98,7 +98,7 @@ fn run(
         }
     };
     let vocab = usize::try_from(model.n_vocab()).unwrap_or(0);
-    ready.send(Ok(Opened { vocab, recurrent: model.is_recurrent() || model.is_hybrid() })).ok();
+    ready.send(Ok(LlamaFacts { vocab, recurrent: model.is_recurrent() || model.is_hybrid() })).ok();
     for job in inbox {
         job(&mut context);
     }

@@ -12,7 +12,7 @@ use crate::kernels::round::{round, round1};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     for (name, function) in FUNCTIONS {
-        kernels.add(name, Apply(function));
+        kernels.add(name, ActivationOp(function));
     }
 }
 
@@ -37,9 +37,9 @@ const FUNCTIONS: [(&str, Activation); 12] = [
 ];
 
 /// An activation function.
-pub(super) struct Apply(Activation);
+pub(super) struct ActivationOp(Activation);
 
-impl Kernel for Apply {
+impl Kernel for ActivationOp {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         let dtype = ctx.output_dtype(0);
@@ -54,11 +54,11 @@ impl Kernel for Apply {
 /// Reads an argument that names an activation.
 pub(super) fn argument(args: &Args<'_>, name: &str) -> Result<Activation, Error> {
     let word = args.word_or_null(name)?.unwrap_or_default();
-    of(word).ok_or_else(|| args.error(format!("no activation `{word}`")))
+    by_name(word).ok_or_else(|| args.error(format!("no activation `{word}`")))
 }
 
 /// Finds a function by the name of its op.
-pub(super) fn of(name: &str) -> Option<Activation> {
+pub(super) fn by_name(name: &str) -> Option<Activation> {
     FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, function)| *function)
 }
 

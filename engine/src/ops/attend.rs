@@ -9,17 +9,17 @@ use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use registry::dtype::Dtype;
 
 use crate::Error;
-use crate::kernels::attention::{Keys, Query, Rule, Scores};
+use crate::kernels::attention::{AttentionParams, Keys, Query, ScoreRounding};
 use crate::kernels::math;
-use crate::kernels::matmul::WeightView;
+use crate::kernels::matmul::MatrixView;
 use crate::kernels::round::round1;
 use crate::states::Memory;
 use crate::states::attention::Attention;
 use crate::states::history::History;
-use crate::value::Value;
+use crate::value::GraphValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
-    kernels.prepared("attend", Keep::prepare);
+    kernels.prepared("attend", CachedAttend::prepare);
     kernels.prepared("attend_to", Attend::prepare);
 }
 
@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// One key/value head and some rows of one chunk.
-struct Task<'a> {
+struct AttendTask<'a> {
     memory: &'a Attention,
     head: usize,
     rows: std::ops::Range<usize>,
@@ -42,13 +42,13 @@ struct Task<'a> {
 
 /// The positions that a query sees.
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct AttendWindow {
     size: usize,
     /// True if positions are in chunks of that size, and a query sees its own chunk.
     chunked: bool,
 }
 
-impl Window {
+impl AttendWindow {
     /// Returns the first position that a query at `position` sees.
     fn oldest(self, position: usize) -> usize {
         if self.chunked {
@@ -60,8 +60,8 @@ impl Window {
 }
 
 /// The inputs and parameters that all tasks share.
-struct Plan<'a> {
-    rule: Rule,
+struct AttendInputs<'a> {
+    rule: AttentionParams,
     q: &'a [f32],
     width: usize,
     /// Query heads per key head.
@@ -69,7 +69,7 @@ struct Plan<'a> {
     kv_heads: usize,
     /// Numbers of a value as it is stored.
     stored: usize,
-    window: Option<Window>,
+    window: Option<AttendWindow>,
     sinks: Option<&'a [f32]>,
     slopes: Option<&'a [f32]>,
     salience: Option<Salience<'a>>,
@@ -78,7 +78,7 @@ struct Plan<'a> {
 /// The salience of keys by their values: `exp(a * softplus(weight * values))` of each head.
 struct Salience<'a> {
     /// `[kv_heads, kv_heads * value_dim]`, rows of which are as long as a stored value.
-    weight: WeightView<'a>,
+    weight: MatrixView<'a>,
     bias: Option<&'a [f32]>,
     a: &'a [f32],
     /// The largest number of keys that count.
@@ -87,13 +87,13 @@ struct Salience<'a> {
 
 /// The arguments of an attention.
 struct Attend {
-    window: Option<Window>,
+    window: Option<AttendWindow>,
     slopes: Option<Vec<f32>>,
     paired: bool,
     scale: f32,
     softcap: Option<f32>,
     softmax_rounds: bool,
-    scores: Scores,
+    scores: ScoreRounding,
     gated: bool,
     /// The largest number of keys that count, if keys have a salience.
     keep: Option<usize>,
@@ -104,7 +104,7 @@ impl Attend {
         let chunked = args.flag("chunked")?;
         let window = args.count_or_null("window")?;
         Ok(Self {
-            window: window.map(|size| Window { size, chunked }),
+            window: window.map(|size| AttendWindow { size, chunked }),
             slopes: args.numbers_or_null("alibi")?,
             paired: args.one_of("values", &[("own", false), ("paired", true)])?,
             scale: args.number("scale")?,
@@ -112,7 +112,11 @@ impl Attend {
             softmax_rounds: args.one_of("softmax", &[("f32", false), ("activation", true)])?,
             scores: args.one_of(
                 "scores",
-                &[("rounded", Scores::Rounded), ("once", Scores::Once), ("f32", Scores::Wide)],
+                &[
+                    ("rounded", ScoreRounding::Rounded),
+                    ("once", ScoreRounding::Once),
+                    ("f32", ScoreRounding::None),
+                ],
             )?,
             gated: args.one_of("sink_form", &[("column", false), ("gate", true)])?,
             keep: args.count_or_null("keep")?,
@@ -128,15 +132,15 @@ impl Kernel for Attend {
 }
 
 /// An attention whose keys and values are added to its state first.
-struct Keep(Attend);
+struct CachedAttend(Attend);
 
-impl Keep {
+impl CachedAttend {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Attend::prepare(args).map(Self)
     }
 }
 
-impl Kernel for Keep {
+impl Kernel for CachedAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         keep(ctx)?;
         self.0.run(ctx)
@@ -156,7 +160,7 @@ fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let view = x.view();
         for chunk in ctx.chunks() {
             let rows = &view[chunk.rows.start * x.width()..chunk.rows.end * x.width()];
-            ctx.show_kept(part, rows);
+            ctx.observe_cached(part, rows);
             let wrong = ctx.error("its state does not hold keys and values of this shape");
             let Memory::Attention(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
             let history = if part == 0 { &mut memory.keys } else { &mut memory.values };
@@ -169,7 +173,7 @@ fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
+fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error> {
     let &[_, heads, key_dim] = q.shape() else {
         return Err(ctx.error("a query has two axes, heads and head size"));
     };
@@ -208,7 +212,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
         );
     }
     let value_dim = if paired { 2 * stored } else { stored };
-    let rule = Rule {
+    let rule = AttentionParams {
         key_dim,
         value_dim,
         scale: args.scale,
@@ -252,7 +256,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
         for from in rows.clone().step_by(ROWS) {
             let part = from..rows.end.min(from + ROWS);
             let start = start + from - rows.start;
-            tasks.extend((0..kv_heads).map(|head| Task {
+            tasks.extend((0..kv_heads).map(|head| AttendTask {
                 memory,
                 head,
                 rows: part.clone(),
@@ -263,10 +267,22 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
     let group = heads / kv_heads;
     let view = q.view();
     let width = q.width();
-    let plan =
-        Plan { rule, q: &view, width, group, kv_heads, stored, window, sinks, slopes, salience };
-    let made: Vec<Vec<f32>> =
-        tasks.par_iter().map(|task| KEYS.with_borrow_mut(|keys| one(keys, task, &plan))).collect();
+    let plan = AttendInputs {
+        rule,
+        q: &view,
+        width,
+        group,
+        kv_heads,
+        stored,
+        window,
+        sinks,
+        slopes,
+        salience,
+    };
+    let made: Vec<Vec<f32>> = tasks
+        .par_iter()
+        .map(|task| KEYS.with_borrow_mut(|keys| attend_head(keys, task, &plan)))
+        .collect();
     let out = heads * value_dim;
     let mut y = vec![0.0; q.rows() * out];
     for (task, part) in tasks.iter().zip(&made) {
@@ -282,7 +298,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &Value) -> Result<(), Error> {
 
 /// Returns the columns that store the halves of a key head's value. Paired, the heads of each half of the
 /// values serve all keys: head j has values j and j + half, counted within the half.
-fn columns(plan: &Plan<'_>, head: usize) -> (usize, Option<usize>) {
+fn columns(plan: &AttendInputs<'_>, head: usize) -> (usize, Option<usize>) {
     if plan.rule.value_dim == plan.stored {
         return (head * plan.stored, None);
     }
@@ -292,7 +308,7 @@ fn columns(plan: &Plan<'_>, head: usize) -> (usize, Option<usize>) {
 }
 
 /// Computes the salience of one key for the queries of a head, with each step rounded.
-fn worth(
+fn key_salience(
     salience: &Salience<'_>,
     dtype: Dtype,
     values: &History,
@@ -308,7 +324,7 @@ fn worth(
     r(math::exp(r(salience.a[head] * r(math::softplus(y)))))
 }
 
-fn one(keys: &mut Keys, task: &Task<'_>, plan: &Plan<'_>) -> Vec<f32> {
+fn attend_head(keys: &mut Keys, task: &AttendTask<'_>, plan: &AttendInputs<'_>) -> Vec<f32> {
     let rule = &plan.rule;
     let oldest = |position: usize| plan.window.map_or(0, |w| w.oldest(position));
     let first = oldest(task.start);
@@ -327,7 +343,9 @@ fn one(keys: &mut Keys, task: &Task<'_>, plan: &Plan<'_>) -> Vec<f32> {
     }
     let worth = plan.salience.as_ref().map(|s| {
         let memory = &task.memory.values;
-        (0..count).map(|n| worth(s, rule.round, memory, first + n, task.head)).collect::<Vec<_>>()
+        (0..count)
+            .map(|n| key_salience(s, rule.round, memory, first + n, task.head))
+            .collect::<Vec<_>>()
     });
     let worth = worth.as_deref();
     let queries: Vec<Query<'_>> = task
@@ -354,13 +372,13 @@ fn one(keys: &mut Keys, task: &Task<'_>, plan: &Plan<'_>) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::Window;
+    use super::AttendWindow;
 
     #[test]
     fn windows_slide_and_chunks_stand() {
         for (position, slides, stands) in [(0, 0, 0), (3, 0, 0), (4, 1, 4), (7, 4, 4), (8, 5, 8)] {
-            assert_eq!(Window { size: 4, chunked: false }.oldest(position), slides);
-            assert_eq!(Window { size: 4, chunked: true }.oldest(position), stands);
+            assert_eq!(AttendWindow { size: 4, chunked: false }.oldest(position), slides);
+            assert_eq!(AttendWindow { size: 4, chunked: true }.oldest(position), stands);
         }
     }
 }

@@ -8,12 +8,12 @@ use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, State, WeightId};
 
 use crate::angles::Angles;
-use crate::kernels::matmul::WeightView;
+use crate::kernels::matmul::MatrixView;
 use crate::kernels::tokens::round_rows;
 use crate::states::{Memory, Slot};
-use crate::value::Value;
-use crate::weights::{Matrix, Weights};
-use crate::{Error, Watch};
+use crate::value::GraphValue;
+use crate::weights::{SessionWeights, WeightMatrix};
+use crate::{Error, InputObserver};
 
 /// One chunk of a step, as kernels see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,13 +31,13 @@ pub struct Ctx<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) index: usize,
     pub(crate) tokens: &'a [u32],
-    pub(crate) values: &'a mut [Option<Value>],
-    pub(crate) weights: &'a Weights,
+    pub(crate) values: &'a mut [Option<GraphValue>],
+    pub(crate) weights: &'a SessionWeights,
     pub(crate) slots: &'a mut [Option<Slot>],
     pub(crate) chunks: &'a [ChunkRows],
     pub(crate) angles: &'a [Angles],
     pub(crate) activation: Dtype,
-    pub(crate) watch: Option<&'a dyn Watch>,
+    pub(crate) observer: Option<&'a dyn InputObserver>,
 }
 
 impl<'a> Ctx<'a> {
@@ -72,7 +72,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// Returns an input. Numbers are shared, not copied.
-    pub fn input(&self, n: usize) -> Result<Value, Error> {
+    pub fn input(&self, n: usize) -> Result<GraphValue, Error> {
         let id =
             self.node().inputs.get(n).ok_or_else(|| self.error(format!("input {n} is missing")))?;
         self.values
@@ -119,11 +119,11 @@ impl<'a> Ctx<'a> {
         }
         let mut shape = vec![rows];
         shape.extend(row);
-        self.share(n, Value::new(data, &shape)?)
+        self.share(n, GraphValue::new(data, &shape)?)
     }
 
     /// Puts an output in place that shares numbers with another value.
-    pub fn share(&mut self, n: usize, value: Value) -> Result<(), Error> {
+    pub fn share(&mut self, n: usize, value: GraphValue) -> Result<(), Error> {
         let id = self
             .node()
             .outputs
@@ -139,22 +139,22 @@ impl<'a> Ctx<'a> {
     }
 
     /// Returns a matrix by its role.
-    pub fn matrix(&self, role: &str) -> Result<WeightView<'a>, Error> {
+    pub fn matrix(&self, role: &str) -> Result<MatrixView<'a>, Error> {
         self.weights.matrix(self.weight(role)?)
     }
 
     /// Shows rows of `inputs` numbers that a matrix is about to be multiplied with, if someone
     /// watches.
-    pub fn show_product(&self, role: &str, inputs: usize, rows: &[f32]) {
-        if let (Some(watch), Some(weight)) = (self.watch, self.node().weights.get(role)) {
+    pub fn observe_product(&self, role: &str, inputs: usize, rows: &[f32]) {
+        if let (Some(watch), Some(weight)) = (self.observer, self.node().weights.get(role)) {
             watch.product(*weight, inputs, rows);
         }
     }
 
     /// Shows rows that a state is about to keep, if someone watches.
-    pub fn show_kept(&self, part: usize, rows: &[f32]) {
-        if let (Some(watch), Some(state)) = (self.watch, self.node().state) {
-            watch.kept(state, part, rows);
+    pub fn observe_cached(&self, part: usize, rows: &[f32]) {
+        if let (Some(watch), Some(state)) = (self.observer, self.node().state) {
+            watch.cached(state, part, rows);
         }
     }
 
@@ -173,8 +173,8 @@ impl<'a> Ctx<'a> {
     }
 
     /// Returns a matrix of an expert by its role, decoded for this use if it is not stored in full.
-    pub fn lent(&self, role: &str) -> Result<Matrix<'a>, Error> {
-        self.weights.lent(self.weight(role)?)
+    pub fn on_demand(&self, role: &str) -> Result<WeightMatrix<'a>, Error> {
+        self.weights.on_demand(self.weight(role)?)
     }
 
     /// Returns a small weight by its role; none if the node does not have it.

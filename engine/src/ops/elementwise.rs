@@ -11,24 +11,24 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("softcap", Softcap::prepare);
     kernels.prepared("clamp", Clamp::prepare);
     kernels.add("cast", cast);
-    kernels.prepared("scale", WithNumber::scale);
-    kernels.prepared("offset", WithNumber::offset);
-    kernels.prepared("divide", WithNumber::divide);
-    kernels.prepared("inverse", WithNumber::inverse);
+    kernels.prepared("scale", ScalarElementwise::scale);
+    kernels.prepared("offset", ScalarElementwise::offset);
+    kernels.prepared("divide", ScalarElementwise::divide);
+    kernels.prepared("inverse", ScalarElementwise::inverse);
     kernels.add("weight_scale", weight_scale);
     kernels.add("weight_add", weight_add);
-    kernels.add("add", OfTwo { f: Operator::Add });
-    kernels.add("sub", OfTwo { f: Operator::Sub });
-    kernels.add("mul", OfTwo { f: Operator::Mul });
-    kernels.add("div", OfTwo { f: Operator::Div });
+    kernels.add("add", BinaryElementwise { f: BinaryKind::Add });
+    kernels.add("sub", BinaryElementwise { f: BinaryKind::Sub });
+    kernels.add("mul", BinaryElementwise { f: BinaryKind::Mul });
+    kernels.add("div", BinaryElementwise { f: BinaryKind::Div });
 }
 
 /// An operator between two values.
-pub(super) struct OfTwo {
-    f: Operator,
+pub(super) struct BinaryElementwise {
+    f: BinaryKind,
 }
 
-impl Kernel for OfTwo {
+impl Kernel for BinaryElementwise {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let f = self.f;
@@ -62,7 +62,7 @@ impl Kernel for OfTwo {
 
 /// The operation with a constant number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum With {
+enum ScalarKind {
     Scale,
     Offset,
     Divide,
@@ -70,48 +70,48 @@ enum With {
 }
 
 /// A value and a number: `x * s`, `x + s`, `x / s`, `s / x`.
-pub(super) struct WithNumber {
-    with: With,
+pub(super) struct ScalarElementwise {
+    with: ScalarKind,
     s: f32,
     rounds: bool,
 }
 
-impl WithNumber {
+impl ScalarElementwise {
     pub(super) fn scale(args: &Args<'_>) -> Result<Self, Error> {
         let rounds = args.one_of("round", &[("none", false), ("activation", true)])?;
-        Ok(Self { with: With::Scale, s: args.number("s")?, rounds })
+        Ok(Self { with: ScalarKind::Scale, s: args.number("s")?, rounds })
     }
 
     pub(super) fn offset(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { with: With::Offset, s: args.number("s")?, rounds: false })
+        Ok(Self { with: ScalarKind::Offset, s: args.number("s")?, rounds: false })
     }
 
     pub(super) fn divide(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { with: With::Divide, s: args.number("s")?, rounds: false })
+        Ok(Self { with: ScalarKind::Divide, s: args.number("s")?, rounds: false })
     }
 
     pub(super) fn inverse(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { with: With::Inverse, s: args.number("s")?, rounds: false })
+        Ok(Self { with: ScalarKind::Inverse, s: args.number("s")?, rounds: false })
     }
 }
 
-impl Kernel for WithNumber {
+impl Kernel for ScalarElementwise {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         let dtype = ctx.output_dtype(0);
         let &Self { with, mut s, rounds } = self;
         // torch adds a number to 16-bit values as one of their dtype, but multiplies by it in f32.
-        if with == With::Offset {
+        if with == ScalarKind::Offset {
             s = round1(dtype, s);
         } else if rounds {
             s = round1(ctx.activation(), s);
         }
         let y = rows::pieces(&x.view(), |_, x, y| {
             match with {
-                With::Offset => y.iter_mut().zip(x).for_each(|(y, x)| *y = x + s),
-                With::Divide => y.iter_mut().zip(x).for_each(|(y, x)| *y = x / s),
-                With::Inverse => y.iter_mut().zip(x).for_each(|(y, x)| *y = s / x),
-                With::Scale => y.iter_mut().zip(x).for_each(|(y, x)| *y = x * s),
+                ScalarKind::Offset => y.iter_mut().zip(x).for_each(|(y, x)| *y = x + s),
+                ScalarKind::Divide => y.iter_mut().zip(x).for_each(|(y, x)| *y = x / s),
+                ScalarKind::Inverse => y.iter_mut().zip(x).for_each(|(y, x)| *y = s / x),
+                ScalarKind::Scale => y.iter_mut().zip(x).for_each(|(y, x)| *y = x * s),
             }
             round(dtype, y);
         });
@@ -224,14 +224,14 @@ pub(super) fn cast(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Operator {
+enum BinaryKind {
     Add,
     Sub,
     Mul,
     Div,
 }
 
-impl Operator {
+impl BinaryKind {
     fn of(self, a: f32, b: f32) -> f32 {
         match self {
             Self::Add => a + b,
@@ -242,13 +242,13 @@ impl Operator {
     }
 }
 
-fn apply(f: Operator, a: &[f32], b: &[f32], y: &mut [f32]) {
+fn apply(f: BinaryKind, a: &[f32], b: &[f32], y: &mut [f32]) {
     let all = y.iter_mut().zip(a).zip(b);
     match f {
-        Operator::Add => all.for_each(|((y, a), b)| *y = a + b),
-        Operator::Sub => all.for_each(|((y, a), b)| *y = a - b),
-        Operator::Mul => all.for_each(|((y, a), b)| *y = a * b),
-        Operator::Div => all.for_each(|((y, a), b)| *y = a / b),
+        BinaryKind::Add => all.for_each(|((y, a), b)| *y = a + b),
+        BinaryKind::Sub => all.for_each(|((y, a), b)| *y = a - b),
+        BinaryKind::Mul => all.for_each(|((y, a), b)| *y = a * b),
+        BinaryKind::Div => all.for_each(|((y, a), b)| *y = a / b),
     }
 }
 

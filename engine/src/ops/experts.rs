@@ -14,16 +14,16 @@ use super::activation::{self, Activation};
 use super::{Args, Ctx, Kernel, Kernels, route};
 use crate::Error;
 use crate::kernels::math::sigmoid;
-use crate::kernels::matmul::{Linear, WeightView, matmul, matmul_many};
+use crate::kernels::matmul::{Linear, MatrixView, matmul, matmul_many};
 use crate::kernels::round::{round, round1};
-use crate::weights::Matrix;
+use crate::weights::WeightMatrix;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("experts", Experts::prepare);
 }
 
 /// The gated activation between the matrices of an expert.
-struct Gate {
+struct GatedActivation {
     act: Activation,
     /// Bound on the gate from above, and on the other from both sides.
     limit: Option<f32>,
@@ -33,7 +33,7 @@ struct Gate {
 }
 
 /// Rows of one expert: `(row, which of its choices)`.
-type Uses = Vec<(usize, usize)>;
+type ExpertRows = Vec<(usize, usize)>;
 
 /// The arguments of a mixture.
 pub(super) struct Experts {
@@ -73,14 +73,14 @@ impl Kernel for Experts {
         if chosen.rows() != rows || weights.shape() != chosen.shape() {
             return Err(ctx.error("values and choices differ in rows"));
         }
-        let gate = Gate { act, limit, alpha, dtype };
+        let gate = GatedActivation { act, limit, alpha, dtype };
         // Experts without weights, which give back what they get, come behind the others.
         let all = n + identities;
-        let mut uses: Vec<(usize, Uses)> = Vec::new();
+        let mut uses: Vec<(usize, ExpertRows)> = Vec::new();
         // Rows whose router saw NaN.
         let mut lost = BTreeSet::new();
         {
-            let mut by_expert: Vec<Uses> = vec![Uses::new(); all];
+            let mut by_expert: Vec<ExpertRows> = vec![ExpertRows::new(); all];
             for (at, place) in chosen.view().iter().enumerate() {
                 if place.is_nan() {
                     lost.insert(at / k);
@@ -146,18 +146,18 @@ fn mlp(
     ctx: &Ctx<'_>,
     expert: usize,
     plain: bool,
-    gate: &Gate,
+    gate: &GatedActivation,
     x: &[f32],
     rows: usize,
     ffn: usize,
     hidden: usize,
 ) -> Result<Vec<f32>, Error> {
     let dtype = gate.dtype;
-    let matrix = |part: &str, outputs, inputs, rows: &[f32]| -> Result<Matrix<'_>, Error> {
+    let matrix = |part: &str, outputs, inputs, rows: &[f32]| -> Result<WeightMatrix<'_>, Error> {
         let role = format!("{part}.{expert}");
-        ctx.show_product(&role, inputs, rows);
-        let matrix = ctx.lent(&role)?;
-        let WeightView { outputs: o, inputs: i, .. } = matrix.view();
+        ctx.observe_product(&role, inputs, rows);
+        let matrix = ctx.on_demand(&role)?;
+        let MatrixView { outputs: o, inputs: i, .. } = matrix.view();
         if (o, i) == (outputs, inputs) {
             return Ok(matrix);
         }
@@ -210,7 +210,7 @@ fn add_bias(ctx: &Ctx<'_>, part: &str, expert: usize, dtype: Dtype, y: &mut [f32
     }
 }
 
-impl Gate {
+impl GatedActivation {
     /// Makes of the gate what goes into the last matrix.
     fn apply(&self, gate: &mut [f32], mut up: Vec<f32>) {
         let dtype = self.dtype;
@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn gates_bend_and_round() {
-        let gate = |limit, alpha, dtype| Gate {
-            act: activation::of("relu").expect("there is one"),
+        let gate = |limit, alpha, dtype| GatedActivation {
+            act: activation::by_name("relu").expect("there is one"),
             limit,
             alpha,
             dtype,

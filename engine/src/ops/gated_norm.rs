@@ -1,7 +1,7 @@
 //! `gated_norm`: a norm of the root mean square per group, with a gate before or after it.
 //! The gate's activation is in f32 and never rounded by itself.
 
-use super::norm::Cast;
+use super::norm::NormCast;
 use super::{Args, Ctx, Kernel, Kernels, rows, scan};
 use crate::Error;
 use crate::kernels::math::{fold, sigmoid, silu};
@@ -14,7 +14,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// A norm and the gate before or after it.
 pub(super) struct GatedNorm {
     eps: f32,
-    cast: Cast,
+    cast: NormCast,
     gate_first: bool,
     act: fn(f32) -> f32,
     groups: usize,
@@ -25,7 +25,7 @@ impl GatedNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Ok(Self {
             eps: args.number("eps")?,
-            cast: Cast::of(args)?,
+            cast: NormCast::of(args)?,
             gate_first: args.one_of("order", &[("gate_first", true), ("norm_first", false)])?,
             act: args
                 .one_of::<fn(f32) -> f32>("activation", &[("silu", silu), ("sigmoid", sigmoid)])?,
@@ -73,13 +73,13 @@ impl Kernel for GatedNorm {
                     *y *= scale;
                 }
             }
-            if cast == Cast::Before {
+            if cast == NormCast::Before {
                 round(dtype, y);
             }
             for y in y.chunks_exact_mut(axis) {
                 y.iter_mut().zip(weight).for_each(|(y, w)| *y *= w);
             }
-            if cast == Cast::Before {
+            if cast == NormCast::Before {
                 round(dtype, y);
             }
             if !gate_first {

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
-use crate::kernels::attention::{Keys, Query, Rule, Scores};
+use crate::kernels::attention::{AttentionParams, Keys, Query, ScoreRounding};
 use crate::kernels::matmul::matmul;
 use crate::kernels::tokens::round_rows;
 use crate::states::Memory;
@@ -29,7 +29,7 @@ thread_local! {
 
 /// Sizes of the parts of a head.
 #[derive(Debug, Clone, Copy)]
-struct Sizes {
+struct HeadSizes {
     heads: usize,
     /// Of the key, expanded from the latent.
     nope: usize,
@@ -37,7 +37,7 @@ struct Sizes {
 }
 
 /// One head and some rows of one chunk.
-struct Task<'a> {
+struct LatentTask<'a> {
     memory: &'a Latent,
     head: usize,
     rows: std::ops::Range<usize>,
@@ -74,22 +74,22 @@ impl Kernel for LatentAttend {
             weight.outputs, weight.inputs
         )));
         }
-        let sizes = Sizes { heads, nope, value };
+        let sizes = HeadSizes { heads, nope, value };
         let round = ctx.output_dtype(0);
-        let rule = Rule {
+        let rule = AttentionParams {
             key_dim: size,
             value_dim: value,
             scale: self.scale,
             softcap: None,
             round,
             softmax_rounds: false,
-            scores: Scores::Rounded,
+            scores: ScoreRounding::Rounded,
             gated: false,
         };
         let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
         let (c, r) = (c.view(), r.view());
-        ctx.show_kept(0, &c);
-        ctx.show_kept(1, &r);
+        ctx.observe_cached(0, &c);
+        ctx.observe_cached(1, &r);
         let (how, activation) = (ctx.rounding("weight"), ctx.activation());
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold latents of this shape");
@@ -121,7 +121,7 @@ impl Kernel for LatentAttend {
             for from in chunk.rows.clone().step_by(ROWS) {
                 let rows = from..chunk.rows.end.min(from + ROWS);
                 let start = chunk.start + from - chunk.rows.start;
-                tasks.extend((0..heads).map(|head| Task {
+                tasks.extend((0..heads).map(|head| LatentTask {
                     memory,
                     head,
                     rows: rows.clone(),
@@ -132,17 +132,17 @@ impl Kernel for LatentAttend {
         let view = q.view();
         let q: &[f32] = &view;
         let picks = selected.as_ref().map(|s| (s.view(), s.width()));
-        let picks: Option<Picks<'_>> =
-            picks.as_ref().map(|(view, width)| Picks { of: view, width: *width });
+        let picks: Option<SelectedKeys<'_>> =
+            picks.as_ref().map(|(view, width)| SelectedKeys { of: view, width: *width });
         let made: Vec<Vec<f32>> = tasks
             .par_iter()
             .map(|task| {
                 KEYS.with_borrow_mut(|keys| match picks {
                     // Where all positions are selected, there is nothing to leave out.
                     Some(picks) if task.start + task.rows.len() > picks.width => {
-                        some(keys, task, &rule, sizes, q, picks)
+                        attend_selected(keys, task, &rule, sizes, q, picks)
                     }
-                    _ => one(keys, task, &rule, sizes, q),
+                    _ => attend_head(keys, task, &rule, sizes, q),
                 })
             })
             .collect();
@@ -160,21 +160,21 @@ impl Kernel for LatentAttend {
 
 /// Positions that each row sees, ascending; those below 0 are none.
 #[derive(Debug, Clone, Copy)]
-struct Picks<'a> {
+struct SelectedKeys<'a> {
     of: &'a [f32],
     width: usize,
 }
 
 /// Computes `[rows, value]` of one head, where each row sees positions of its own.
-fn some(
+fn attend_selected(
     keys: &mut Keys,
-    task: &Task<'_>,
-    rule: &Rule,
-    sizes: Sizes,
+    task: &LatentTask<'_>,
+    rule: &AttentionParams,
+    sizes: HeadSizes,
     q: &[f32],
-    picks: Picks<'_>,
+    picks: SelectedKeys<'_>,
 ) -> Vec<f32> {
-    let Sizes { heads, nope, value } = sizes;
+    let HeadSizes { heads, nope, value } = sizes;
     let (mut key, mut values) = (vec![0.0; rule.key_dim], vec![0.0; value]);
     let column = task.head * (nope + value);
     let mut y = vec![0.0; task.rows.len() * value];
@@ -202,8 +202,14 @@ fn some(
 }
 
 /// Computes `[rows, value]` of one head.
-fn one(keys: &mut Keys, task: &Task<'_>, rule: &Rule, sizes: Sizes, q: &[f32]) -> Vec<f32> {
-    let Sizes { heads, nope, value } = sizes;
+fn attend_head(
+    keys: &mut Keys,
+    task: &LatentTask<'_>,
+    rule: &AttentionParams,
+    sizes: HeadSizes,
+    q: &[f32],
+) -> Vec<f32> {
+    let HeadSizes { heads, nope, value } = sizes;
     let count = task.start + task.rows.len();
     keys.clear(rule, count);
     let (mut key, mut values) = (vec![0.0; rule.key_dim], vec![0.0; value]);

@@ -12,7 +12,7 @@ use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::round::{round, round1};
 use crate::states::Memory;
-use crate::states::recurrent::Blocks;
+use crate::states::recurrent::RecurrentStep;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("lightning", Lightning::prepare);
@@ -20,7 +20,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// One head of one chunk.
 #[derive(Clone, Copy)]
-struct Head<'a> {
+struct LightningHead<'a> {
     /// Numbers of a key, and of a value.
     sizes: (usize, usize),
     /// Row `n` of this head begins at `n` times this.
@@ -76,13 +76,13 @@ impl Kernel for Lightning {
             if memory.width() != heads * key * value || memory.end() != chunk.start {
                 return Err(wrong);
             }
-            let Blocks { before, after } = memory.step(rows.len());
+            let RecurrentStep { before, after } = memory.step(rows.len());
             let size = key * value;
             let made: Vec<Vec<f32>> = by_unit(after, heads, size)
                 .into_par_iter()
                 .enumerate()
                 .map(|(n, after)| {
-                    let head = Head {
+                    let head = LightningHead {
                         sizes: (key, value),
                         strides: (heads * key, heads * value),
                         q: &q[rows.start * heads * key + n * key..],
@@ -112,7 +112,7 @@ impl Kernel for Lightning {
     }
 }
 
-impl Head<'_> {
+impl LightningHead<'_> {
     fn q(&self, row: usize) -> &[f32] {
         &self.q[row * self.strides.0..][..self.sizes.0]
     }
@@ -228,7 +228,7 @@ mod tests {
         let decay = |n: usize| (-slope * n as f32).exp();
         let (query, key) = ([decay(1), decay(2), decay(3)], [decay(2), decay(1), 1.0]);
         let diagonal = [1.0, 0.0, 0.0, decay(1), 1.0, 0.0, decay(2), decay(1), 1.0];
-        let head = Head {
+        let head = LightningHead {
             sizes: (2, 2),
             strides: (2, 2),
             q: &q,

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::{Ctx, Kernels};
 use crate::Error;
-use crate::kernels::matmul::{WeightView, matmul};
+use crate::kernels::matmul::{MatrixView, matmul};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("linear", run);
@@ -19,7 +19,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let weight = ctx.matrix("weight")?;
     check(ctx, x.width(), 0, &weight)?;
-    ctx.show_product("weight", weight.inputs, &x.view());
+    ctx.observe_product("weight", weight.inputs, &x.view());
     let mut y = vec![0.0; x.rows() * weight.outputs];
     let view = x.view();
     let data = ctx.rows_for("weight", weight.inputs, &view);
@@ -66,7 +66,7 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn check(ctx: &Ctx<'_>, width: usize, n: usize, weight: &WeightView<'_>) -> Result<(), Error> {
+fn check(ctx: &Ctx<'_>, width: usize, n: usize, weight: &MatrixView<'_>) -> Result<(), Error> {
     if weight.inputs == width && weight.outputs == ctx.output_width(n)? {
         return Ok(());
     }

@@ -13,14 +13,14 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// The rounding of normalised numbers before or after the weight is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cast {
+pub(super) enum NormCast {
     /// Rounded first, then multiplied, then rounded again.
     Before,
     /// Multiplied in f32, then rounded.
     After,
 }
 
-impl Cast {
+impl NormCast {
     pub(super) fn of(args: &Args<'_>) -> Result<Self, Error> {
         args.one_of("cast", &[("before", Self::Before), ("after", Self::After)])
     }
@@ -29,7 +29,7 @@ impl Cast {
 /// Normalisation by the root mean square.
 pub(super) struct RmsNorm {
     eps: f32,
-    cast: Cast,
+    cast: NormCast,
     plus_one: bool,
 }
 
@@ -37,7 +37,7 @@ impl RmsNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Ok(Self {
             eps: args.number("eps")?,
-            cast: Cast::of(args)?,
+            cast: NormCast::of(args)?,
             plus_one: args.flag("plus_one")?,
         })
     }
@@ -60,7 +60,7 @@ impl Kernel for RmsNorm {
 /// Normalisation by mean and variance.
 pub(super) struct LayerNorm {
     eps: f32,
-    cast: Cast,
+    cast: NormCast,
     plus_one: bool,
 }
 
@@ -68,7 +68,7 @@ impl LayerNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Ok(Self {
             eps: args.number("eps")?,
-            cast: Cast::of(args)?,
+            cast: NormCast::of(args)?,
             plus_one: args.flag("plus_one")?,
         })
     }
@@ -113,7 +113,7 @@ impl L2Norm {
 impl Kernel for L2Norm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let eps = self.eps;
-        normalise(ctx, None, None, Cast::After, |x, y| {
+        normalise(ctx, None, None, NormCast::After, |x, y| {
             let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
             y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
         })
@@ -124,7 +124,7 @@ fn normalise(
     ctx: &mut Ctx<'_>,
     weight: Option<&[f32]>,
     bias: Option<&[f32]>,
-    cast: Cast,
+    cast: NormCast,
     each: impl Fn(&[f32], &mut [f32]) + Sync,
 ) -> Result<(), Error> {
     let x = ctx.input(0)?;
@@ -145,7 +145,7 @@ fn normalise(
     let y = rows::map(&x.view(), width, width, |_, x, y| {
         for (n, (x, y)) in x.chunks_exact(axis).zip(y.chunks_exact_mut(axis)).enumerate() {
             each(x, y);
-            if cast == Cast::Before {
+            if cast == NormCast::Before {
                 round(dtype, y);
             }
             // A weight of the whole row has one part per head.

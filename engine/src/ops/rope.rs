@@ -10,7 +10,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// The rounding of cosines and sines, and of the products with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compute {
+enum RopeCompute {
     /// Everything is of the activation dtype: cos, sin, each product, the sum.
     Activation,
     /// Everything is f32 until the end.
@@ -21,7 +21,7 @@ enum Compute {
 
 /// The place of the two numbers of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layout {
+enum PairLayout {
     /// Half the rotated numbers apart.
     Half,
     /// Side by side.
@@ -32,8 +32,8 @@ enum Layout {
 
 /// The rotation of one node.
 pub(super) struct Rope {
-    compute: Compute,
-    layout: Layout,
+    compute: RopeCompute,
+    layout: PairLayout,
     inverse: bool,
 }
 
@@ -43,17 +43,17 @@ impl Rope {
             compute: args.one_of(
                 "compute",
                 &[
-                    ("activation", Compute::Activation),
-                    ("f32", Compute::F32),
-                    ("qk_f32", Compute::QkF32),
+                    ("activation", RopeCompute::Activation),
+                    ("f32", RopeCompute::F32),
+                    ("qk_f32", RopeCompute::QkF32),
                 ],
             )?,
             layout: args.one_of(
                 "layout",
                 &[
-                    ("half", Layout::Half),
-                    ("interleaved", Layout::Interleaved),
-                    ("interleaved_to_half", Layout::InterleavedToHalf),
+                    ("half", PairLayout::Half),
+                    ("interleaved", PairLayout::Interleaved),
+                    ("interleaved_to_half", PairLayout::InterleavedToHalf),
                 ],
             )?,
             inverse: args.flag("inverse")?,
@@ -66,8 +66,8 @@ impl Kernel for Rope {
         let x = ctx.input(0)?;
         let angles = ctx.angles()?;
         let &Self { compute, layout, inverse } = self;
-        let interleaved = layout != Layout::Half;
-        let gathers = layout != Layout::Interleaved;
+        let interleaved = layout != PairLayout::Half;
+        let gathers = layout != PairLayout::Interleaved;
         let head = x.shape().last().copied().unwrap_or(1);
         let (pairs, width) = (angles.pairs, x.width());
         if 2 * pairs > head || angles.cos.len() != x.rows() * pairs {
@@ -75,11 +75,13 @@ impl Kernel for Rope {
         }
         let dtype = ctx.output_dtype(0);
         let (cos, sin) = match compute {
-            Compute::F32 => (&angles.cos, &angles.sin),
-            Compute::Activation | Compute::QkF32 => (&angles.cos_rounded, &angles.sin_rounded),
+            RopeCompute::F32 => (&angles.cos, &angles.sin),
+            RopeCompute::Activation | RopeCompute::QkF32 => {
+                (&angles.cos_rounded, &angles.sin_rounded)
+            }
         };
         let inner =
-            if compute == Compute::Activation { dtype } else { registry::dtype::Dtype::F32 };
+            if compute == RopeCompute::Activation { dtype } else { registry::dtype::Dtype::F32 };
         let y = rows::map(&x.view(), width, width, |row, x, y| {
             let cos = &cos[row * pairs..(row + 1) * pairs];
             let sin = &sin[row * pairs..(row + 1) * pairs];

@@ -2,7 +2,7 @@
 
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
-use crate::kernels::choose::Choice;
+use crate::kernels::choose::TopK;
 use crate::kernels::math::{exp, sum};
 use crate::kernels::round::round;
 
@@ -69,12 +69,12 @@ impl Kernel for PNorm {
 /// The places of the largest numbers of a row, best first. Of a row with NaN every place is NaN, which the weights
 /// and outputs of experts take over: scores that are none would choose some expert without a word.
 pub(super) struct Choose {
-    choice: Choice,
+    choice: TopK,
 }
 
 impl Choose {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let choice = Choice::of_node(args.node());
+        let choice = TopK::of_node(args.node());
         Ok(Self { choice: choice.ok_or_else(|| args.error("it does not say how many"))? })
     }
 }
@@ -90,7 +90,7 @@ impl Kernel for Choose {
             if x.iter().any(|x| x.is_nan()) {
                 return y.fill(f32::NAN);
             }
-            y.iter_mut().zip(choice.of(x)).for_each(|(y, at)| *y = at as f32);
+            y.iter_mut().zip(choice.select(x)).for_each(|(y, at)| *y = at as f32);
         });
         ctx.set(0, y)
     }

@@ -6,14 +6,14 @@ use rayon::prelude::*;
 use super::Ctx;
 use crate::Error;
 use crate::states::Memory;
-use crate::states::recurrent::Blocks;
+use crate::states::recurrent::RecurrentStep;
 
 /// Numbers below which a task is not worth a thread.
 const TASK: usize = 1 << 12;
 
 /// The place of a recurrence in a step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct At {
+pub(super) struct ScanPosition {
     /// The unit.
     pub(super) unit: usize,
     /// The row of the step's values.
@@ -37,7 +37,7 @@ pub(super) fn scan(
     ctx: &mut Ctx<'_>,
     units: usize,
     out: usize,
-    each: impl Fn(At, &[f32], &mut [f32], &mut [f32]) + Sync,
+    each: impl Fn(ScanPosition, &[f32], &mut [f32], &mut [f32]) + Sync,
 ) -> Result<Vec<f32>, Error> {
     let width = units * out;
     let mut y = vec![0.0; ctx.tokens().len() * width];
@@ -49,7 +49,7 @@ pub(super) fn scan(
             return Err(wrong);
         }
         let count = chunk.rows.len();
-        let Blocks { before, after } = memory.step(count);
+        let RecurrentStep { before, after } = memory.step(count);
         let places = by_unit(after, units, size);
         let own = &mut y[chunk.rows.start * width..chunk.rows.end * width];
         let mut apart = if count == 1 { Vec::new() } else { vec![0.0; own.len()] };
@@ -61,7 +61,11 @@ pub(super) fn scan(
             .enumerate()
             .for_each(|(unit, (y, mut after))| {
                 let before = &before[unit * size..][..size];
-                let at = |n| At { unit, row: chunk.rows.start + n, continued: chunk.start > 0 };
+                let at = |n| ScanPosition {
+                    unit,
+                    row: chunk.rows.start + n,
+                    continued: chunk.start > 0,
+                };
                 walk(before, &mut after, y, out, |n, from, to, y| each(at(n), from, to, y));
             });
         if count > 1 {

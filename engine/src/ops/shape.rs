@@ -2,7 +2,7 @@
 
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
-use crate::value::Value;
+use crate::value::GraphValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("heads", reshape);
@@ -55,7 +55,7 @@ impl Kernel for Slice {
 
 /// Inputs one after another along the last axis.
 pub(super) fn concat(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let inputs: Vec<Value> =
+    let inputs: Vec<GraphValue> =
         (0..ctx.node().inputs.len()).map(|n| ctx.input(n)).collect::<Result<_, _>>()?;
     let views: Vec<_> = inputs.iter().map(|x| (last(x.shape()), x.view())).collect();
     let lines = views.first().map_or(0, |(w, x)| x.len().checked_div(*w).unwrap_or(0));
@@ -75,7 +75,7 @@ fn last(shape: &[usize]) -> usize {
     shape.last().copied().unwrap_or(1)
 }
 
-fn columns(ctx: &Ctx<'_>, x: &Value, from: usize, width: usize) -> Result<Vec<f32>, Error> {
+fn columns(ctx: &Ctx<'_>, x: &GraphValue, from: usize, width: usize) -> Result<Vec<f32>, Error> {
     let axis = last(x.shape());
     if from + width > axis {
         return Err(ctx.error(format!("columns {from}..{} of {axis}", from + width)));

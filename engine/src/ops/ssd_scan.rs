@@ -54,7 +54,7 @@ impl Kernel for SsdScan {
         let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
         let y = scan(ctx, heads, dim, |at, before, after, y| {
             let (head, group) = (at.unit, at.unit / (heads / groups));
-            let token = Token {
+            let token = SsdInputs {
                 dt: dt[at.row * heads + head],
                 decay: decay[head],
                 skip: skip[head],
@@ -94,7 +94,7 @@ impl SsdScan {
 }
 
 /// One head at one position.
-struct Token<'a> {
+struct SsdInputs<'a> {
     dt: f32,
     decay: f32,
     skip: f32,
@@ -106,7 +106,7 @@ struct Token<'a> {
     c: &'a [f32],
 }
 
-impl Token<'_> {
+impl SsdInputs<'_> {
     /// States are `[dim, size]`.
     fn exact(&self, before: &[f32], after: &mut [f32], y: &mut [f32]) {
         let (size, decay) = (self.b.len(), (self.dt * self.decay).exp());

@@ -7,10 +7,10 @@ use registry::ops::Trait;
 use registry::ops::fused::GLU;
 use registry::scalar::Scalar;
 
-use super::{Patch, readers};
+use super::{GraphPatch, readers};
 
 /// Finds an activation whose only reader multiplies it by a value of the same shape.
-pub(super) fn fuse(graph: &Graph) -> Option<Patch> {
+pub(super) fn fuse(graph: &Graph) -> Option<GraphPatch> {
     graph.nodes.iter().enumerate().find_map(|(n, activation)| {
         if !activation.op.is(Trait::Gates) {
             return None;
@@ -55,6 +55,6 @@ pub(super) fn fuse(graph: &Graph) -> Option<Patch> {
             attrs: BTreeMap::from([("activation".to_owned(), name)]),
             ..product.clone()
         };
-        Some(Patch { remove: BTreeSet::from([n, at]), insert, at })
+        Some(GraphPatch { remove: BTreeSet::from([n, at]), insert, at })
     })
 }

@@ -7,11 +7,11 @@ use registry::graph::{Graph, Node};
 use registry::ops::Trait;
 use registry::ops::fused::LINEARS;
 
-use super::Patch;
+use super::GraphPatch;
 
 /// Finds two or more `linear`s of the same input. They come to stand at the first, which moves
 /// the others earlier; their input is there already.
-pub(super) fn join(graph: &Graph) -> Option<Patch> {
+pub(super) fn join(graph: &Graph) -> Option<GraphPatch> {
     graph.nodes.iter().enumerate().find_map(|(at, first)| {
         let alike = |(n, node): &(usize, &Node)| {
             node.op.is(Trait::Joins)
@@ -37,6 +37,10 @@ pub(super) fn join(graph: &Graph) -> Option<Patch> {
             attrs: BTreeMap::new(),
             ..first.clone()
         };
-        Some(Patch { remove: found.iter().map(|(n, _)| *n).collect::<BTreeSet<_>>(), insert, at })
+        Some(GraphPatch {
+            remove: found.iter().map(|(n, _)| *n).collect::<BTreeSet<_>>(),
+            insert,
+            at,
+        })
     })
 }

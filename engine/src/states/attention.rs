@@ -30,7 +30,7 @@ impl Attention {
             match state.eight {
                 None => History::new(dtype, width, needed, rollback),
                 Some(scales) => {
-                    History::eight(width, width / scales.count(shape).max(1), needed, rollback)
+                    History::fp8(width, width / scales.count(shape).max(1), needed, rollback)
                 }
             }
         };

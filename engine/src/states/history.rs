@@ -3,7 +3,7 @@
 use registry::dtype::Dtype;
 
 use super::past::{self, Past};
-use super::store::Store;
+use super::store::RowStore;
 
 /// Rows of a sequence by position: all of them, or the last `needed` and some more to roll
 /// back by.
@@ -12,7 +12,7 @@ use super::store::Store;
 /// returned to depends only on how far the sequence got, never on when rows were dropped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
-    store: Store,
+    store: RowStore,
     width: usize,
     /// The number of rows before the next position that its computation reads; none means all.
     needed: Option<usize>,
@@ -27,12 +27,12 @@ pub struct History {
 impl History {
     /// Creates an empty history, of rows of `width` numbers.
     pub fn new(dtype: Dtype, width: usize, needed: Option<usize>, rollback: usize) -> Self {
-        Self::of(Store::new(dtype), width, needed, rollback)
+        Self::of(RowStore::new(dtype), width, needed, rollback)
     }
 
     /// Creates an empty history of 8-bit rows of `width` numbers, with a scale for each `group`.
-    pub fn eight(width: usize, group: usize, needed: Option<usize>, rollback: usize) -> Self {
-        Self::of(Store::eight(group), width, needed, rollback)
+    pub fn fp8(width: usize, group: usize, needed: Option<usize>, rollback: usize) -> Self {
+        Self::of(RowStore::fp8(group), width, needed, rollback)
     }
 
     /// Creates an empty history of 8-bit rows of `width` numbers, all with one scale, that is read in a given
@@ -43,10 +43,10 @@ impl History {
         needed: Option<usize>,
         rollback: usize,
     ) -> Self {
-        Self::of(Store::fixed(scale, dtype), width, needed, rollback)
+        Self::of(RowStore::fixed(scale, dtype), width, needed, rollback)
     }
 
-    fn of(store: Store, width: usize, needed: Option<usize>, rollback: usize) -> Self {
+    fn of(store: RowStore, width: usize, needed: Option<usize>, rollback: usize) -> Self {
         Self { store, width, needed, rollback, first: 0, rows: 0, floor: 0 }
     }
 
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn eight_bits_are_eight_bits() {
-        let mut history = History::eight(4, 2, None, 0);
+        let mut history = History::fp8(4, 2, None, 0);
         history.append(&[448.0, 224.0, 1.0, 0.3, 0.0, 0.0, -7.0, 7.0]);
         // A scale for each two: what is largest comes back exactly, the rest to four bits.
         assert_eq!(history.tail(0)[..3], [448.0, 224.0, 1.0]);
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(part, [0.0, -7.0], "columns of two groups");
         let mut bytes = Vec::new();
         history.to_bytes(&mut bytes);
-        let mut copy = History::eight(4, 2, None, 0);
+        let mut copy = History::fp8(4, 2, None, 0);
         copy.set_bytes(0, 2, &bytes).unwrap();
         assert_eq!(copy.tail(0), history.tail(0));
     }

@@ -42,7 +42,7 @@ pub struct Recurrent {
 
 /// A step of a recurrence: the block it begins with, and places for those it ends with.
 #[derive(Debug)]
-pub struct Blocks<'a> {
+pub struct RecurrentStep<'a> {
     /// The block before the step, all zeros at position 0.
     pub before: &'a [f32],
     /// The buffers for the blocks after the last `after.len()` tokens, oldest first. Their contents are
@@ -84,7 +84,7 @@ impl Recurrent {
     }
 
     /// Begins a step of `rows` tokens, to be ended by a commit or a truncation.
-    pub fn step(&mut self, rows: usize) -> Blocks<'_> {
+    pub fn step(&mut self, rows: usize) -> RecurrentStep<'_> {
         let count = rows.min(self.rollback + 1);
         self.fresh.1 += rows;
         for _ in 0..count {
@@ -93,7 +93,7 @@ impl Recurrent {
         }
         self.zeros = if self.held.is_empty() { vec![0.0; self.width] } else { Vec::new() };
         let before = self.held.back().unwrap_or(&self.zeros);
-        Blocks { before, after: self.fresh.0.iter_mut().map(Vec::as_mut_slice).collect() }
+        RecurrentStep { before, after: self.fresh.0.iter_mut().map(Vec::as_mut_slice).collect() }
     }
 
     /// Makes `block` what there is after `end` tokens, in place of all others.
@@ -218,7 +218,7 @@ mod tests {
 
     /// Feeds tokens; the block is the sum of all of them.
     fn feed(r: &mut Recurrent, tokens: &[f32], commit: bool) {
-        let Blocks { before, mut after } = r.step(tokens.len());
+        let RecurrentStep { before, mut after } = r.step(tokens.len());
         let mut sum = before[0];
         let first = tokens.len() - after.len();
         for (n, token) in tokens.iter().enumerate() {

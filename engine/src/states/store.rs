@@ -9,13 +9,13 @@ use crate::kernels::round::{round1, to_bits};
 
 /// Numbers stored in a dtype for real: 16-bit ones take 16 bits, 8-bit ones 8.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Store {
+pub enum RowStore {
     /// f32.
-    Wide(Vec<f32>),
+    F32(Vec<f32>),
     /// bf16 or f16.
-    Narrow(Dtype, Vec<u16>),
+    Half(Dtype, Vec<u16>),
     /// f8 e4m3: bytes, and a scale for each group.
-    Eight {
+    GroupedFp8 {
         /// One byte per number.
         bytes: Vec<u8>,
         /// The factors that the numbers of each group are multiplied by when they are read.
@@ -24,7 +24,7 @@ pub enum Store {
         group: usize,
     },
     /// f8 e4m3: bytes, and one scale that is known before.
-    Fixed {
+    FixedFp8 {
         /// One byte per number.
         bytes: Vec<u8>,
         /// The factor that numbers are multiplied by when they are read.
@@ -34,32 +34,32 @@ pub enum Store {
     },
 }
 
-impl Store {
+impl RowStore {
     /// Creates an empty store.
     pub fn new(dtype: Dtype) -> Self {
         match dtype {
-            Dtype::F32 => Self::Wide(Vec::new()),
-            Dtype::Bf16 | Dtype::F16 => Self::Narrow(dtype, Vec::new()),
+            Dtype::F32 => Self::F32(Vec::new()),
+            Dtype::Bf16 | Dtype::F16 => Self::Half(dtype, Vec::new()),
         }
     }
 
     /// Creates an empty 8-bit store, with a scale for each `group` numbers.
-    pub fn eight(group: usize) -> Self {
-        Self::Eight { bytes: Vec::new(), scales: Vec::new(), group: group.max(1) }
+    pub fn fp8(group: usize) -> Self {
+        Self::GroupedFp8 { bytes: Vec::new(), scales: Vec::new(), group: group.max(1) }
     }
 
     /// Creates an empty 8-bit store with one scale; larger numbers saturate at the largest. Every step is on
     /// the dtype's grid, as `_quantize_dequantize` of compressed-tensors computes them.
     pub fn fixed(scale: f32, dtype: Dtype) -> Self {
-        Self::Fixed { bytes: Vec::new(), scale: round1(dtype, scale), dtype }
+        Self::FixedFp8 { bytes: Vec::new(), scale: round1(dtype, scale), dtype }
     }
 
     /// Returns the capacity in numbers.
     pub fn len(&self) -> usize {
         match self {
-            Self::Wide(data) => data.len(),
-            Self::Narrow(_, data) => data.len(),
-            Self::Eight { bytes, .. } | Self::Fixed { bytes, .. } => bytes.len(),
+            Self::F32(data) => data.len(),
+            Self::Half(_, data) => data.len(),
+            Self::GroupedFp8 { bytes, .. } | Self::FixedFp8 { bytes, .. } => bytes.len(),
         }
     }
 
@@ -71,22 +71,22 @@ impl Store {
     /// Returns the bytes that so many numbers take.
     pub fn bytes(&self, numbers: usize) -> usize {
         match self {
-            Self::Wide(_) => numbers * 4,
-            Self::Narrow(..) => numbers * 2,
-            Self::Eight { group, .. } => numbers + numbers / group * 4,
-            Self::Fixed { .. } => numbers,
+            Self::F32(_) => numbers * 4,
+            Self::Half(..) => numbers * 2,
+            Self::GroupedFp8 { group, .. } => numbers + numbers / group * 4,
+            Self::FixedFp8 { .. } => numbers,
         }
     }
 
     fn grow(&mut self, len: usize) {
         match self {
-            Self::Wide(data) => data.resize(len, f32::NAN),
-            Self::Narrow(dtype, data) => data.resize(len, to_bits(*dtype, f32::NAN)),
-            Self::Eight { bytes, scales, group } => {
+            Self::F32(data) => data.resize(len, f32::NAN),
+            Self::Half(dtype, data) => data.resize(len, to_bits(*dtype, f32::NAN)),
+            Self::GroupedFp8 { bytes, scales, group } => {
                 bytes.resize(len, f32_to_f8_e4m3(f32::NAN));
                 scales.resize(len.div_ceil(*group), f32::NAN);
             }
-            Self::Fixed { bytes, .. } => bytes.resize(len, f32_to_f8_e4m3(f32::NAN)),
+            Self::FixedFp8 { bytes, .. } => bytes.resize(len, f32_to_f8_e4m3(f32::NAN)),
         }
     }
 
@@ -97,13 +97,13 @@ impl Store {
             self.grow((at + from.len()).max(self.len() * 2));
         }
         match self {
-            Self::Wide(data) => data[at..at + from.len()].copy_from_slice(from),
-            Self::Narrow(dtype, data) => {
+            Self::F32(data) => data[at..at + from.len()].copy_from_slice(from),
+            Self::Half(dtype, data) => {
                 for (x, &from) in data[at..].iter_mut().zip(from) {
                     *x = to_bits(*dtype, from);
                 }
             }
-            Self::Eight { bytes, scales, group } => {
+            Self::GroupedFp8 { bytes, scales, group } => {
                 let places = bytes[at..].chunks_mut(*group).zip(&mut scales[at / *group..]);
                 for ((bytes, scale), from) in places.zip(from.chunks(*group)) {
                     let peak = from.iter().fold(0.0_f32, |peak, x| peak.max(x.abs()));
@@ -113,7 +113,7 @@ impl Store {
                     }
                 }
             }
-            Self::Fixed { bytes, scale, dtype } => {
+            Self::FixedFp8 { bytes, scale, dtype } => {
                 for (byte, x) in bytes[at..].iter_mut().zip(from) {
                     *byte = f32_to_f8_e4m3(round1(*dtype, x / *scale));
                 }
@@ -124,22 +124,22 @@ impl Store {
     /// Reads numbers from `at` on.
     pub fn read(&self, at: usize, into: &mut [f32]) {
         match self {
-            Self::Wide(data) => into.copy_from_slice(&data[at..at + into.len()]),
-            Self::Narrow(Dtype::F16, data) => {
+            Self::F32(data) => into.copy_from_slice(&data[at..at + into.len()]),
+            Self::Half(Dtype::F16, data) => {
                 let data: &[f16] = data[at..at + into.len()].reinterpret_cast();
                 data.convert_to_f32_slice(into);
             }
-            Self::Narrow(_, data) => {
+            Self::Half(_, data) => {
                 for (x, &from) in into.iter_mut().zip(&data[at..]) {
                     *x = f32::from_bits(u32::from(from) << 16);
                 }
             }
-            Self::Eight { bytes, scales, group } => {
+            Self::GroupedFp8 { bytes, scales, group } => {
                 for (n, x) in into.iter_mut().enumerate() {
                     *x = f8_e4m3_to_f32(bytes[at + n]) * scales[(at + n) / group];
                 }
             }
-            Self::Fixed { bytes, scale, dtype } => {
+            Self::FixedFp8 { bytes, scale, dtype } => {
                 for (x, &byte) in into.iter_mut().zip(&bytes[at..]) {
                     *x = round1(*dtype, f8_e4m3_to_f32(byte) * scale);
                 }
@@ -150,61 +150,61 @@ impl Store {
     /// Moves whole rows to the front.
     pub fn shift(&mut self, from: usize, len: usize) {
         match self {
-            Self::Wide(data) => data.copy_within(from..from + len, 0),
-            Self::Narrow(_, data) => data.copy_within(from..from + len, 0),
-            Self::Eight { bytes, scales, group } => {
+            Self::F32(data) => data.copy_within(from..from + len, 0),
+            Self::Half(_, data) => data.copy_within(from..from + len, 0),
+            Self::GroupedFp8 { bytes, scales, group } => {
                 bytes.copy_within(from..from + len, 0);
                 scales.copy_within(from / *group..(from + len) / *group, 0);
             }
-            Self::Fixed { bytes, .. } => bytes.copy_within(from..from + len, 0),
+            Self::FixedFp8 { bytes, .. } => bytes.copy_within(from..from + len, 0),
         }
     }
 
     /// Fills it with NaN.
     pub fn poison(&mut self) {
         match self {
-            Self::Wide(data) => data.fill(f32::NAN),
-            Self::Narrow(dtype, data) => data.fill(to_bits(*dtype, f32::NAN)),
-            Self::Eight { bytes, scales, .. } => {
+            Self::F32(data) => data.fill(f32::NAN),
+            Self::Half(dtype, data) => data.fill(to_bits(*dtype, f32::NAN)),
+            Self::GroupedFp8 { bytes, scales, .. } => {
                 bytes.fill(f32_to_f8_e4m3(f32::NAN));
                 scales.fill(f32::NAN);
             }
-            Self::Fixed { bytes, .. } => bytes.fill(f32_to_f8_e4m3(f32::NAN)),
+            Self::FixedFp8 { bytes, .. } => bytes.fill(f32_to_f8_e4m3(f32::NAN)),
         }
     }
 
     /// Numbers `from..to` of whole rows as bytes; those of 8 bits, then their scales.
     pub fn to_bytes(&self, from: usize, to: usize, out: &mut Vec<u8>) {
         match self {
-            Self::Wide(data) => data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes())),
-            Self::Narrow(_, data) => {
+            Self::F32(data) => data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes())),
+            Self::Half(_, data) => {
                 data[from..to].iter().for_each(|x| out.extend(x.to_le_bytes()));
             }
-            Self::Eight { bytes, scales, group } => {
+            Self::GroupedFp8 { bytes, scales, group } => {
                 out.extend(&bytes[from..to]);
                 for scale in &scales[from / group..to / group] {
                     out.extend(scale.to_le_bytes());
                 }
             }
-            Self::Fixed { bytes, .. } => out.extend(&bytes[from..to]),
+            Self::FixedFp8 { bytes, .. } => out.extend(&bytes[from..to]),
         }
     }
 
-    /// Takes over what [`Store::to_bytes`] gave; the caller has checked the length.
+    /// Takes over what [`RowStore::to_bytes`] gave; the caller has checked the length.
     pub fn set_bytes(&mut self, from: &[u8]) {
         let wide = |from: &[u8]| -> Vec<f32> {
             from.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
         };
         match self {
-            Self::Wide(data) => *data = wide(from),
-            Self::Narrow(_, data) => {
+            Self::F32(data) => *data = wide(from),
+            Self::Half(_, data) => {
                 *data = from.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
             }
-            Self::Eight { bytes, scales, group } => {
+            Self::GroupedFp8 { bytes, scales, group } => {
                 let (own, rest) = from.split_at(from.len() / (*group + 4) * *group);
                 (*bytes, *scales) = (own.to_vec(), wide(rest));
             }
-            Self::Fixed { bytes, .. } => *bytes = from.to_vec(),
+            Self::FixedFp8 { bytes, .. } => *bytes = from.to_vec(),
         }
     }
 }

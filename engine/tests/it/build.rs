@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use onboard_engine::weights::InMemory;
-use onboard_engine::{Chunk, Logits, NativeEngine, NoProbe, Options, Session, SlotId, Want};
-use registry::diag::{Source, Span};
+use onboard_engine::weights::WeightsInMemory;
+use onboard_engine::{
+    Chunk, Logits, NativeEngine, NoProbe, OutputRows, Session, SessionOptions, SlotId,
+};
+use registry::diag::{SourceText, Span};
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{
     Graph, Layer, Node, RopeId, State, StateId, StateKind, StatePart, Value, ValueId, Weight,
@@ -17,7 +19,7 @@ use registry::scalar::Scalar;
 
 pub(crate) struct Build {
     pub(crate) graph: Graph,
-    pub(crate) tensors: InMemory,
+    pub(crate) tensors: WeightsInMemory,
     pub(crate) ropes: Vec<RopeTable>,
     pub(crate) vocab: usize,
     pub(crate) context: Option<usize>,
@@ -27,10 +29,10 @@ pub(crate) struct Build {
 
 impl Build {
     pub(crate) fn new(vocab: usize) -> Self {
-        let source = Arc::new(Source { path: "test.yaml".into(), text: String::new() });
+        let source = Arc::new(SourceText { path: "test.yaml".into(), text: String::new() });
         let mut build = Self {
             graph: Graph::default(),
-            tensors: InMemory::default(),
+            tensors: WeightsInMemory::default(),
             ropes: Vec::new(),
             vocab,
             context: None,
@@ -155,7 +157,7 @@ impl Build {
         y
     }
 
-    pub(crate) fn model(mut self, output: ValueId) -> (Model, InMemory) {
+    pub(crate) fn model(mut self, output: ValueId) -> (Model, WeightsInMemory) {
         self.graph.output = Some(output);
         let model = Model {
             name: "test".into(),
@@ -170,25 +172,25 @@ impl Build {
             rules: Vec::new(),
             nextn: None,
             gguf: None,
-            quant: registry::quant::Quant::default(),
+            quant: registry::quant::QuantRules::default(),
             own_steps: false,
         };
         (model, self.tensors)
     }
 }
 
-pub(crate) fn open(model: (Model, InMemory), options: &Options) -> Box<dyn Session> {
+pub(crate) fn open(model: (Model, WeightsInMemory), options: &SessionOptions) -> Box<dyn Session> {
     NativeEngine::new().open_with(Arc::new(model.0), Box::new(model.1), options).unwrap()
 }
 
 pub(crate) fn feed(session: &mut dyn Session, slot: SlotId, tokens: &[u32]) -> Logits {
-    let chunk = Chunk { slot, tokens, want: Want::All };
+    let chunk = Chunk { slot, tokens, rows: OutputRows::All };
     session.step(&[chunk], &mut NoProbe).unwrap().remove(0)
 }
 
 /// Hidden size 32, four query and two key heads of 8 with a window, a convolution of width 3, a
 /// gated MLP, norms, rotary embedding; 23 tokens.
-pub(crate) fn hybrid(window: Option<usize>) -> (Model, InMemory) {
+pub(crate) fn hybrid(window: Option<usize>) -> (Model, WeightsInMemory) {
     let mut b = Build::new(23);
     b.context = Some(300);
     let table = b.random(&[23, 32], 1.0);
@@ -249,8 +251,8 @@ pub(crate) fn hybrid(window: Option<usize>) -> (Model, InMemory) {
     b.model(y)
 }
 
-pub(crate) fn options(dtype: Dtype) -> Options {
-    Options { dtype, poison: true, ..Options::default() }
+pub(crate) fn options(dtype: Dtype) -> SessionOptions {
+    SessionOptions { dtype, poison: true, ..SessionOptions::default() }
 }
 
 pub(crate) fn tokens(n: usize) -> Vec<u32> {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::build::{feed, hybrid, open, options, tokens};
-use onboard_engine::{Chunk, Error, NativeEngine, NoProbe, Options, Probe, SlotId, Want};
+use onboard_engine::{
+    Chunk, Error, NativeEngine, NoProbe, OutputRows, Probe, SessionOptions, SlotId,
+};
 use proptest::prelude::*;
 use registry::dtype::Dtype;
 use registry::dtype::DtypeRule::{Activation, Fixed};
@@ -47,19 +49,19 @@ fn chunks_of_any_size_give_the_bits_of_one_forward() {
 fn rewrites_and_thread_counts_do_not_change_a_bit() {
     let ids = tokens(70);
     for dtype in Dtype::ALL {
-        let run = |options: &Options| {
+        let run = |options: &SessionOptions| {
             let mut session = open(hybrid(Some(4)), options);
             let slot = session.open_slot();
             feed(&mut *session, slot, &ids).data
         };
-        let plain = run(&Options { rewrites: false, ..options(dtype) });
+        let plain = run(&SessionOptions { rewrites: false, ..options(dtype) });
         assert_same(
-            &run(&Options { threads: Some(1), ..options(dtype) }),
+            &run(&SessionOptions { threads: Some(1), ..options(dtype) }),
             &plain,
             "rewritten, 1 thread",
         );
         assert_same(
-            &run(&Options { threads: Some(3), ..options(dtype) }),
+            &run(&SessionOptions { threads: Some(3), ..options(dtype) }),
             &plain,
             "rewritten, 3 threads",
         );
@@ -77,10 +79,14 @@ fn a_batch_gives_each_slot_what_it_gets_alone() {
         })
         .into();
     let slots: Vec<SlotId> = (0..3).map(|_| session.open_slot()).collect();
-    let chunk = |n: usize, len: usize, want| Chunk { slot: slots[n], tokens: &ids[..len], want };
+    let chunk = |n: usize, len: usize, rows| Chunk { slot: slots[n], tokens: &ids[..len], rows };
     let got = session
         .step(
-            &[chunk(2, 12, Want::Last), chunk(0, 7, Want::All), chunk(1, 1, Want::None)],
+            &[
+                chunk(2, 12, OutputRows::Last),
+                chunk(0, 7, OutputRows::All),
+                chunk(1, 1, OutputRows::None),
+            ],
             &mut NoProbe,
         )
         .unwrap();
@@ -115,7 +121,7 @@ fn a_fork_is_a_copy_and_truncation_goes_back() {
 
 #[test]
 fn without_windows_every_length_can_be_returned_to_once_convolutions_allow() {
-    let mut session = open(hybrid(None), &Options { rollback: 100, ..options(Dtype::F32) });
+    let mut session = open(hybrid(None), &SessionOptions { rollback: 100, ..options(Dtype::F32) });
     let ids = tokens(50);
     let slot = session.open_slot();
     let want = feed(&mut *session, slot, &ids).data;
@@ -169,7 +175,7 @@ fn bad_steps_are_refused_and_change_nothing() {
     feed(&mut *session, slot, &ids);
     let before = session.states(slot).unwrap();
     let long = vec![0; 291];
-    let chunk = |slot, tokens| Chunk { slot, tokens, want: Want::Last };
+    let chunk = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::Last };
     for (chunks, want) in [
         (
             vec![chunk(slot, &[1, 23][..])],
@@ -208,7 +214,7 @@ fn a_probe_sees_and_overwrites_taps() {
     let mut session = open(hybrid(None), &options(Dtype::F32));
     let slot = session.open_slot();
     let mut probe = Overwrite(Vec::new());
-    let chunk = Chunk { slot, tokens: &tokens(4), want: Want::All };
+    let chunk = Chunk { slot, tokens: &tokens(4), rows: OutputRows::All };
     let logits = session.step(&[chunk], &mut probe).unwrap().remove(0);
     assert_eq!(probe.0.len(), 1);
     assert_eq!(probe.0[0].0, [4, 32]);
@@ -219,8 +225,11 @@ fn a_probe_sees_and_overwrites_taps() {
 fn an_unknown_op_is_refused_by_name() {
     let (mut model, tensors) = hybrid(None);
     model.graph.nodes[1].op = "wavelet".into();
-    let opened =
-        NativeEngine::new().open_with(Arc::new(model), Box::new(tensors), &Options::default());
+    let opened = NativeEngine::new().open_with(
+        Arc::new(model),
+        Box::new(tensors),
+        &SessionOptions::default(),
+    );
     let Err(error) = opened else { panic!("it opened") };
     assert!(error.to_string().contains("engine `native` has no op `wavelet`"), "{error}");
 }
@@ -236,7 +245,7 @@ fn another_crate_can_add_an_op() {
         ctx.set(0, half)
     });
     let mut session =
-        engine.open_with(Arc::new(model), Box::new(tensors), &Options::default()).unwrap();
+        engine.open_with(Arc::new(model), Box::new(tensors), &SessionOptions::default()).unwrap();
     let slot = session.open_slot();
     assert!(feed(&mut *session, slot, &[1, 2]).data.iter().all(|x| x.is_finite()));
 }
@@ -255,7 +264,7 @@ fn a_state_of_another_dtype_rounds_what_it_keeps() {
     let want = "state `conv` is kept in bf16, but op `causal_conv` feeds it f16 in a run in f16";
     assert!(error.to_string().contains(want), "{error}");
     let run = |rule| {
-        let allowed = Options { allow_dtype_mismatch: true, ..options(Dtype::F16) };
+        let allowed = SessionOptions { allow_dtype_mismatch: true, ..options(Dtype::F16) };
         let mut session = open(with(rule), &allowed);
         let slot = session.open_slot();
         let ids = tokens(9);

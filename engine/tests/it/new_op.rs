@@ -5,7 +5,7 @@ mod kernel;
 
 use std::sync::Arc;
 
-use onboard_engine::{Error, NativeEngine, Options};
+use onboard_engine::{Error, NativeEngine, SessionOptions};
 use registry::config::Config;
 use registry::library::Library;
 use registry::model::Model;
@@ -47,10 +47,10 @@ fn model(call: &str) -> Model {
 }
 
 fn logits(engine: &NativeEngine, call: &str) -> Result<Vec<f32>, Error> {
-    let mut tensors = onboard_engine::weights::InMemory::default();
+    let mut tensors = onboard_engine::weights::WeightsInMemory::default();
     tensors.push(&[4, 4], &[1.0; 16]);
     let mut session =
-        engine.open_with(Arc::new(model(call)), Box::new(tensors), &Options::default())?;
+        engine.open_with(Arc::new(model(call)), Box::new(tensors), &SessionOptions::default())?;
     let slot = session.open_slot();
     Ok(feed(&mut *session, slot, &[1]).data)
 }
@@ -92,9 +92,9 @@ fn an_argument_that_its_kernel_does_not_take_is_refused_when_a_session_opens() {
     let mut model = model(&format!("{}(x)", name()));
     let node = model.graph.nodes.last_mut().unwrap();
     node.attrs.insert("by".to_owned(), registry::scalar::Scalar::Bool(true));
-    let mut tensors = onboard_engine::weights::InMemory::default();
+    let mut tensors = onboard_engine::weights::WeightsInMemory::default();
     tensors.push(&[4, 4], &[1.0; 16]);
-    let opened = engine().open_with(Arc::new(model), Box::new(tensors), &Options::default());
+    let opened = engine().open_with(Arc::new(model), Box::new(tensors), &SessionOptions::default());
     let Err(error) = opened else { panic!("it opened") };
     let want = "attribute `by` is true; expected a number";
     assert!(error.to_string().contains(want), "{error}");

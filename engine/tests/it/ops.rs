@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onboard_engine::{Options, Session};
+use onboard_engine::{Session, SessionOptions};
 use registry::dtype::Dtype;
 use registry::graph::{StateKind, ValueId, WeightId};
 use registry::scalar::Scalar;
@@ -12,7 +12,7 @@ use crate::build::{Build, feed, open, options};
 /// The same on every grid that holds it.
 pub(crate) fn run(b: Build, out: ValueId, dtype: Dtype, rows: usize) -> Vec<f32> {
     let mut session: Box<dyn Session> =
-        open(b.model(out), &Options { rewrites: false, ..options(dtype) });
+        open(b.model(out), &SessionOptions { rewrites: false, ..options(dtype) });
     let slot = session.open_slot();
     let ids: Vec<u32> = (0..rows as u32).collect();
     feed(&mut *session, slot, &ids).data

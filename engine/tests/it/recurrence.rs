@@ -1,7 +1,7 @@
 //! Recurrences: against values computed by hand, and the laws of slots for what they keep.
 
 use onboard_engine::Session;
-use onboard_engine::weights::InMemory;
+use onboard_engine::weights::WeightsInMemory;
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{StateKind, ValueId};
 use registry::model::Model;
@@ -22,7 +22,7 @@ fn pieces(b: &mut Build, x: ValueId, shapes: &[&[usize]]) -> Vec<ValueId> {
 }
 
 /// Mamba-2 over a table of tokens: 4 heads of 3 in 2 groups, 5 numbers each.
-fn mamba2(seed: usize) -> (Model, InMemory) {
+fn mamba2(seed: usize) -> (Model, WeightsInMemory) {
     let mut b = Build::new(23);
     let width = 12 + 4 + 10 + 10;
     let table = b.random(&[23, width], 1.5 + seed as f32);

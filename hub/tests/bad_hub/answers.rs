@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::thread;
 use std::time::Duration;
 
-use onboard_hub::{Client, Options};
+use onboard_hub::{Client, HubOptions};
 
 use crate::server::{COMMIT, Server, answer, git_hash};
 use crate::{CONFIG, ID, Scene, TOKEN, fails, hasty, options};
@@ -122,7 +122,7 @@ fn a_listing_without_an_end_is_an_error() {
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
         true
     });
-    let small = Options { most_listing: 100_000, ..options() };
+    let small = HubOptions { most_listing: 100_000, ..options() };
     fails(scene.client(small).list(ID, "main"), &["longer than 100000 bytes"]);
 }
 
@@ -231,7 +231,7 @@ fn a_hub_that_is_not_there_is_an_error_at_once() {
     let origin = Server::start().origin;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let home = tempfile::tempdir().unwrap();
-    let patient = Options { backoff: Duration::from_secs(60), ..options() };
+    let patient = HubOptions { backoff: Duration::from_secs(60), ..options() };
     let none = format!("http://{closed}");
     let client = Client::new(&none, None, home.path(), "t", patient.clone(), |_| {}).unwrap();
     fails(client.list(ID, "main"), &[&none]);

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use onboard_hub::cache::Cache;
+use onboard_hub::cache::ModelCache;
 
 use crate::server::{COMMIT, git_hash, serve_range, sha256};
 use crate::{CONFIG, ID, Scene, WEIGHTS, fails, hasty, options, weights};
@@ -14,7 +14,7 @@ fn the_layout_is_that_of_pythons_library() {
     let scene = Scene::new();
     scene.config().unwrap();
     scene.weights().unwrap();
-    let cache = Cache::new(scene.home.path(), ID).unwrap();
+    let cache = ModelCache::new(scene.home.path(), ID).unwrap();
     cache.set_commit("refs/pr/1", COMMIT).unwrap();
     assert_eq!(fs_err::read_to_string(scene.path("refs/refs/pr/1")).unwrap(), COMMIT);
     assert_eq!(cache.commit("refs/pr/1").as_deref(), Some(COMMIT));

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onboard_hub::{Client, Error, Event, Options};
+use onboard_hub::{Client, Error, Event, HubOptions};
 
 use crate::server::{COMMIT, Pair, well_behaved};
 
@@ -28,8 +28,8 @@ pub(crate) fn weights() -> Vec<u8> {
 }
 
 /// Returns timeouts suitable for a loaded machine, with short waits between attempts.
-pub(crate) fn options() -> Options {
-    Options {
+pub(crate) fn options() -> HubOptions {
+    HubOptions {
         connect: Duration::from_secs(3),
         answer: Duration::from_secs(3),
         read: Duration::from_secs(3),
@@ -37,14 +37,14 @@ pub(crate) fn options() -> Options {
         backoff: Duration::from_millis(5),
         most_backoff: Duration::from_millis(50),
         lock: Duration::from_secs(3),
-        ..Options::default()
+        ..HubOptions::default()
     }
 }
 
 /// Returns options for a server that is silent on purpose.
-pub(crate) fn hasty() -> Options {
+pub(crate) fn hasty() -> HubOptions {
     let short = Duration::from_millis(150);
-    Options { answer: short, read: short, lock: short, tries: 2, ..options() }
+    HubOptions { answer: short, read: short, lock: short, tries: 2, ..options() }
 }
 
 /// Pair of servers, a cache and a client, with a record of its events.
@@ -60,7 +60,7 @@ impl Scene {
         Self { pair, home: tempfile::tempdir().unwrap(), told: Arc::default() }
     }
 
-    pub(crate) fn client(&self, options: Options) -> Client {
+    pub(crate) fn client(&self, options: HubOptions) -> Client {
         let told = self.told.clone();
         let listener = move |event: Event<'_>| told.lock().unwrap().push(format!("{event:?}"));
         let hub = &self.pair.hub.origin;
@@ -75,7 +75,7 @@ impl Scene {
         self.weights_with(options())
     }
 
-    pub(crate) fn weights_with(&self, options: Options) -> Result<PathBuf, Error> {
+    pub(crate) fn weights_with(&self, options: HubOptions) -> Result<PathBuf, Error> {
         self.client(options).fetch(ID, COMMIT, WEIGHTS)
     }
 

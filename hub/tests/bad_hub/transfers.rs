@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::thread;
 use std::time::Duration;
 
-use onboard_hub::Options;
+use onboard_hub::HubOptions;
 
 use crate::server::{answer, serve_range, sha256};
 use crate::{CONFIG, Scene, fails, hasty, options, weights};
@@ -101,7 +101,7 @@ fn a_body_that_drips_is_an_error() {
         true
     });
     let window = Duration::from_millis(200);
-    let strict = Options { window, least_rate: 10_000, tries: 2, ..options() };
+    let strict = HubOptions { window, least_rate: 10_000, tries: 2, ..options() };
     fails(scene.weights_with(strict), &["too slowly"]);
 }
 

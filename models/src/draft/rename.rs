@@ -9,15 +9,15 @@ use registry::model::Model;
 /// Rules for `weights:`, and undecided pairs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Renames {
-    rules: Vec<Rule>,
-    open: Vec<Open>,
+    rules: Vec<RenameRule>,
+    open: Vec<AmbiguousWeight>,
     /// Number of weights without a remaining tensor.
     lacking: usize,
 }
 
 /// Tensors of one name pattern that match a weight of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Rule {
+struct RenameRule {
     disk: String,
     weight: String,
     tensors: usize,
@@ -25,13 +25,13 @@ struct Rule {
 
 /// Weight with several tensors of its shape, none of which has a name that shows its role.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Open {
+struct AmbiguousWeight {
     weight: String,
     candidates: Vec<String>,
 }
 
 /// Shapes by the numbers in the holes of a name pattern.
-type Group = BTreeMap<Vec<u32>, Vec<usize>>;
+type HoleShapes = BTreeMap<Vec<u32>, Vec<usize>>;
 
 impl Renames {
     /// Pairs weights without a tensor with unused tensors.
@@ -42,9 +42,9 @@ impl Renames {
         Self::pair(&lacking, &spare)
     }
 
-    fn pair(lacking: &BTreeMap<String, Group>, spare: &BTreeMap<String, Group>) -> Self {
-        let alike = |weight: &str, group: &Group| -> Vec<&String> {
-            let fits = |disk: &String, found: &Group| {
+    fn pair(lacking: &BTreeMap<String, HoleShapes>, spare: &BTreeMap<String, HoleShapes>) -> Self {
+        let alike = |weight: &str, group: &HoleShapes| -> Vec<&String> {
+            let fits = |disk: &String, found: &HoleShapes| {
                 let (own, other) = (block(weight), block(disk));
                 let apart = own.is_some() && other.is_some() && own != other;
                 ending(disk) == ending(weight) && found == group && !apart
@@ -76,7 +76,7 @@ impl Renames {
                 match &found[..] {
                     [disk] if alone => {
                         taken.push(disk);
-                        renames.rules.push(Rule {
+                        renames.rules.push(RenameRule {
                             disk: (*disk).clone(),
                             weight: weight.clone(),
                             tensors: group.len(),
@@ -84,14 +84,14 @@ impl Renames {
                     }
                     [] => {}
                     _ if by_role => {}
-                    several => renames.open.push(Open {
+                    several => renames.open.push(AmbiguousWeight {
                         weight: weight.clone(),
                         candidates: several.iter().map(|disk| (*disk).clone()).collect(),
                     }),
                 }
             }
         }
-        let all: usize = lacking.values().map(Group::len).sum();
+        let all: usize = lacking.values().map(HoleShapes::len).sum();
         renames.lacking = all.saturating_sub(renames.tensors());
         renames
     }
@@ -108,14 +108,14 @@ impl Renames {
 
     /// Returns the weight of the rules as evidence: the number of tensors explained, less the number of
     /// weights still missing. A rule that only moves the gaps is no evidence.
-    pub(super) fn credit(&self) -> usize {
+    pub(super) fn evidence(&self) -> usize {
         self.tensors().saturating_sub(self.lacking)
     }
 
     /// Returns rules for a number of tensors, with a number of weights missing.
     #[cfg(test)]
     pub(super) fn made_up(tensors: usize, lacking: usize) -> Self {
-        let rule = Rule { disk: "a".into(), weight: "b".into(), tensors };
+        let rule = RenameRule { disk: "a".into(), weight: "b".into(), tensors };
         Self { rules: vec![rule], open: Vec::new(), lacking }
     }
 
@@ -125,7 +125,7 @@ impl Renames {
         if !self.rules.is_empty() {
             text.push_str("  # Other names, paired by shape and role: look them over.\n");
         }
-        for Rule { disk, weight, .. } in &self.rules {
+        for RenameRule { disk, weight, .. } in &self.rules {
             let _ = writeln!(text, "  - {{ disk: {}, weight: {} }}", quoted(disk), quoted(weight));
         }
         if !self.open.is_empty() {
@@ -133,7 +133,7 @@ impl Renames {
                 "  # Of the right shape, but no name says which: uncomment and complete.\n",
             );
         }
-        for Open { weight, candidates } in &self.open {
+        for AmbiguousWeight { weight, candidates } in &self.open {
             let candidates: Vec<String> = candidates.iter().map(|disk| quoted(disk)).collect();
             let _ = writeln!(
                 text,
@@ -153,8 +153,10 @@ fn quoted(name: &str) -> String {
 }
 
 /// Groups names by pattern: the first number is `{i}`, the second `{e}`.
-fn groups<'n>(names: impl Iterator<Item = (&'n str, &'n Vec<usize>)>) -> BTreeMap<String, Group> {
-    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+fn groups<'n>(
+    names: impl Iterator<Item = (&'n str, &'n Vec<usize>)>,
+) -> BTreeMap<String, HoleShapes> {
+    let mut groups: BTreeMap<String, HoleShapes> = BTreeMap::new();
     for (name, shape) in names {
         let (form, numbers) = form(name);
         groups.entry(form).or_default().insert(numbers, shape.clone());
@@ -186,7 +188,7 @@ fn ending(name: &str) -> (&str, usize) {
 
 /// Role of a tensor, derived from words in its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum TensorRole {
     Embedding,
     Positions,
     Head,
@@ -206,29 +208,29 @@ enum Role {
 }
 
 /// Returns the block of a layer that a name indicates, if any.
-fn block(name: &str) -> Option<Block> {
+fn block(name: &str) -> Option<LayerModule> {
     let name = name.to_lowercase();
     let says = |any: &[&str]| {
         let modules = name.split('.').filter(|part| !part.contains("norm"));
         modules.into_iter().any(|part| any.iter().any(|word| part.contains(word)))
     };
     if says(&["attn", "attention", "mixer"]) {
-        Some(Block::Attention)
+        Some(LayerModule::Attention)
     } else if says(&["mlp", "ffn", "feed_forward", "expert", "moe"]) {
-        Some(Block::Mlp)
+        Some(LayerModule::Mlp)
     } else {
         None
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Block {
+enum LayerModule {
     Attention,
     Mlp,
 }
 
 /// Returns the role that a name indicates, if any.
-fn role(name: &str) -> Option<Role> {
+fn role(name: &str) -> Option<TensorRole> {
     let name = name.to_lowercase();
     let segments: Vec<&str> = name.split('.').filter(|part| !part.starts_with('{')).collect();
     let modules = match &segments[..] {
@@ -243,48 +245,48 @@ fn role(name: &str) -> Option<Role> {
     let norm = says(&["norm"]) || is(&["ln"]) || last.starts_with("ln");
     if !layered {
         return if norm {
-            Some(Role::LastNorm)
+            Some(TensorRole::LastNorm)
         } else if is(&["wpe"]) || says(&["pos"]) {
-            Some(Role::Positions)
+            Some(TensorRole::Positions)
         } else if is(&["head", "output", "out", "unembed"]) {
-            Some(Role::Head)
+            Some(TensorRole::Head)
         } else if says(&["emb", "wte"]) || is(&["tok", "tokens"]) {
-            Some(Role::Embedding)
+            Some(TensorRole::Embedding)
         } else {
             None
         };
     }
     let (attention, mlp) =
-        (block(&name) == Some(Block::Attention), block(&name) == Some(Block::Mlp));
+        (block(&name) == Some(LayerModule::Attention), block(&name) == Some(LayerModule::Mlp));
     if norm {
         return if attention || is(&["q", "k", "query", "key"]) {
             if is(&["q", "query"]) {
-                Some(Role::NormOfQueries)
+                Some(TensorRole::NormOfQueries)
             } else if is(&["k", "key"]) {
-                Some(Role::NormOfKeys)
+                Some(TensorRole::NormOfKeys)
             } else {
                 None
             }
         } else if says(&["post_att", "ffn", "mlp", "feed"]) || last.ends_with('2') {
-            Some(Role::NormOfMlp)
+            Some(TensorRole::NormOfMlp)
         } else if says(&["input", "attn", "attention"]) || last.ends_with('1') {
-            Some(Role::NormOfAttention)
+            Some(TensorRole::NormOfAttention)
         } else {
             None
         };
     }
     let router = last == &"gate" && before.last().is_some_and(|part| part.contains("moe"));
     let said = [
-        (is(&["router"]) || router, Role::Router),
-        (is(&["q", "query", "wq"]), Role::Query),
-        (is(&["k", "key", "wk"]), Role::Key),
-        (is(&["v", "value", "wv"]), Role::Value),
-        (is(&["gate", "w1", "wg"]), Role::Gate),
-        (is(&["up", "w3", "wu", "fc1", "fc", "dense_h_to_4h"]), Role::Up),
-        (is(&["down", "w2", "wd", "fc2", "dense_4h_to_h"]), Role::Down),
-        (is(&["o", "wo"]), Role::Output),
-        (is(&["out", "proj", "dense", "output"]) && attention, Role::Output),
-        (is(&["out", "proj", "output"]) && mlp, Role::Down),
+        (is(&["router"]) || router, TensorRole::Router),
+        (is(&["q", "query", "wq"]), TensorRole::Query),
+        (is(&["k", "key", "wk"]), TensorRole::Key),
+        (is(&["v", "value", "wv"]), TensorRole::Value),
+        (is(&["gate", "w1", "wg"]), TensorRole::Gate),
+        (is(&["up", "w3", "wu", "fc1", "fc", "dense_h_to_4h"]), TensorRole::Up),
+        (is(&["down", "w2", "wd", "fc2", "dense_4h_to_h"]), TensorRole::Down),
+        (is(&["o", "wo"]), TensorRole::Output),
+        (is(&["out", "proj", "dense", "output"]) && attention, TensorRole::Output),
+        (is(&["out", "proj", "output"]) && mlp, TensorRole::Down),
     ];
     said.into_iter().find(|(said, _)| *said).map(|(_, role)| role)
 }
@@ -293,7 +295,7 @@ fn role(name: &str) -> Option<Role> {
 mod tests {
     use super::*;
 
-    fn named(names: &[(&str, &[usize])]) -> BTreeMap<String, Group> {
+    fn named(names: &[(&str, &[usize])]) -> BTreeMap<String, HoleShapes> {
         let names: Vec<(&str, Vec<usize>)> =
             names.iter().map(|(name, shape)| (*name, shape.to_vec())).collect();
         groups(names.iter().map(|(name, shape)| (*name, shape)))
@@ -339,7 +341,7 @@ mod tests {
     #[test]
     fn rules_speak_for_a_spec_less_what_is_missing_even_so() {
         for (lacking, credit) in [(0, 8), (3, 5), (8, 0), (9, 0)] {
-            assert_eq!(Renames::made_up(8, lacking).credit(), credit);
+            assert_eq!(Renames::made_up(8, lacking).evidence(), credit);
         }
     }
 

@@ -1,22 +1,22 @@
 //! Feeds the reference's greedy tokens to the engine, one after the other.
 
-use engine::{NoProbe, Session, Want};
+use engine::{NoProbe, OutputRows, Session};
 use registry::dtype::Dtype;
 
 use super::{Agreement, Error};
-use crate::compare::Side;
+use crate::compare::ReferenceResults;
 use crate::dump::{Dump, Phase};
 use crate::gate::{Mode, Verdict};
 use crate::metrics::{log_softmax, top1};
 use crate::report::{Flip, GreedyRow};
 use crate::rule;
-use crate::run::{forced, one};
+use crate::run::{feed_chunk, teacher_forced};
 
 pub(super) fn greedy(
     session: &mut dyn Session,
     dump: &Dump,
     dtype: Dtype,
-    sides: &[Side],
+    sides: &[ReferenceResults],
     bound: Option<f64>,
     agreement: &mut Agreement<'_>,
 ) -> Result<Vec<GreedyRow>, Error> {
@@ -25,11 +25,12 @@ pub(super) fn greedy(
     for (prompt, side) in dump.manifest.prompts.iter().zip(sides) {
         let noise = noise(side, dtype, bound);
         let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
-        let mut row = blank(&prompt.name, chosen.len());
+        let mut row = empty_row(&prompt.name, chosen.len());
         let before = dump.choices(dtype, prompt, Phase::Prefill.name())?;
         let behind = dump.choices(dtype, prompt, "greedy")?;
         let mut steer = agreement.steer(Mode::Cumulative, format!("{} greedy", prompt.name));
-        let logits = forced(session, &prompt.tokens, chosen, [&before, &behind], &mut steer)?;
+        let logits =
+            teacher_forced(session, &prompt.tokens, chosen, [&before, &behind], &mut steer)?;
         for (index, (logits, want)) in logits.iter().zip(chosen).enumerate() {
             let logprobs = normal(logits);
             let got = top1(&logprobs);
@@ -50,7 +51,7 @@ pub(super) fn generated(
     session: &mut dyn Session,
     dump: &Dump,
     dtype: Dtype,
-    sides: &[Side],
+    sides: &[ReferenceResults],
     bound: Option<f64>,
 ) -> Result<Vec<GreedyRow>, Error> {
     let mut rows = Vec::new();
@@ -58,14 +59,14 @@ pub(super) fn generated(
     for (prompt, side) in dump.manifest.prompts.iter().zip(sides) {
         let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
         let Some(ours) = session.generate(&prompt.tokens, chosen.len())? else { return Ok(rows) };
-        let mut row = blank(&prompt.name, chosen.len());
+        let mut row = empty_row(&prompt.name, chosen.len());
         row.agree = ours.iter().zip(chosen).take_while(|(ours, want)| ours == want).count();
         let index = row.agree;
         // Sequences end early at a token that the engine treats as an end token; that is no other choice.
         if let (Some(got), Some(want)) = (ours.get(index), chosen.get(index)) {
             let so_far = [prompt.tokens.as_slice(), &chosen[..index]].concat();
             let slot = session.open_slot();
-            let scored = one(session, slot, &so_far, Want::Last, &mut NoProbe);
+            let scored = feed_chunk(session, slot, &so_far, OutputRows::Last, &mut NoProbe);
             session.release(slot)?;
             let logprobs = normal(&scored?.data);
             // By the engine's own values both have to be the most likely, up to rounding.
@@ -78,13 +79,13 @@ pub(super) fn generated(
     Ok(rows)
 }
 
-fn blank(prompt: &str, tokens: usize) -> GreedyRow {
+fn empty_row(prompt: &str, tokens: usize) -> GreedyRow {
     let (agree, first_flip, verdict) = (0, None, Verdict::Pass);
     GreedyRow { prompt: prompt.to_owned(), tokens, agree, first_flip, verdict }
 }
 
 /// Returns the maximum margin of the engine's token over the reference's.
-fn noise(side: &Side, dtype: Dtype, bound: Option<f64>) -> f64 {
+fn noise(side: &ReferenceResults, dtype: Dtype, bound: Option<f64>) -> f64 {
     let spread = side.spread.as_ref().map(|spread| spread.logprobs.as_slice());
     // A given bound applies to each of two log-probabilities.
     let given = bound.filter(|_| dtype == Dtype::F32).map(|bound| 2.0 * bound);

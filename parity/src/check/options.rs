@@ -1,6 +1,6 @@
 //! Options of a check.
 
-use engine::{Options, Rounds};
+use engine::{InputRounding, SessionOptions};
 use registry::dtype::Dtype;
 
 use crate::schedules::ROLLBACK;
@@ -28,7 +28,7 @@ pub struct CheckOptions {
     /// Engines with different arithmetic (block sums, fast exponentials) need a bound of their own.
     pub logprob: Option<f64>,
     /// Quantized matrices that multiply rounded rows; as in the dump's reference if none.
-    pub rounds: Option<Rounds>,
+    pub rounds: Option<InputRounding>,
     /// True if keys and values are stored as the model declares, whatever the dump's reference did.
     pub own_caches: bool,
 }
@@ -52,8 +52,8 @@ impl Default for CheckOptions {
 
 impl CheckOptions {
     /// Returns the options for opening a session.
-    pub(crate) fn engine(&self, dtype: Dtype) -> Options {
-        Options {
+    pub(crate) fn engine(&self, dtype: Dtype) -> SessionOptions {
+        SessionOptions {
             dtype,
             rewrites: self.rewrites,
             poison: true,
@@ -64,7 +64,7 @@ impl CheckOptions {
             ranks: 1,
             threads: self.threads,
             rounds: self.rounds.unwrap_or_default(),
-            watch: None,
+            observer: None,
         }
     }
 }

@@ -6,24 +6,29 @@ use registry::dtype::Dtype;
 
 use crate::dump::{Phase, Prompt};
 use crate::gate::{Gate, Mode, Subject, Verdict};
-use crate::route::Choices;
+use crate::route::RouterChoices;
 use crate::rule::STRAYS;
 
 /// Token of a prompt: index of the prompt, and position.
-type Token = (usize, usize);
+type TokenPosition = (usize, usize);
 
 /// Tokens at which an op was compared.
 #[derive(Debug, Default)]
-struct Rows {
-    compared: BTreeSet<Token>,
-    off: BTreeSet<Token>,
+struct ComparedTokens {
+    compared: BTreeSet<TokenPosition>,
+    off: BTreeSet<TokenPosition>,
 }
 
 /// Fails ops with more rows beyond their bounds than single flips explain. Also fails mixtures with one
 /// expert that is wrong whenever it is chosen. `choices` are the reference's, by prompt.
-pub(super) fn pool(dtype: Dtype, gates: &mut [Gate], prompts: &[Prompt], choices: &[&Choices]) {
+pub(super) fn pool(
+    dtype: Dtype,
+    gates: &mut [Gate],
+    prompts: &[Prompt],
+    choices: &[&RouterChoices],
+) {
     let local = |gate: &Gate| gate.mode == Mode::Local && dtype != Dtype::F32;
-    let mut ops: BTreeMap<Subject, Rows> = BTreeMap::new();
+    let mut ops: BTreeMap<Subject, ComparedTokens> = BTreeMap::new();
     for gate in gates.iter().filter(|gate| local(gate)) {
         let Some(n) = prompts.iter().position(|prompt| prompt.name == gate.prompt) else {
             continue;
@@ -59,7 +64,11 @@ pub(super) fn pool(dtype: Dtype, gates: &mut [Gate], prompts: &[Prompt], choices
 }
 
 /// Finds an expert that was compared at two tokens or more and is off at each.
-fn wrong_expert(subject: &Subject, rows: &Rows, choices: &[&Choices]) -> Option<usize> {
+fn wrong_expert(
+    subject: &Subject,
+    rows: &ComparedTokens,
+    choices: &[&RouterChoices],
+) -> Option<usize> {
     let Subject::Tap { name } = subject else { return None };
     let mut tokens: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     for (n, position) in &rows.compared {
@@ -78,7 +87,7 @@ fn wrong_expert(subject: &Subject, rows: &Rows, choices: &[&Choices]) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dump::Tensor;
+    use crate::dump::DumpTensor;
     use crate::order::LAST;
 
     const NAME: &str = "mlp.experts";
@@ -101,9 +110,9 @@ mod tests {
     fn rows_off_are_counted_once_for_both_phases() {
         // Tokens 0 and 5 go to expert 3, tokens 2 and 4 to expert 2.
         let data = vec![3.0, 1.0, 2.0, 0.0, 2.0, 3.0];
-        let tensor = Tensor { dtype: Dtype::F32, shape: vec![6, 1], data };
-        let choices = Choices::from([(NAME.to_owned(), tensor)]);
-        let none = Choices::new();
+        let tensor = DumpTensor { dtype: Dtype::F32, shape: vec![6, 1], data };
+        let choices = RouterChoices::from([(NAME.to_owned(), tensor)]);
+        let none = RouterChoices::new();
         for (prefill, decode, choices, want) in [
             // One token shared by two phases, and two tokens of different experts.
             (&[3_usize][..], &[1_usize][..], &choices, None),

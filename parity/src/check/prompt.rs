@@ -6,9 +6,9 @@ use super::{Agreement, CheckOptions};
 use crate::compare::Comparison;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode};
-use crate::route::{RouterRow, Steer};
+use crate::route::{RouterRow, RoutingProbe};
 use crate::rule;
-use crate::run::{self, Feed, Shake};
+use crate::run::{self, InputSource, Perturbation};
 
 pub(super) fn compare_prompt(
     session: &mut dyn Session,
@@ -19,14 +19,16 @@ pub(super) fn compare_prompt(
     let (prompt, own) = (comparison.prompt, comparison.own);
     let mut gates = Vec::new();
     for phase in Phase::ALL {
-        let shows = session.shows();
+        let shows = session.features();
         if prompt.positions(phase).is_empty() || phase == Phase::Decode && !shows.steps {
             continue;
         }
         let place = format!("{} {phase}", prompt.name);
         let mut steer = agreement.steer(Mode::Cumulative, place.clone());
         let run = match phase {
-            Phase::Prefill => run::prefill(session, prompt, &own.taps, Feed::Own, &mut steer)?,
+            Phase::Prefill => {
+                run::prefill(session, prompt, &own.taps, InputSource::Own, &mut steer)?
+            }
             Phase::Decode => run::decode(session, prompt, &own.taps, &mut steer)?,
         };
         gates.extend(comparison.cumulative(phase, &run));
@@ -34,21 +36,21 @@ pub(super) fn compare_prompt(
         if !(options.local && prompt.tapped(phase) && shows.taps && shows.feeds && follows) {
             continue;
         }
-        let fed = |session: &mut dyn Session, feed, steer: &mut Steer<'_>| match phase {
+        let fed = |session: &mut dyn Session, feed, steer: &mut RoutingProbe<'_>| match phase {
             Phase::Prefill => run::prefill(session, prompt, &own.taps, feed, steer).map(Some),
             Phase::Decode => {
                 run::steps(session, prompt, &own.taps, feed, steer, &|at| comparison.seed(at))
             }
         };
         let mut steer = agreement.steer(Mode::Local, place);
-        let Some(clean) = fed(session, Feed::Reference, &mut steer)? else { continue };
+        let Some(clean) = fed(session, InputSource::Reference, &mut steer)? else { continue };
         session.nudge(rule::MOVED);
         let mut moved = Vec::new();
         for seed in 0..rule::MOVES {
             let mut row = RouterRow::new(Mode::Local);
             let mut steer =
-                Steer::new(agreement.routers, comparison.dtype, String::new(), &mut row);
-            let feed = Feed::Moved(Shake { units: rule::MOVED, seed });
+                RoutingProbe::new(agreement.routers, comparison.dtype, String::new(), &mut row);
+            let feed = InputSource::Perturbed(Perturbation { units: rule::MOVED, seed });
             moved.extend(fed(session, feed, &mut steer)?);
         }
         session.nudge(0);

@@ -3,24 +3,26 @@
 use std::collections::BTreeSet;
 
 use checkpoints::Checkpoint;
-use engine::{Engine, NoProbe, Options, Session as _, Shows, Source, Want};
+use engine::{
+    Engine, ModelSource, NoProbe, OutputRows, Session as _, SessionFeatures, SessionOptions,
+};
 use registry::dtype::Dtype;
 
 use super::{CheckOptions, Error, hidden};
 use crate::dump::{Dump, sha256};
-use crate::fed::Fed;
-use crate::order::Order;
-use crate::report::{About, Hashes};
-use crate::run::one;
+use crate::nextn_session::NextnSession;
+use crate::order::ExecutionOrder;
+use crate::report::{FileHashes, ReportSubject};
+use crate::run::feed_chunk;
 
 /// Returns the names of a checkpoint's nonempty tensors, and hashes. Returns an error if the dump was not
 /// made from the checkpoint.
 pub(super) fn identify(
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     options: &CheckOptions,
-) -> Result<(BTreeSet<String>, Hashes), Error> {
-    let mut hashes = Hashes { dump: Some(dump.sha256()?), ..Hashes::default() };
+) -> Result<(BTreeSet<String>, FileHashes), Error> {
+    let mut hashes = FileHashes { dump: Some(dump.sha256()?), ..FileHashes::default() };
     // A model that is no folder of safetensors was converted; its tensors have other names.
     let checkpoint = match Checkpoint::open(source.dir) {
         Ok(checkpoint) => checkpoint,
@@ -45,8 +47,13 @@ pub(super) fn identify(
 const NAMED: usize = 4;
 
 /// Describes the values that the engine does not expose: `seen` is the exposed part of `all`.
-pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> Option<String> {
-    if shows == Shows::default() {
+pub(super) fn not_exposed(
+    engine: &str,
+    shows: SessionFeatures,
+    all: &ExecutionOrder,
+    seen: &ExecutionOrder,
+) -> Option<String> {
+    if shows == SessionFeatures::default() {
         return None;
     }
     let mut parts = Vec::new();
@@ -90,17 +97,17 @@ pub(super) fn unseen(engine: &str, shows: Shows, all: &Order, seen: &Order) -> O
 /// Names the first value of the engine's own run that is not finite, if log-probabilities are not finite.
 pub(super) fn not_finite(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     dtype: Dtype,
     options: &CheckOptions,
 ) -> Result<Option<String>, Error> {
-    let options = Options { finite: true, ..options.engine(dtype) };
-    let mut session = Fed::new(engine.open(source, &options)?);
+    let options = SessionOptions { finite: true, ..options.engine(dtype) };
+    let mut session = NextnSession::new(engine.open(source, &options)?);
     for prompt in &dump.manifest.prompts {
         session.rows = hidden(&source.model, dump, dtype, prompt)?;
         let slot = session.open_slot();
-        let run = one(&mut session, slot, &prompt.tokens, Want::All, &mut NoProbe);
+        let run = feed_chunk(&mut session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         match run {
             Ok(_) => {}
@@ -115,12 +122,12 @@ pub(super) fn not_finite(
 
 pub(super) fn about(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
-    sha256: Hashes,
-) -> About {
+    sha256: FileHashes,
+) -> ReportSubject {
     let producer = producer(dump);
-    About {
+    ReportSubject {
         spec: source.model.name.clone(),
         architecture: source.model.architecture.clone(),
         model: source.dir.display().to_string(),

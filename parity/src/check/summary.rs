@@ -7,15 +7,20 @@ use registry::model::Model;
 
 use crate::diverge;
 use crate::dump::{Dump, Phase};
-use crate::fit::Strengths;
+use crate::fit::MeasureRatios;
 use crate::gate::{Gate, Mode, Subject, Verdict};
-use crate::order::Order;
-use crate::report::{Coverage, GreedyRow, PhaseRow, RunReport, Uncovered};
+use crate::order::ExecutionOrder;
+use crate::report::{GreedyRow, OpCoverage, PhaseRow, RunReport, Uncovered};
 use crate::route::RouterRow;
 use crate::rule;
 
-/// Computes the coverage of a run's gates: see [`Coverage`].
-pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunReport) -> Coverage {
+/// Computes the coverage of a run's gates: see [`OpCoverage`].
+pub(super) fn coverage(
+    model: &Model,
+    order: &ExecutionOrder,
+    dump: &Dump,
+    run: &RunReport,
+) -> OpCoverage {
     let local = |phase| {
         run.gates.iter().filter(move |gate| {
             let counts = gate.moment.is_none() && gate.phase == phase;
@@ -44,7 +49,7 @@ pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunRepor
     let windows: BTreeSet<usize> =
         model.graph.states.iter().filter_map(|state| state.window).collect();
     let behind = |window: &usize| prefill.max(decode).is_some_and(|last| last >= *window);
-    Coverage {
+    OpCoverage {
         prefill,
         decode,
         whole,
@@ -56,7 +61,11 @@ pub(super) fn coverage(model: &Model, order: &Order, dump: &Dump, run: &RunRepor
 
 /// Downgrades differences of whole 16-bit runs beyond the ensemble to a remark. This requires that every
 /// single op matches the reference, nothing was skipped, and f32 agrees.
-pub(super) fn witness(model: &Model, run: &mut RunReport, f32_agrees: bool) -> Option<String> {
+pub(super) fn downgrade_explained(
+    model: &Model,
+    run: &mut RunReport,
+    f32_agrees: bool,
+) -> Option<String> {
     let local = |gate: &&Gate| gate.mode == Mode::Local;
     if run.dtype == Dtype::F32 || !run.coverage.whole || !f32_agrees {
         return None;
@@ -135,8 +144,8 @@ pub(crate) fn summarize(
         greedy,
         routers: Vec::new(),
         uncovered,
-        coverage: Coverage::default(),
-        strengths: Strengths::default(),
+        coverage: OpCoverage::default(),
+        strengths: MeasureRatios::default(),
     }
 }
 

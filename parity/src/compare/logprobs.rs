@@ -6,19 +6,19 @@ use super::Comparison;
 use crate::dump::{Logprobs, Phase};
 use crate::flips;
 use crate::gate::{BLIND, Bound, Gate, Mode, RowStats, Subject, is_blind};
-use crate::metrics::{Row, RowError, Spread, gap, log_softmax, row_error};
+use crate::metrics::{ReferenceRow, RowError, Spread, gap, log_softmax, row_error};
 use crate::order::LAST;
-use crate::rule::{self, Judged};
+use crate::rule::{self, GateBounds};
 use crate::run::Trace;
 
 /// Distance of two sets of rows.
-struct Distance {
+struct LogprobDistance {
     deltas: Spread,
     kl: Spread,
     rows: Vec<RowError>,
 }
 
-impl Distance {
+impl LogprobDistance {
     fn of(mut deltas: Vec<f32>, rows: Vec<RowError>) -> Self {
         let mut kl: Vec<f32> = rows.iter().map(|r| r.kl as f32).collect();
         Self { deltas: Spread::of(&mut deltas), kl: Spread::of(&mut kl), rows }
@@ -62,7 +62,7 @@ impl Comparison<'_> {
         } else {
             0
         };
-        let nearer = stepped.map(|stepped| flips::nearer(own, stepped, from, &ours));
+        let nearer = stepped.map(|stepped| flips::nearer_rows(own, stepped, from, &ours));
         let base = nearer.as_ref().unwrap_or(base);
         let next = |row: usize| {
             let position = self.prompt.positions(phase).get(row)? + 1;
@@ -71,7 +71,7 @@ impl Comparison<'_> {
         let far = distance(
             base,
             &next,
-            |row| Row { ids: None, values: &ours[row * vocab..(row + 1) * vocab] },
+            |row| ReferenceRow { ids: None, values: &ours[row * vocab..(row + 1) * vocab] },
             |row| ours.get(row * vocab + next(row)? as usize).copied(),
         );
         if self.dtype != Dtype::F32 {
@@ -101,7 +101,7 @@ impl Comparison<'_> {
             let value = far.deltas.max;
             let rows = far.rows.iter().map(|row| f64::from(row.max) / limit).collect();
             let bounds = vec![Bound { measure: "max", value, limit }];
-            gate.judge(Judged { bounds, rows, sees: limit }, &steps);
+            gate.judge(GateBounds { bounds, rows, sees: limit }, &steps);
             return Some(gate);
         }
         let Some(spread) = self.limits(&Subject::Logprobs, steps.len()) else {
@@ -112,13 +112,13 @@ impl Comparison<'_> {
             let value = errors.iter().copied().fold(0.0, f64::max);
             let rows = errors.iter().map(|error| error / limit).collect();
             let bounds = vec![Bound { measure: "rms", value, limit }];
-            gate.judge(Judged { bounds, rows, sees: limit }, &steps);
+            gate.judge(GateBounds { bounds, rows, sees: limit }, &steps);
             return Some(gate);
         };
         if is_blind(&spread, scale) {
             return Some(gate.skipped(BLIND));
         }
-        let least = rule::least(self.dtype, scale);
+        let least = rule::least_distance(self.dtype, scale);
         let errors: Vec<f64> = far.rows.iter().map(|row| row.rms).collect();
         gate.judge(rule::whole("rms", &errors, &spread, least), &steps);
         Some(gate)
@@ -128,9 +128,9 @@ impl Comparison<'_> {
 fn distance<'r>(
     reference: &Logprobs,
     next: &dyn Fn(usize) -> Option<u32>,
-    row_of: impl Fn(usize) -> Row<'r>,
+    row_of: impl Fn(usize) -> ReferenceRow<'r>,
     target_of: impl Fn(usize) -> Option<f32>,
-) -> Distance {
+) -> LogprobDistance {
     let mut deltas = Vec::new();
     let mut rows = Vec::with_capacity(reference.rows);
     for row in 0..reference.rows {
@@ -145,5 +145,5 @@ fn distance<'r>(
         }
         rows.push(error);
     }
-    Distance::of(deltas, rows)
+    LogprobDistance::of(deltas, rows)
 }

@@ -4,11 +4,11 @@
 use engine::StateValue;
 use registry::graph::{StateId, StateKind};
 
-use super::{Comparison, Rows};
-use crate::dump::{Phase, Tensor};
+use super::{Comparison, PairedRows};
+use crate::dump::{DumpTensor, Phase};
 use crate::gate::{Gate, Mode, Subject};
 use crate::order::StatePlace;
-use crate::run::{Moment, Trace};
+use crate::run::{StateSnapshot, Trace};
 
 /// Repeats the engine's keys per query head, if the reference stores them that way.
 fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
@@ -42,7 +42,7 @@ impl Comparison<'_> {
         phase: Phase,
         mode: Mode,
         trace: &Trace,
-    ) -> Vec<(Gate, Result<Rows<'_>, String>)> {
+    ) -> Vec<(Gate, Result<PairedRows<'_>, String>)> {
         let mut pairs = Vec::new();
         for info in &self.dump.manifest.states {
             for part in &info.parts {
@@ -65,7 +65,7 @@ impl Comparison<'_> {
                 let moments: Vec<(usize, &StateValue)> = trace
                     .states
                     .iter()
-                    .filter_map(|Moment { seen, values }| {
+                    .filter_map(|StateSnapshot { seen, values }| {
                         let mut own = values.iter();
                         Some((*seen, own.find(|v| v.layer == info.layer && v.part == *part)?))
                     })
@@ -73,7 +73,7 @@ impl Comparison<'_> {
                 let rows = match (moments.is_empty(), has_rows(place.kind), phase, mode) {
                     (true, ..) => Err("the engine does not show this state".to_owned()),
                     (_, true, Phase::Decode, Mode::Local) => self.written(&moments, own),
-                    (_, true, ..) => self.kept(place, phase, &moments, own, base),
+                    (_, true, ..) => self.keys_and_values(place, phase, &moments, own, base),
                     (_, false, ..) => self.blocks(phase, &moments, own, base),
                 };
                 if rows.as_ref().is_ok_and(|rows| rows.count == 0) {
@@ -97,8 +97,8 @@ impl Comparison<'_> {
     fn written<'a>(
         &self,
         moments: &[(usize, &StateValue)],
-        own: &'a Tensor,
-    ) -> Result<Rows<'a>, String> {
+        own: &'a DumpTensor,
+    ) -> Result<PairedRows<'a>, String> {
         let width: usize = own.shape.iter().skip(1).product();
         let (mut ours, mut theirs, mut steps) = (Vec::new(), Vec::new(), Vec::new());
         for &(seen, value) in moments {
@@ -112,7 +112,7 @@ impl Comparison<'_> {
             );
             steps.push(self.step(Phase::Decode, seen - 1));
         }
-        Ok(Rows {
+        Ok(PairedRows {
             ours,
             own: theirs.into(),
             base: None,
@@ -123,14 +123,14 @@ impl Comparison<'_> {
     }
 
     /// Compares keys or values: `[kept, heads, dim]`, the last positions of those fed.
-    fn kept<'a>(
+    fn keys_and_values<'a>(
         &self,
         place: &StatePlace,
         phase: Phase,
         moments: &[(usize, &StateValue)],
-        own: &'a Tensor,
-        base: Option<&'a Tensor>,
-    ) -> Result<Rows<'a>, String> {
+        own: &'a DumpTensor,
+        base: Option<&'a DumpTensor>,
+    ) -> Result<PairedRows<'a>, String> {
         let fed = self.prompt.tokens.len();
         let ours = moments.last().ok_or("the engine does not show this state")?.1;
         let width: usize = own.shape.iter().skip(1).product();
@@ -147,7 +147,7 @@ impl Comparison<'_> {
         let tail = |data: &'a [f32]| data.get(data.len().checked_sub(count * width)?..);
         let short = "it holds fewer numbers than its shape says";
         let mine = ours.data.len().checked_sub(count * width).ok_or(short)?;
-        Ok(Rows {
+        Ok(PairedRows {
             ours: ours.data[mine..].to_vec(),
             own: tail(&own.data).ok_or(short)?.into(),
             base: base.and_then(|base| tail(&base.data)).map(Into::into),
@@ -163,9 +163,9 @@ impl Comparison<'_> {
         &self,
         phase: Phase,
         moments: &[(usize, &StateValue)],
-        own: &'a Tensor,
-        base: Option<&'a Tensor>,
-    ) -> Result<Rows<'a>, String> {
+        own: &'a DumpTensor,
+        base: Option<&'a DumpTensor>,
+    ) -> Result<PairedRows<'a>, String> {
         let lengths = match phase {
             Phase::Prefill => vec![self.prompt.tokens.len()],
             Phase::Decode => self.prompt.snapshots(),
@@ -189,7 +189,7 @@ impl Comparison<'_> {
             before.extend_from_slice(base.and_then(|base| base.data.get(at)).unwrap_or_default());
             steps.push(if phase == Phase::Prefill { 0 } else { seen - self.prompt.split });
         }
-        Ok(Rows {
+        Ok(PairedRows {
             ours,
             own: theirs.into(),
             base: (!before.is_empty()).then_some(before.into()),

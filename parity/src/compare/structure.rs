@@ -6,7 +6,7 @@ use registry::model::Model;
 
 use crate::dump::{Dump, Phase};
 use crate::gate::{Gate, Mode, Subject};
-use crate::order::{LAST, Order, Place};
+use crate::order::{ExecutionOrder, GraphPlace, LAST};
 use crate::report::Uncovered;
 
 /// Compares the graph with the manifest. `tensors` are the names in the checkpoint.
@@ -15,7 +15,7 @@ use crate::report::Uncovered;
 /// spec. A container (a layer's `mlp`, the rotary table) has no weights of its own and is only listed.
 pub(crate) fn structure(
     model: &Model,
-    order: &Order,
+    order: &ExecutionOrder,
     dump: &Dump,
     tensors: &BTreeSet<String>,
 ) -> (Vec<Gate>, Uncovered) {
@@ -45,7 +45,7 @@ pub(crate) fn structure(
     let prompt =
         dump.manifest.prompts.iter().find(|p| !p.taps.is_empty()).map_or("", |p| p.name.as_str());
     // The manifest lists modules in order of execution, so an unknown one is placed after its neighbour.
-    let mut place = Place { node: 0, output: false };
+    let mut place = GraphPlace { node: 0, output: false };
     for (tap, info) in &dump.manifest.taps.0 {
         if let Some(known) = order.taps.get(tap) {
             place = *known;
@@ -73,7 +73,7 @@ pub(crate) fn structure(
                 .graph
                 .layers
                 .get(info.layer)
-                .map_or(LAST, |l| Place { node: l.nodes.0, output: false });
+                .map_or(LAST, |l| GraphPlace { node: l.nodes.0, output: false });
             gates.push(Gate::new(subject, prompt, Phase::Prefill, Mode::Cumulative, place).failed(
                 format!("the reference keeps this state ({}); the spec declares none", info.kind),
             ));

@@ -1,6 +1,6 @@
 //! Compares module outputs.
 
-use super::{Comparison, LOGITS, Rows};
+use super::{Comparison, LOGITS, PairedRows};
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject};
 use crate::order::LAST;
@@ -12,7 +12,7 @@ impl Comparison<'_> {
         phase: Phase,
         mode: Mode,
         trace: &Trace,
-    ) -> Vec<(Gate, Result<Rows<'_>, String>)> {
+    ) -> Vec<(Gate, Result<PairedRows<'_>, String>)> {
         let positions = self.prompt.positions(phase);
         let first = if phase == Phase::Decode { self.prompt.split - 1 } else { 0 };
         let steps: Vec<usize> = positions.iter().map(|position| position - first).collect();
@@ -41,7 +41,10 @@ impl Comparison<'_> {
             let base =
                 self.base.taps.of(phase).get(tap).map(|tensor| tensor.data.as_slice().into());
             let (ours, own, kept) = (ours.data.clone(), own.data.as_slice().into(), own.dtype);
-            pairs.push((gate, Ok(Rows { ours, own, base, count, steps: steps.clone(), kept })));
+            pairs.push((
+                gate,
+                Ok(PairedRows { ours, own, base, count, steps: steps.clone(), kept }),
+            ));
         }
         // The ops between the last tap and the logits.
         if mode == Mode::Local
@@ -51,7 +54,14 @@ impl Comparison<'_> {
             let gate = Gate::new(subject, &self.prompt.name, phase, mode, LAST);
             let (ours, kept) = (trace.logits.clone(), own.dtype);
             let rows = if ours.len() == own.data.len() {
-                Ok(Rows { ours, own: own.data.as_slice().into(), base: None, count, steps, kept })
+                Ok(PairedRows {
+                    ours,
+                    own: own.data.as_slice().into(),
+                    base: None,
+                    count,
+                    steps,
+                    kept,
+                })
             } else {
                 Err(format!("{} logits; the reference gives {}", ours.len(), own.data.len()))
             };

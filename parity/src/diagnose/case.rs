@@ -4,15 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Engine, Source};
+use engine::{Engine, ModelSource};
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
 
-use super::scene::Scene;
-use super::search::{Group, PARTIAL, Search, cause, described, shortlist};
+use super::phase_trial::PhaseTrial;
+use super::search::{EditGroup, EditSearch, PARTIAL, cause, described, shortlist};
 use super::suspects::suspects;
-use super::{Described, DiagnoseOptions, Diagnosis};
+use super::{DiagnoseOptions, Diagnosis, EditSummary};
 use crate::check::{self, CheckOptions, check, prepared};
 use crate::diverge;
 use crate::dump::{Dump, Phase};
@@ -24,7 +24,7 @@ use crate::report::{Report, RunReport};
 /// restores the first divergence, the next divergence is searched in the same way.
 pub(super) fn run(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     report: &Report,
     options: &DiagnoseOptions,
@@ -37,26 +37,26 @@ pub(super) fn run(
     let (source, dump) = match (run.part, &head, layer) {
         (None, ..) => (source.clone(), dump),
         (_, Some(head), Some(layer)) => {
-            (Source { model: Arc::clone(layer), dir: source.dir }, head)
+            (ModelSource { model: Arc::clone(layer), dir: source.dir }, head)
         }
         _ => return Ok(None),
     };
     let (prepared, followed) = prepared(&source, dump, &options.check)?;
     let dump = followed.as_ref().unwrap_or(dump);
-    let case = Case { engine, dump, options, until, dtype: run.dtype };
+    let case = SearchContext { engine, dump, options, until, dtype: run.dtype };
     let Some(mut round) = case.round(&prepared, run, progress)? else { return Ok(None) };
     let mut diagnosis = round.diagnosis;
     let mut model = Arc::clone(&prepared.model);
-    let mut together: Vec<Described> = Vec::new();
+    let mut together: Vec<EditSummary> = Vec::new();
     for _ in 1..MOST_TOGETHER {
         // Of the edits that restore the first place, the one with the least remaining difference.
-        let first = |group: &&Group| group.score.first <= 1.0 && group.score.rest < PARTIAL;
+        let first = |group: &&EditGroup| group.score.first <= 1.0 && group.score.rest < PARTIAL;
         let Some(group) = round.groups.iter().find(first).filter(|_| !diagnosis.explained) else {
             break;
         };
         together.extend(described(group).next());
         model = Arc::new(group.model(&model));
-        let edited = Source { model: Arc::clone(&model), dir: source.dir };
+        let edited = ModelSource { model: Arc::clone(&model), dir: source.dir };
         let Some(report) = case.check(&edited) else { break };
         let Some(run) = report.first_failing().filter(|run| run.part.is_none()) else { break };
         let Some(next) = case.round(&edited, run, progress)? else { break };
@@ -83,7 +83,7 @@ const ALTERNATIVES: usize = 4;
 const MOST_TOGETHER: usize = 3;
 
 /// Data shared by all rounds of a search.
-struct Case<'a> {
+struct SearchContext<'a> {
     engine: &'a dyn Engine,
     dump: &'a Dump,
     options: &'a DiagnoseOptions,
@@ -92,12 +92,12 @@ struct Case<'a> {
 }
 
 /// All edits of one model, run on the first place that differs.
-struct Round {
+struct SearchRound {
     diagnosis: Diagnosis,
-    groups: Vec<Group>,
+    groups: Vec<EditGroup>,
 }
 
-impl Case<'_> {
+impl SearchContext<'_> {
     fn full(&self) -> CheckOptions {
         CheckOptions {
             dtypes: vec![self.dtype],
@@ -109,17 +109,17 @@ impl Case<'_> {
     }
 
     /// Runs the whole check with an edited model; none if it cannot run.
-    fn check(&self, source: &Source<'_>) -> Option<Report> {
+    fn check(&self, source: &ModelSource<'_>) -> Option<Report> {
         let whole = || check(self.engine, source, self.dump, &self.full());
         catch_unwind(AssertUnwindSafe(whole)).ok()?.ok()
     }
 
     fn round(
         &self,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         run: &RunReport,
         progress: &mut dyn FnMut(usize, usize, &str),
-    ) -> Result<Option<Round>, check::Error> {
+    ) -> Result<Option<SearchRound>, check::Error> {
         let local = diverge::gate(&run.gates, Mode::Local);
         let Some(gate) = local.or_else(|| diverge::gate(&run.gates, Mode::Cumulative)) else {
             return Ok(None);
@@ -135,8 +135,9 @@ impl Case<'_> {
             cut: false,
             causes: Vec::new(),
         };
-        let nothing = |diagnosis| Ok(Some(Round { diagnosis, groups: Vec::new() }));
-        let scene = Scene::new(self.engine, source, self.dump, &self.full(), self.dtype, gate)?;
+        let nothing = |diagnosis| Ok(Some(SearchRound { diagnosis, groups: Vec::new() }));
+        let scene =
+            PhaseTrial::new(self.engine, source, self.dump, &self.full(), self.dtype, gate)?;
         let Some(mut scene) = scene else { return nothing(diagnosis) };
         let Some(wanted) = scene.begin(model, &run.gates, gate)? else {
             return nothing(diagnosis);
@@ -150,7 +151,7 @@ impl Case<'_> {
         let unedited = scene.numbers(model)?.unwrap_or_default();
         let (trial, until) = (&scene, self.until);
         let wanted = &wanted;
-        let mut search = Search { trial, model, wanted, unedited, until, tried: 0, cut: false };
+        let mut search = EditSearch { trial, model, wanted, unedited, until, tried: 0, cut: false };
         let groups = search.run(&edits, progress);
         (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
         for group in shortlist(&groups, self.options.most) {
@@ -161,7 +162,7 @@ impl Case<'_> {
                 let right = group.edits.iter().take(ALTERNATIVES).position(|edit| {
                     let mut edited = Model::clone(model);
                     edit.change.apply(&mut edited);
-                    let edited = Source { model: Arc::new(edited), dir: source.dir };
+                    let edited = ModelSource { model: Arc::new(edited), dir: source.dir };
                     self.check(&edited).is_some_and(|report| agrees(&report))
                 });
                 found.verified = Some(right.is_some());
@@ -171,7 +172,7 @@ impl Case<'_> {
             diagnosis.causes.push(found);
         }
         diagnosis.causes.sort_by_key(|cause| cause.verified != Some(true));
-        Ok(Some(Round { diagnosis, groups }))
+        Ok(Some(SearchRound { diagnosis, groups }))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Fits the parameter of a family of edits: a line search along the direction in which the results move.
 
-use super::scene::Numbers;
-use super::score::{Score, Wanted};
-use super::search::Search;
+use super::phase_trial::TrialDifferences;
+use super::score::{ComparisonTarget, Score};
+use super::search::EditSearch;
 use crate::edit::{Edit, Knob};
 
 /// First step of a factor's logarithm, which measures the direction.
@@ -16,9 +16,9 @@ const LONGEST: f64 = 2.0;
 
 /// Returns the differences of the comparisons that differed at first, each relative to its initial
 /// difference.
-fn vector(numbers: &Numbers, wanted: &[Wanted]) -> Option<Vec<f64>> {
+fn vector(numbers: &TrialDifferences, wanted: &[ComparisonTarget]) -> Option<Vec<f64>> {
     let mut all = Vec::new();
-    let differing = |(_, wanted): &(_, &Wanted)| wanted.differs && !wanted.missing;
+    let differing = |(_, wanted): &(_, &ComparisonTarget)| wanted.differs && !wanted.missing;
     for (differences, wanted) in numbers.iter().zip(wanted).filter(differing) {
         let differences = differences.as_ref()?;
         let unit = wanted.before * (differences.len().max(1) as f64).sqrt();
@@ -32,11 +32,14 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Finds the factor that comes closest to the target.
-pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers, Score)> {
+pub(super) fn fit(
+    search: &mut EditSearch<'_>,
+    knob: &Knob,
+) -> Option<(Edit, TrialDifferences, Score)> {
     let mut at = 0.0;
     let mut rest = vector(&search.unedited, search.wanted)?;
     let mut best = None;
-    let (moved, _) = search.attempt(&knob.at(f64::exp(STEP)))?;
+    let (moved, _) = search.attempt(&knob.with_factor(f64::exp(STEP)))?;
     let mut last = (STEP, vector(&moved, search.wanted)?);
     if last.1.len() != rest.len() {
         return None;
@@ -51,7 +54,7 @@ pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers
         let mut by = (-along / steep).clamp(-LONGEST, LONGEST);
         let mut found = None;
         for _ in 0..3 {
-            let edit = knob.at(f64::exp(at + by));
+            let edit = knob.with_factor(f64::exp(at + by));
             let (numbers, score) = search.attempt(&edit)?;
             let next = vector(&numbers, search.wanted)?;
             if next.len() == rest.len() && dot(&next, &next) < power {
@@ -71,8 +74,8 @@ pub(super) fn fit(search: &mut Search<'_>, knob: &Knob) -> Option<(Edit, Numbers
     }
     let (_, _, found) = best.as_ref()?;
     let bar = found.noise * 1.2 + 0.02;
-    for by in knob.short(f64::exp(at)) {
-        let edit = knob.at(by);
+    for by in knob.round_factors(f64::exp(at)) {
+        let edit = knob.with_factor(by);
         if let Some((numbers, score)) = search.attempt(&edit)
             && score.noise <= bar
         {

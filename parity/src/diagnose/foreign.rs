@@ -4,28 +4,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Engine, NoProbe, Options, Source, Want};
+use engine::{Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
 
-use super::scene::Numbers;
-use super::score::{Score, Wanted, rms, score};
-use super::search::{Search, Trial, cause, shortlist};
+use super::phase_trial::TrialDifferences;
+use super::score::{ComparisonTarget, Score, rms, score};
+use super::search::{EditSearch, Trial, cause, shortlist};
 use super::{DiagnoseOptions, Diagnosis};
 use crate::check::CheckOptions;
 use crate::dump::{self, Dump};
 use crate::edit::{Clues, Suspects, candidates};
 use crate::metrics::log_softmax;
 use crate::rule;
-use crate::run::one;
+use crate::run::feed_chunk;
 
 /// Number of rows with which edits are tried before the best are run on every prompt.
 const ROWS: usize = 16;
 
 /// Log-probabilities of another engine for one prompt.
 #[derive(Debug, Clone, Default)]
-pub struct Observed {
+pub struct ObservedPrompt {
     /// Name of the prompt, for reports.
     pub name: String,
     /// Tokens of the prompt.
@@ -35,7 +35,7 @@ pub struct Observed {
     pub rows: Vec<(usize, Vec<(u32, f32)>)>,
 }
 
-impl Observed {
+impl ObservedPrompt {
     /// Returns the log-probabilities that a comparison can use, with their position and token.
     fn entries(&self) -> impl Iterator<Item = (usize, u32, f32)> + '_ {
         let rows = self.rows.iter();
@@ -67,21 +67,22 @@ impl Observed {
 }
 
 /// Prompts that are run with one edit after another.
-struct Prompts<'a> {
+struct LogprobTrial<'a> {
     engine: &'a dyn Engine,
     dir: &'a Path,
-    options: &'a Options,
-    observed: Vec<&'a Observed>,
+    options: &'a SessionOptions,
+    observed: Vec<&'a ObservedPrompt>,
 }
 
-impl Trial for Prompts<'_> {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
-        let source = Source { model: Arc::clone(model), dir: self.dir };
+impl Trial for LogprobTrial<'_> {
+    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error> {
+        let source = ModelSource { model: Arc::clone(model), dir: self.dir };
         let mut session = self.engine.open(&source, self.options)?;
         let mut all = Vec::new();
         for observed in &self.observed {
             let slot = session.open_slot();
-            let run = one(&mut *session, slot, &observed.tokens, Want::All, &mut NoProbe);
+            let run =
+                feed_chunk(&mut *session, slot, &observed.tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
             let logits = run?;
             let (mut row, mut last) = (vec![0.0; logits.vocab], None);
@@ -102,16 +103,16 @@ impl Trial for Prompts<'_> {
 /// Runs an engine to get the log-probabilities of a dump's prompts.
 pub fn observe(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dump: &Dump,
     dtype: Dtype,
     options: &CheckOptions,
-) -> Result<Vec<Observed>, engine::Error> {
+) -> Result<Vec<ObservedPrompt>, engine::Error> {
     let mut session = engine.open(source, &options.engine(dtype))?;
     let mut all = Vec::new();
     for prompt in &dump.manifest.prompts {
         let slot = session.open_slot();
-        let run = one(&mut *session, slot, &prompt.tokens, Want::All, &mut NoProbe);
+        let run = feed_chunk(&mut *session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
         session.release(slot)?;
         let logits = run?;
         let mut row = vec![0.0; logits.vocab];
@@ -120,7 +121,7 @@ pub fn observe(
             (at, (0..).zip(row.iter().copied()).collect())
         };
         let rows = (0..logits.rows.min(prompt.tokens.len())).map(row).collect();
-        all.push(Observed { name: prompt.name.clone(), tokens: prompt.tokens.clone(), rows });
+        all.push(ObservedPrompt { name: prompt.name.clone(), tokens: prompt.tokens.clone(), rows });
     }
     Ok(all)
 }
@@ -133,7 +134,7 @@ pub fn noise(dump: &Dump, dtype: Dtype) -> Result<f64, dump::Error> {
         let rows = spread.iter().flat_map(|spread| &spread.logprobs);
         widest = rows.map(|x| f64::from(*x)).fold(widest, f64::max);
     }
-    Ok(rule::FACTOR * widest.max(rule::least(dtype, 1.0)))
+    Ok(rule::FACTOR * widest.max(rule::least_distance(dtype, 1.0)))
 }
 
 /// Finds edits of a model that reproduce the results of another engine. `noise` is the root mean square of
@@ -141,9 +142,9 @@ pub fn noise(dump: &Dump, dtype: Dtype) -> Result<f64, dump::Error> {
 /// beyond it.
 pub fn explain(
     engine: &dyn Engine,
-    source: &Source<'_>,
+    source: &ModelSource<'_>,
     dtype: Dtype,
-    observed: &[Observed],
+    observed: &[ObservedPrompt],
     noise: f64,
     options: &DiagnoseOptions,
     progress: &mut dyn FnMut(usize, usize, &str),
@@ -152,26 +153,26 @@ pub fn explain(
     for prompt in observed {
         prompt.check(source.model.vocab)?;
     }
-    let session = Options { finite: false, ..options.check.engine(dtype) };
+    let session = SessionOptions { finite: false, ..options.check.engine(dtype) };
     let model = &source.model;
-    let mut prompts: Vec<&Observed> =
+    let mut prompts: Vec<&ObservedPrompt> =
         observed.iter().filter(|o| o.entries().next().is_some()).collect();
     prompts.sort_by_key(|prompt| prompt.tokens.len());
-    let trial = |observed| Prompts { engine, dir: source.dir, options: &session, observed };
+    let trial = |observed| LogprobTrial { engine, dir: source.dir, options: &session, observed };
     let whole = trial(prompts.clone());
     let unedited = whole.numbers(model)?.unwrap_or_default();
     let of = |differences: &Option<Vec<f32>>| {
         let before = differences.as_deref().map_or(f64::INFINITY, rms);
         let differs = before > noise;
-        Wanted { limit: noise, before, size: 1.0, differs, missing: false, first: false }
+        ComparisonTarget { limit: noise, before, size: 1.0, differs, missing: false, first: false }
     };
-    let mut wanted: Vec<Wanted> = unedited.iter().map(of).collect();
+    let mut wanted: Vec<ComparisonTarget> = unedited.iter().map(of).collect();
     let Some(first) = wanted.iter().position(|wanted| wanted.differs) else { return Ok(None) };
     wanted[first].first = true;
-    let last = enough(&prompts, first);
+    let last = last_prompt(&prompts, first);
     let short = trial(prompts[..=last].to_vec());
     let few = &wanted[..=last];
-    let mut search = Search {
+    let mut search = EditSearch {
         trial: &short,
         model,
         wanted: few,
@@ -216,7 +217,7 @@ pub fn explain(
 
 /// Returns the index of the last prompt, shortest first, to run with every edit. One prompt up to it
 /// differs, and there are enough rows.
-fn enough(prompts: &[&Observed], first: usize) -> usize {
+fn last_prompt(prompts: &[&ObservedPrompt], first: usize) -> usize {
     let mut rows = 0;
     for (n, prompt) in prompts.iter().enumerate() {
         rows += prompt.rows.len();
@@ -228,7 +229,7 @@ fn enough(prompts: &[&Observed], first: usize) -> usize {
 }
 
 /// Returns the first position that differs.
-fn position(prompt: &Observed, differences: Option<&[f32]>, noise: f64) -> Option<usize> {
+fn position(prompt: &ObservedPrompt, differences: Option<&[f32]>, noise: f64) -> Option<usize> {
     let mut pairs = prompt.entries().zip(differences?);
     pairs.find(|(_, gap)| f64::from(gap.abs()) > 4.0 * noise).map(|((at, _, _), _)| at)
 }

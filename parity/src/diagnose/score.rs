@@ -2,7 +2,7 @@
 
 /// Facts about one comparison: a tap, a part of a state, or the log-probabilities of a prompt.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct ComparisonTarget {
     /// Distance that noise explains, as a root mean square.
     pub(super) limit: f64,
     /// Distance without an edit.
@@ -47,7 +47,7 @@ pub(super) fn rms(differences: &[f32]) -> f64 {
 }
 
 /// Returns the distance of two trials; infinite if their shapes differ.
-pub(super) fn apart(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() {
         return f64::INFINITY;
     }
@@ -55,7 +55,7 @@ pub(super) fn apart(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Scores the differences of a trial from the target.
-pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[Wanted]) -> Score {
+pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[ComparisonTarget]) -> Score {
     let (mut rest, mut differ, mut noise) = (0.0, 0_usize, 0.0);
     let (infinite, mut worst, mut left, mut first) = (f64::INFINITY, 0.0_f64, 0.0_f64, 0.0_f64);
     for (n, wanted) in wanted.iter().enumerate() {
@@ -90,13 +90,13 @@ pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[Wanted]) -> Scor
 mod tests {
     use super::*;
 
-    fn wanted(before: f64, differs: bool) -> Wanted {
-        Wanted { limit: 1e-3, before, size: 1.0, differs, missing: false, first: differs }
+    fn comparison_target(before: f64, differs: bool) -> ComparisonTarget {
+        ComparisonTarget { limit: 1e-3, before, size: 1.0, differs, missing: false, first: differs }
     }
 
     #[test]
     fn what_is_restored_and_what_is_broken_count() {
-        let two = [wanted(1.0, true), wanted(0.0, false)];
+        let two = [comparison_target(1.0, true), comparison_target(0.0, false)];
         let same = Some(vec![0.0, 0.0]);
         let off = Some(vec![1.0, -1.0]);
         let of = |a: &Option<Vec<f32>>, b: &Option<Vec<f32>>| score(&[a.clone(), b.clone()], &two);
@@ -105,6 +105,6 @@ mod tests {
         assert_eq!((of(&same, &off).rest, of(&same, &off).exact()), (1.0, false));
         assert_eq!(of(&same, &off).first, 0.0);
         assert!(!of(&same, &None).exact() && !of(&None, &same).exact());
-        assert!(rms(&[f32::NAN]).is_infinite() && apart(&[1.0], &[]).is_infinite());
+        assert!(rms(&[f32::NAN]).is_infinite() && distance(&[1.0], &[]).is_infinite());
     }
 }

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use registry::model::Model;
 
-use super::scene::{Numbers, Scene};
-use super::score::{Score, Wanted, apart, score};
-use super::{Cause, Described, fit};
+use super::phase_trial::{PhaseTrial, TrialDifferences};
+use super::score::{ComparisonTarget, Score, distance, score};
+use super::{Cause, EditSummary, fit};
 use crate::edit::{Candidate, Edit};
 
 /// Factor on the noise of the best edit within which another one counts as equally good. The simpler one is
@@ -25,39 +25,39 @@ pub(super) const PARTIAL: f64 = 0.9;
 
 /// Runs models and returns their differences; none if the engine does not expose the values.
 pub(super) trait Trial {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error>;
+    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error>;
 }
 
-impl Trial for Scene<'_> {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
-        Scene::numbers(self, model)
+impl Trial for PhaseTrial<'_> {
+    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error> {
+        PhaseTrial::numbers(self, model)
     }
 }
 
 /// Search among edits.
-pub(super) struct Search<'a> {
+pub(super) struct EditSearch<'a> {
     pub(super) trial: &'a dyn Trial,
     pub(super) model: &'a Arc<Model>,
-    pub(super) wanted: &'a [Wanted],
+    pub(super) wanted: &'a [ComparisonTarget],
     /// Differences of the unedited model.
-    pub(super) unedited: Numbers,
+    pub(super) unedited: TrialDifferences,
     pub(super) until: Instant,
     pub(super) tried: usize,
     pub(super) cut: bool,
 }
 
 /// Edits with bit-identical results.
-pub(super) struct Group {
+pub(super) struct EditGroup {
     pub(super) edits: Vec<Edit>,
     bits: u64,
     /// Differences, for edits that explain everything.
-    numbers: Option<Numbers>,
+    numbers: Option<TrialDifferences>,
     pub(super) score: Score,
     /// Index of its first edit among the candidates.
     order: usize,
 }
 
-impl Group {
+impl EditGroup {
     /// Returns the model with the group's first edit.
     pub(super) fn model(&self, model: &Model) -> Model {
         let mut model = model.clone();
@@ -68,9 +68,9 @@ impl Group {
     }
 }
 
-impl Search<'_> {
+impl EditSearch<'_> {
     /// Runs one edit; none if the engine refuses it.
-    pub(super) fn attempt(&mut self, edit: &Edit) -> Option<(Numbers, Score)> {
+    pub(super) fn attempt(&mut self, edit: &Edit) -> Option<(TrialDifferences, Score)> {
         if Instant::now() > self.until {
             self.cut = true;
             return None;
@@ -91,9 +91,9 @@ impl Search<'_> {
         &mut self,
         candidates: &[Candidate],
         progress: &mut dyn FnMut(usize, usize, &str),
-    ) -> Vec<Group> {
+    ) -> Vec<EditGroup> {
         let unedited = bits(&self.unedited);
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<EditGroup> = Vec::new();
         for (order, candidate) in candidates.iter().enumerate() {
             if self.cut {
                 break;
@@ -122,7 +122,7 @@ impl Search<'_> {
                 Some(_) => {}
                 None => {
                     let numbers = score.exact().then_some(numbers);
-                    groups.push(Group { edits: vec![edit], bits, numbers, score, order });
+                    groups.push(EditGroup { edits: vec![edit], bits, numbers, score, order });
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Search<'_> {
 }
 
 /// Returns a key of results, for comparisons within one search alone: its value may change with the compiler.
-fn bits(numbers: &Numbers) -> u64 {
+fn bits(numbers: &TrialDifferences) -> u64 {
     let mut hasher = DefaultHasher::new();
     for part in numbers {
         part.is_some().hash(&mut hasher);
@@ -146,10 +146,10 @@ fn bits(numbers: &Numbers) -> u64 {
 
 /// Sorts groups: those that explain everything first, and the simplest among equally good ones; then by the
 /// remaining difference.
-fn rank(groups: &mut [Group]) {
+fn rank(groups: &mut [EditGroup]) {
     let exact = groups.iter().filter(|group| group.score.exact());
     let best = exact.map(|group| group.score.noise).fold(f64::INFINITY, f64::min);
-    let class = |group: &Group| match group.score.exact() {
+    let class = |group: &EditGroup| match group.score.exact() {
         true if group.score.noise <= best * AS_GOOD + 0.02 => 0,
         true => 1,
         false => 2,
@@ -165,13 +165,13 @@ fn rank(groups: &mut [Group]) {
 
 /// Merges groups that explain everything and differ by less than noise: forms of one function. The nearest
 /// is named first.
-fn merge(groups: Vec<Group>, wanted: &[Wanted]) -> Vec<Group> {
-    let mut merged: Vec<Group> = Vec::new();
+fn merge(groups: Vec<EditGroup>, wanted: &[ComparisonTarget]) -> Vec<EditGroup> {
+    let mut merged: Vec<EditGroup> = Vec::new();
     for group in groups {
-        let alike = |other: &&mut Group| {
+        let alike = |other: &&mut EditGroup| {
             let (Some(a), Some(b)) = (&other.numbers, &group.numbers) else { return false };
             a.iter().zip(b).zip(wanted).all(|((a, b), wanted)| match (a, b) {
-                (Some(a), Some(b)) => apart(a, b) <= ALIKE * wanted.limit,
+                (Some(a), Some(b)) => distance(a, b) <= ALIKE * wanted.limit,
                 (a, b) => a.is_none() && b.is_none(),
             })
         };
@@ -189,8 +189,8 @@ fn merge(groups: Vec<Group>, wanted: &[Wanted]) -> Vec<Group> {
 }
 
 /// Describes the edits of a group.
-pub(super) fn described(group: &Group) -> impl Iterator<Item = Described> + '_ {
-    group.edits.iter().map(|edit| Described {
+pub(super) fn described(group: &EditGroup) -> impl Iterator<Item = EditSummary> + '_ {
+    group.edits.iter().map(|edit| EditSummary {
         edit: edit.words.clone(),
         place: edit.place.clone(),
         change: edit.change.clone(),
@@ -198,7 +198,7 @@ pub(super) fn described(group: &Group) -> impl Iterator<Item = Described> + '_ {
 }
 
 /// Turns a group into a cause.
-pub(super) fn cause(group: &Group, verified: Option<bool>) -> Cause {
+pub(super) fn cause(group: &EditGroup, verified: Option<bool>) -> Cause {
     Cause {
         edits: described(group).collect(),
         with: Vec::new(),
@@ -210,7 +210,7 @@ pub(super) fn cause(group: &Group, verified: Option<bool>) -> Cause {
 }
 
 /// Returns the groups that are run in full: those that explain everything, else the best.
-pub(super) fn shortlist(groups: &[Group], most: usize) -> impl Iterator<Item = &Group> {
+pub(super) fn shortlist(groups: &[EditGroup], most: usize) -> impl Iterator<Item = &EditGroup> {
     groups.iter().filter(|group| group.score.rest < PARTIAL).take(most)
 }
 
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_simplest_of_those_that_explain_everything_is_first() {
-        let group = |order, rest, noise, worst| Group {
+        let group = |order, rest, noise, worst| EditGroup {
             edits: Vec::new(),
             bits: order as u64,
             numbers: None,

@@ -7,8 +7,8 @@ use registry::model::Model;
 use crate::dump::{Dump, Phase};
 use crate::edit::Suspects;
 use crate::gate::{Gate, Mode, Subject};
-use crate::order::Order;
-use crate::places::{Places, Recorded};
+use crate::order::ExecutionOrder;
+use crate::places::{DumpTaps, Places};
 use crate::report::RunReport;
 
 /// Finds the nodes that can cause a finding. The first set leads to the first finding without another
@@ -21,8 +21,8 @@ pub(super) fn suspects(model: &Model, dump: &Dump, run: &RunReport, gate: &Gate)
             (0..graph.nodes.len()).filter(|n| *n <= gate.place.node).collect();
         return Suspects { all: first.clone(), first, single: false };
     }
-    let order = Order::of(graph, |_| true);
-    let mut recorded = Recorded::default();
+    let order = ExecutionOrder::of(graph, |_| true);
+    let mut recorded = DumpTaps::default();
     for (tap, info) in dump.manifest.taps.0.iter().filter(|(tap, _)| order.taps.contains_key(tap)) {
         recorded.all.insert(tap.clone());
         if info.has(Phase::Decode) {

@@ -2,19 +2,19 @@
 
 use std::fmt::Write as _;
 
-use super::{Difference, RunDiff};
+use super::{DumpDiff, RunDiff};
 use crate::dump::Phase;
 use crate::gate::Verdict;
 
 /// Formats a difference. `names` are the sides as the user named them.
-pub fn text(found: &Difference, names: [&str; 2]) -> String {
+pub fn text(found: &DumpDiff, names: [&str; 2]) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "A  {}\nB  {}", names[0], names[1]);
     for run in &found.runs {
         let _ = writeln!(out, "\n{}", run.dtype);
         rows(&mut out, run);
         parts(&mut out, run);
-        for (side, own) in run.unsteady() {
+        for (side, own) in run.unstable_sides() {
             let side = if side == 0 { "A" } else { "B" };
             let _ = writeln!(
                 out,

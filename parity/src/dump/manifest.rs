@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use engine::Rounds;
-use registry::graph::Scales;
+use engine::InputRounding;
+use registry::graph::ScaleGranularity;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -61,9 +61,9 @@ pub struct Manifest {
     pub caches: Option<String>,
     /// Runs of the reference under changes that have no effect in exact arithmetic, by dtype.
     #[serde(default)]
-    pub members: BTreeMap<String, Members>,
+    pub members: BTreeMap<String, EnsembleMembers>,
     /// Places where the reference's own code was altered.
-    pub patches: Vec<Patch>,
+    pub patches: Vec<ReferencePatch>,
     /// The reference's audit of its own consistency.
     #[serde(default)]
     pub audit: Audit,
@@ -71,7 +71,7 @@ pub struct Manifest {
 
 /// Ensemble of one dtype.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub struct Members {
+pub struct EnsembleMembers {
     /// Names of the runs in the ensemble.
     #[serde(default)]
     pub ran: Vec<String>,
@@ -82,7 +82,7 @@ pub struct Members {
 
 /// A place where the reference's own code was altered.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Patch {
+pub struct ReferencePatch {
     /// Name of the patch.
     pub name: String,
     /// Version of the patch.
@@ -233,8 +233,8 @@ impl TapInfo {
 
 impl<'de> Deserialize<'de> for Taps {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
+        struct TapsVisitor;
+        impl<'de> Visitor<'de> for TapsVisitor {
             type Value = Taps;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of taps by module path")
@@ -247,7 +247,7 @@ impl<'de> Deserialize<'de> for Taps {
                 Ok(Taps(taps))
             }
         }
-        deserializer.deserialize_map(InOrder)
+        deserializer.deserialize_map(TapsVisitor)
     }
 }
 
@@ -267,7 +267,7 @@ pub struct StateInfo {
 pub struct Audit {
     /// Phase that is trusted.
     #[serde(default)]
-    pub truth: Truth,
+    pub truth: TrustedPhase,
     /// Remarks, for display.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -275,8 +275,8 @@ pub struct Audit {
 
 impl Manifest {
     /// Returns the manifest with the reference's decode steps trusted.
-    pub(crate) fn believed(mut self) -> Self {
-        self.audit.truth = Truth::Decode;
+    pub(crate) fn with_trusted_decode(mut self) -> Self {
+        self.audit.truth = TrustedPhase::Decode;
         self.audit.notes = vec![
             "the reference's steps do not agree with its own prefill, for the tables of its prefill are rounded: \
              the engine follows it in both"
@@ -289,7 +289,7 @@ impl Manifest {
 /// Phase of the reference that decode is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Truth {
+pub enum TrustedPhase {
     /// The reference's decode agrees with its prefill.
     #[default]
     Decode,
@@ -299,26 +299,26 @@ pub enum Truth {
 
 /// Rounding of keys and values before attention reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Caches {
+pub enum KvRounding {
     /// Keys and values are not rounded.
-    AsTheyAre,
+    None,
     /// Keys and values were rounded to 8 bits, with scales of the checkpoint.
-    Eight(Scales),
+    Fp8(ScaleGranularity),
 }
 
-fn caches(word: &str) -> Option<Caches> {
+fn caches(word: &str) -> Option<KvRounding> {
     match word {
-        "none" => Some(Caches::AsTheyAre),
-        "f8_e4m3" => Some(Caches::Eight(Scales::Tensor)),
+        "none" => Some(KvRounding::None),
+        "f8_e4m3" => Some(KvRounding::Fp8(ScaleGranularity::Tensor)),
         _ => None,
     }
 }
 
-fn rounds(word: &str) -> Option<Rounds> {
+fn rounds(word: &str) -> Option<InputRounding> {
     Some(match word {
-        "none" => Rounds::None,
-        "linear" => Rounds::Linear,
-        "all" => Rounds::All,
+        "none" => InputRounding::None,
+        "linear" => InputRounding::Linear,
+        "all" => InputRounding::All,
         _ => return None,
     })
 }
@@ -380,20 +380,20 @@ const PATCHES: [(&str, u64); 7] = [
 
 impl Manifest {
     /// Returns the matrices that multiplied rounded rows, if declared.
-    pub fn rounds(&self) -> Option<Rounds> {
+    pub fn rounds(&self) -> Option<InputRounding> {
         rounds(self.rounds.as_deref()?)
     }
 
     /// Returns the rounding of keys and values, if declared.
-    pub fn caches(&self) -> Option<Caches> {
+    pub fn caches(&self) -> Option<KvRounding> {
         caches(self.caches.as_deref()?)
     }
 
     /// Returns the scales of keys and values, if they were rounded to 8 bits.
-    pub(crate) fn eight(&self) -> Option<Scales> {
+    pub(crate) fn kv_fp8(&self) -> Option<ScaleGranularity> {
         match self.caches()? {
-            Caches::AsTheyAre => None,
-            Caches::Eight(scales) => Some(scales),
+            KvRounding::None => None,
+            KvRounding::Fp8(scales) => Some(scales),
         }
     }
 
@@ -437,7 +437,7 @@ impl Manifest {
         self.check_names()?;
         self.check_aliases()?;
         self.check_patches()?;
-        let few = |all: &&Members| all.ran.len() + all.failed.len() < 2;
+        let few = |all: &&EnsembleMembers| all.ran.len() + all.failed.len() < 2;
         if let Some((run, all)) = self.members.iter().find(|(_, all)| few(all)) {
             let count = all.ran.len() + all.failed.len();
             return Err(format!(
@@ -461,9 +461,9 @@ impl Manifest {
 
     /// Returns an error for an unknown patch of the reference.
     fn check_patches(&self) -> Result<(), String> {
-        let unknown = |patch: &&Patch| !PATCHES.contains(&(&*patch.name, patch.version));
+        let unknown = |patch: &&ReferencePatch| !PATCHES.contains(&(&*patch.name, patch.version));
         match self.patches.iter().find(unknown) {
-            Some(Patch { name, version }) => Err(format!(
+            Some(ReferencePatch { name, version }) => Err(format!(
                 "`patches` has `{name}` in version {version}, which this program does not know; write the dump again with its \
                  `parity dump`"
             )),

@@ -118,7 +118,7 @@ fn taps(graph: &mut Graph, a: usize, b: usize) {
 fn argument(graph: &mut Graph, n: usize, key: &str, value: &Scalar) {
     let Some(node) = graph.nodes.get(n) else { return };
     // A disabled bias is not read either; an enabled one is found beside the weight.
-    let bias = (key == "bias" && *value == Scalar::Bool(true)).then(|| beside(graph, node));
+    let bias = (key == "bias" && *value == Scalar::Bool(true)).then(|| bias_of(graph, node));
     let node = &mut graph.nodes[n];
     node.attrs.insert(key.to_owned(), value.clone());
     if key == "bias" && *value == Scalar::Bool(false) {
@@ -130,7 +130,7 @@ fn argument(graph: &mut Graph, n: usize, key: &str, value: &Scalar) {
 }
 
 /// Returns the bias beside a node's weight in the graph.
-pub(super) fn beside(graph: &Graph, node: &Node) -> Option<WeightId> {
+pub(super) fn bias_of(graph: &Graph, node: &Node) -> Option<WeightId> {
     let weight = &graph.weights.get(node.weights.get("weight")?.0)?.name;
     let name = format!("{}.bias", weight.strip_suffix(".weight")?);
     graph.weights.iter().position(|weight| weight.name == name).map(WeightId)

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use registry::graph::{Graph, Node};
 use registry::model::Model;
-use registry::ops::{Kind, OpSet, Param};
+use registry::ops::{OpSet, Param, ParamKind};
 use registry::scalar::Scalar;
 
-use super::apply::beside;
-use super::knobs::{Knob, Turn};
+use super::apply::bias_of;
+use super::knobs::{Knob, KnobTarget};
 use super::number::show;
-use super::scope::{Scope, Suspects, kinds, scopes};
+use super::scope::{EditScope, Suspects, kinds, scopes};
 use super::{Candidate, Change, Clues, Edit};
 
 /// Epsilons of norms in released models.
@@ -43,14 +43,16 @@ pub(super) fn candidates(
             let group: Vec<usize> = nodes
                 .iter()
                 .copied()
-                .filter(|n| graph.nodes[*n].attrs.contains_key(key) && free(graph, *n, key, param))
+                .filter(|n| {
+                    graph.nodes[*n].attrs.contains_key(key) && is_free(graph, *n, key, param)
+                })
                 .collect();
             let values = values(model, ops, &group, (&op, key), param);
             for scope in scopes(graph, &group, suspects) {
                 let edits = values.iter().filter_map(|value| set(graph, &scope, key, value));
                 all.extend(edits.map(Candidate::Edit));
                 all.extend(steps(graph, &scope, key, param).into_iter().map(Candidate::Edit));
-                all.extend(turns(graph, &scope, key, param).into_iter().map(Candidate::Knob));
+                all.extend(knobs(graph, &scope, key, param).into_iter().map(Candidate::Knob));
             }
         }
     }
@@ -62,16 +64,16 @@ fn param<'a>(ops: &'a OpSet, op: &str, key: &str) -> Option<&'a Param> {
 }
 
 /// True if an argument can have another value without other shapes or weights.
-fn free(graph: &Graph, n: usize, key: &str, param: Option<&Param>) -> bool {
+fn is_free(graph: &Graph, n: usize, key: &str, param: Option<&Param>) -> bool {
     let node = &graph.nodes[n];
     if key == "bias" && node.attrs.get(key) == Some(&Scalar::Bool(false)) {
-        return beside(graph, node).is_some();
+        return bias_of(graph, node).is_some();
     }
-    matters(graph, node, key, param)
+    is_editable(graph, node, key, param)
 }
 
 /// False for arguments that name shapes or taps, and for those that require missing weights.
-pub(crate) fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Param>) -> bool {
+pub(crate) fn is_editable(graph: &Graph, node: &Node, key: &str, param: Option<&Param>) -> bool {
     let on = node.attrs.get(key) == Some(&Scalar::Bool(true));
     match key {
         "window" | "chunked" => {
@@ -81,7 +83,7 @@ pub(crate) fn matters(graph: &Graph, node: &Node, key: &str, param: Option<&Para
         "bias" => on && node.weights.contains_key("bias"),
         "tap" | "weight" | "per_head" | "salience_bias" => false,
         "alpha" | "limit" | "scale" | "softcap" => true,
-        _ if matches!(param.map(|p| p.kind), Some(Kind::Dim | Kind::Int)) => {
+        _ if matches!(param.map(|p| p.kind), Some(ParamKind::Dim | ParamKind::Int)) => {
             let number = node.attrs.get(key).and_then(Scalar::as_usize);
             let values =
                 node.inputs.iter().chain(&node.outputs).map(|value| &graph.values[value.0].shape);
@@ -115,11 +117,11 @@ fn values(
     let graph = &model.graph;
     let nullable = param.is_some_and(|param| param.default == Some(Scalar::Null));
     match param.map(|param| param.kind) {
-        Some(Kind::Flag) => all.extend([Scalar::Bool(true), Scalar::Bool(false)]),
-        Some(Kind::Word(words)) => {
+        Some(ParamKind::Flag) => all.extend([Scalar::Bool(true), Scalar::Bool(false)]),
+        Some(ParamKind::Word(words)) => {
             all.extend(words.iter().map(|word| Scalar::Str((*word).to_owned())));
         }
-        Some(Kind::Float) | None => {
+        Some(ParamKind::Float) | None => {
             let others = graph.nodes.iter().filter_map(|node| node.attrs.get(key));
             let others = others.filter_map(Scalar::as_f64);
             let floats: Vec<f64> = if key == "eps" {
@@ -173,7 +175,7 @@ fn sizes(graph: &Graph, group: &[usize]) -> BTreeSet<usize> {
 }
 
 /// Sets an argument in a scope, unless it already has the value.
-fn set(graph: &Graph, scope: &Scope, key: &str, value: &Scalar) -> Option<Edit> {
+fn set(graph: &Graph, scope: &EditScope, key: &str, value: &Scalar) -> Option<Edit> {
     let old = |n: &usize| graph.nodes[*n].attrs.get(key);
     let differs = |n: &&usize| match (old(n), value) {
         (Some(old), Scalar::Float(x)) => old.as_f64() != Some(*x),
@@ -215,8 +217,8 @@ pub(super) fn text(value: &Scalar) -> String {
 }
 
 /// Returns edits to the next larger and smaller integer.
-fn steps(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<Edit> {
-    if !matches!(param.map(|param| param.kind), Some(Kind::Dim | Kind::Int)) {
+fn steps(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> Vec<Edit> {
+    if !matches!(param.map(|param| param.kind), Some(ParamKind::Dim | ParamKind::Int)) {
         return Vec::new();
     }
     let of = |by: i64| {
@@ -235,7 +237,7 @@ fn steps(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<
 }
 
 /// Returns families of edits with a factor on a value, on a whole list, or on its first value.
-fn turns(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<Knob> {
+fn knobs(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> Vec<Knob> {
     let values: Vec<(usize, Scalar)> = scope
         .nodes
         .iter()
@@ -249,12 +251,12 @@ fn turns(graph: &Graph, scope: &Scope, key: &str, param: Option<&Param>) -> Vec<
     let op = graph.nodes[*first].op.to_string();
     let knob = |turn| Knob { place: scope.place.clone(), turn };
     match param.map(|param| param.kind) {
-        Some(Kind::Float) | None => {
-            vec![knob(Turn::Number { op, key: key.to_owned(), values })]
+        Some(ParamKind::Float) | None => {
+            vec![knob(KnobTarget::Number { op, key: key.to_owned(), values })]
         }
-        Some(Kind::Numbers) => [false, true]
+        Some(ParamKind::Numbers) => [false, true]
             .map(|first| {
-                knob(Turn::List {
+                knob(KnobTarget::List {
                     op: op.clone(),
                     key: key.to_owned(),
                     values: values.clone(),

@@ -15,25 +15,25 @@ use super::{Candidate, Change, Edit};
 #[derive(Debug, Clone)]
 pub struct Knob {
     pub(super) place: String,
-    pub(super) turn: Turn,
+    pub(super) turn: KnobTarget,
 }
 
 /// Value that a factor multiplies.
 #[derive(Debug, Clone)]
-pub(super) enum Turn {
+pub(super) enum KnobTarget {
     /// An argument.
     Number { op: String, key: String, values: Vec<(usize, Scalar)> },
     /// All values of a list, or its first.
     List { op: String, key: String, values: Vec<(usize, Scalar)>, first: bool },
     /// Value of a rotary table.
-    Table { rope: usize, table: Box<RopeTable>, turn: TableTurn },
+    Table { rope: usize, table: Box<RopeTable>, turn: RopeKnob },
     /// Values themselves.
     Value { words: String, values: Vec<ValueId>, tapped: bool },
 }
 
 /// Value of a rotary table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TableTurn {
+pub(super) enum RopeKnob {
     Theta,
     Factor,
     Attention,
@@ -41,7 +41,7 @@ pub(super) enum TableTurn {
     LongTheta,
 }
 
-impl TableTurn {
+impl RopeKnob {
     pub(super) const ALL: [Self; 5] =
         [Self::Theta, Self::Factor, Self::Attention, Self::Lowest, Self::LongTheta];
 
@@ -53,7 +53,7 @@ impl TableTurn {
         }
     }
 
-    fn turned(self, table: &RopeTable, by: f64) -> RopeTable {
+    fn scaled(self, table: &RopeTable, by: f64) -> RopeTable {
         let mut table = table.clone();
         match self {
             Self::Theta => stretch(&mut table.inv_freq, by as f32),
@@ -72,12 +72,12 @@ impl TableTurn {
 
 impl Knob {
     /// Returns the edit of a factor.
-    pub(crate) fn at(&self, by: f64) -> Edit {
+    pub(crate) fn with_factor(&self, by: f64) -> Edit {
         let place = self.place.clone();
         let times =
             |(n, value): &(usize, Scalar)| value.as_f64().map(|old| (*n, Scalar::Float(old * by)));
         let (words, change) = match &self.turn {
-            Turn::Number { op, key, values } => {
+            KnobTarget::Number { op, key, values } => {
                 let new: Vec<(usize, Scalar)> = values.iter().filter_map(times).collect();
                 let old = values.first().map_or_else(String::new, |(_, value)| text(value));
                 let now = new.first().map_or_else(String::new, |(_, value)| text(value));
@@ -88,7 +88,7 @@ impl Knob {
                 };
                 (words, Change::Argument { key: key.clone(), values: new })
             }
-            Turn::List { op, key, values, first } => {
+            KnobTarget::List { op, key, values, first } => {
                 let list = |value: &Scalar| {
                     let Scalar::List(items) = value else { return value.clone() };
                     let mut items = items.clone();
@@ -103,29 +103,29 @@ impl Knob {
                 let values = values.iter().map(|(n, value)| (*n, list(value))).collect();
                 (words, Change::Argument { key: key.clone(), values })
             }
-            Turn::Table { rope, table, turn } => {
-                let new = turn.turned(table, by);
+            KnobTarget::Table { rope, table, turn } => {
+                let new = turn.scaled(table, by);
                 let words = match (turn, theta(table)) {
-                    (TableTurn::Theta, Some(old)) => {
+                    (RopeKnob::Theta, Some(old)) => {
                         format!("rope theta = {} instead of {}", show(old * by), show(old))
                     }
-                    (TableTurn::Theta, None) => format!("rope theta x {}", show(by)),
-                    (TableTurn::Factor, _) => {
+                    (RopeKnob::Theta, None) => format!("rope theta x {}", show(by)),
+                    (RopeKnob::Factor, _) => {
                         format!("rope positions divided by {} (a scaling factor)", show(by))
                     }
-                    (TableTurn::Attention, _) => format!(
+                    (RopeKnob::Attention, _) => format!(
                         "rope cos and sin x {} instead of {}",
                         show(new.attention_factor),
                         show(table.attention_factor)
                     ),
-                    (TableTurn::Lowest, _) => format!("rope lowest frequency x {}", show(by)),
-                    (TableTurn::LongTheta, _) => {
+                    (RopeKnob::Lowest, _) => format!("rope lowest frequency x {}", show(by)),
+                    (RopeKnob::LongTheta, _) => {
                         format!("rope theta of the table for long sequences x {}", show(by))
                     }
                 };
                 (words, Change::Table { rope: *rope, table: Box::new(new) })
             }
-            Turn::Value { words, values, tapped } => (
+            KnobTarget::Value { words, values, tapped } => (
                 format!("{words} x {}", show(by)),
                 Change::Scale { values: values.clone(), by, tapped: *tapped },
             ),
@@ -134,11 +134,15 @@ impl Knob {
     }
 
     /// Returns factors near one that give a short value: a config says `10000`, not `9999.87`.
-    pub(crate) fn short(&self, by: f64) -> Vec<f64> {
+    pub(crate) fn round_factors(&self, by: f64) -> Vec<f64> {
         let old = match &self.turn {
-            Turn::Number { values, .. } => values.first().and_then(|(_, value)| value.as_f64()),
-            Turn::Table { table, turn: TableTurn::Theta, .. } => theta(table),
-            Turn::Table { table, turn: TableTurn::Attention, .. } => Some(table.attention_factor),
+            KnobTarget::Number { values, .. } => {
+                values.first().and_then(|(_, value)| value.as_f64())
+            }
+            KnobTarget::Table { table, turn: RopeKnob::Theta, .. } => theta(table),
+            KnobTarget::Table { table, turn: RopeKnob::Attention, .. } => {
+                Some(table.attention_factor)
+            }
             _ => Some(1.0),
         };
         let Some(old) = old.filter(|old| *old != 0.0) else { return vec![by] };
@@ -162,7 +166,7 @@ impl Knob {
 pub(super) fn scales(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
     let mut all = Vec::new();
     let mut add = |words: &str, place: String, values: Vec<ValueId>, tapped: bool| {
-        let turn = Turn::Value { words: words.to_owned(), values, tapped };
+        let turn = KnobTarget::Value { words: words.to_owned(), values, tapped };
         all.push(Candidate::Knob(Knob { place, turn }));
     };
     let suspect = |n: &usize| suspects.first.contains(n);

@@ -26,23 +26,23 @@ impl Suspects {
 
 /// Nodes of one edit, and their place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Scope {
+pub(crate) struct EditScope {
     pub(crate) nodes: Vec<usize>,
     pub(crate) place: String,
 }
 
 /// Returns the sets of nodes that one edit may change. These are all of a group, those of one call in the
 /// spec, those of one kind of layer, the suspects, and single nodes.
-pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec<Scope> {
+pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec<EditScope> {
     let suspected = |nodes: &[usize]| nodes.iter().any(|n| suspects.first.contains(n));
     if !suspected(group) {
         return Vec::new();
     }
-    let mut scopes: Vec<Scope> = Vec::new();
+    let mut scopes: Vec<EditScope> = Vec::new();
     let mut add = |nodes: Vec<usize>, words: Option<String>| {
         if !nodes.is_empty() && suspected(&nodes) && scopes.iter().all(|s| s.nodes != nodes) {
             let place = words.unwrap_or_else(|| place(graph, &nodes));
-            scopes.push(Scope { nodes, place });
+            scopes.push(EditScope { nodes, place });
         }
     };
     add(group.to_vec(), None);

@@ -6,11 +6,11 @@ use registry::graph::{Graph, Node, ValueId, WeightId};
 use registry::model::Model;
 use registry::ops::{Op, OpSet, Trait};
 
-use super::scope::{Scope, Suspects, kinds, place, scopes};
+use super::scope::{EditScope, Suspects, kinds, place, scopes};
 use super::{Candidate, Change, Edit};
 
 /// Pairs of nodes.
-type Pairs = Vec<(usize, usize)>;
+type NodePairs = Vec<(usize, usize)>;
 
 /// Maximum number of readers of one value for which each is tried separately.
 const READERS: usize = 8;
@@ -28,7 +28,7 @@ pub(super) fn candidates(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec
     all.into_iter().map(Candidate::Edit).collect()
 }
 
-fn edit(words: String, scope: Scope, change: impl FnOnce(Vec<usize>) -> Change) -> Edit {
+fn edit(words: String, scope: EditScope, change: impl FnOnce(Vec<usize>) -> Change) -> Edit {
     Edit { words, place: scope.place, change: change(scope.nodes) }
 }
 
@@ -207,7 +207,7 @@ fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let weight = |node: &Node| node.weights.get("weight").copied();
     let shape = |node: &Node| Some(&graph.weights[weight(node)?.0].shape);
     let mut all = Vec::new();
-    let mut sites: Vec<([usize; 4], Pairs)> = Vec::new();
+    let mut sites: Vec<([usize; 4], NodePairs)> = Vec::new();
     let linear = |(_, node): &(usize, &Node)| node.op.is(Trait::Projects);
     for (n, node) in graph.nodes.iter().enumerate().filter(linear) {
         for (m, other) in graph.nodes.iter().enumerate().skip(n + 1).filter(linear) {

@@ -8,7 +8,7 @@ use registry::model::Model;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
-use super::knobs::{Knob, TableTurn, Turn};
+use super::knobs::{Knob, KnobTarget, RopeKnob};
 use super::number::{round_to, show};
 use super::scope::{Suspects, kinds, place, scopes};
 use super::{Candidate, Change, Clues, Edit};
@@ -58,8 +58,8 @@ pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
             let change = Change::Table { rope, table: Box::new(table) };
             all.push(Candidate::Edit(Edit { words: name(&words), place: home.clone(), change }));
         }
-        for turn in TableTurn::ALL.into_iter().filter(|turn| turn.applies(table)) {
-            let turn = Turn::Table { rope, table: Box::new(table.clone()), turn };
+        for turn in RopeKnob::ALL.into_iter().filter(|turn| turn.applies(table)) {
+            let turn = KnobTarget::Table { rope, table: Box::new(table.clone()), turn };
             all.push(Candidate::Knob(Knob { place: home.clone(), turn }));
         }
         for (other, its) in model.ropes.iter().enumerate().filter(|(other, _)| *other != rope) {

@@ -9,7 +9,7 @@ use super::scope::{Suspects, scopes};
 use super::{Candidate, Change, Clues, Edit};
 
 /// True for nodes that own keys and values and can have a window.
-pub(crate) fn attends(graph: &Graph, node: &Node) -> bool {
+pub(crate) fn has_window(graph: &Graph, node: &Node) -> bool {
     let kind = node.state.map(|state| graph.states[state.0].kind);
     kind == Some(StateKind::Attention) && node.attrs.contains_key("window")
 }
@@ -26,7 +26,7 @@ pub(super) fn candidates(
     let all = |with: bool| -> Vec<usize> {
         let nodes = graph.nodes.iter().enumerate();
         nodes
-            .filter(|(n, node)| attends(graph, node) && own(*n).is_some() == with)
+            .filter(|(n, node)| has_window(graph, node) && own(*n).is_some() == with)
             .map(|(n, _)| n)
             .collect()
     };

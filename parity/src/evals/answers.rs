@@ -1,13 +1,13 @@
 //! Answers that differ although the model's results agree: filters, stop strings, reasoning blocks,
 //! sampling.
 
-use super::outcome::{EXAMPLES, Example, Found, Paired, Verdict, items, short};
-use super::pair::Pair;
+use super::comparison::{EXAMPLES, EvalFinding, EvalVerdict, Example, PairedScores, items, short};
+use super::pair::SamplePair;
 use super::sample::{Results, Sample, best};
 
 /// Relation of two generated texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Relation {
+enum TextRelation {
     /// Equal, except for leading and trailing spaces.
     Equal,
     /// One continues where the other stops.
@@ -18,16 +18,16 @@ enum Relation {
     Other,
 }
 
-fn relation(a: &str, b: &str) -> Relation {
+fn relation(a: &str, b: &str) -> TextRelation {
     let (a, b) = (a.trim(), b.trim());
     if a == b {
-        Relation::Equal
+        TextRelation::Equal
     } else if a.starts_with(b) || b.starts_with(a) {
-        Relation::Stops
+        TextRelation::Stops
     } else if a.ends_with(b) || b.ends_with(a) {
-        Relation::Cut
+        TextRelation::Cut
     } else {
-        Relation::Other
+        TextRelation::Other
     }
 }
 
@@ -40,10 +40,10 @@ const FEWEST: usize = 10;
 const EARLY: usize = 16;
 
 /// The pairs, and the metric of each side.
-pub(super) struct Answers<'a, 'b> {
-    pub pairs: &'b [Pair<'a>],
+pub(super) struct AnswerComparison<'a, 'b> {
+    pub pairs: &'b [SamplePair<'a>],
     pub metrics: Option<(&'b str, &'b str)>,
-    pub paired: Option<&'b Paired>,
+    pub paired: Option<&'b PairedScores>,
     /// True if log-likelihoods were compared and noise explains them.
     pub scored: bool,
     pub a: &'b Results,
@@ -52,8 +52,8 @@ pub(super) struct Answers<'a, 'b> {
 
 /// Verdict and remarks that follow from the answers.
 #[derive(Debug, Default)]
-pub(super) struct Said {
-    pub found: Option<Found>,
+pub(super) struct AnswerFindings {
+    pub found: Option<EvalFinding>,
     /// Number of items whose answers or scores differ.
     pub disagree: usize,
     /// Remarks, if nothing was found.
@@ -61,22 +61,22 @@ pub(super) struct Said {
 }
 
 /// Searches for a cause outside the model.
-pub(super) fn answers(of: &Answers<'_, '_>) -> Said {
-    let differ: Vec<&Pair<'_>> =
+pub(super) fn answers(of: &AnswerComparison<'_, '_>) -> AnswerFindings {
+    let differ: Vec<&SamplePair<'_>> =
         of.pairs.iter().filter(|pair| disagree(pair, of.metrics)).collect();
-    let texts: Vec<(&Pair<'_>, Relation)> = of
+    let texts: Vec<(&SamplePair<'_>, TextRelation)> = of
         .pairs
         .iter()
         .filter_map(|pair| Some((pair, relation(pair.0.text.as_ref()?, pair.1.text.as_ref()?))))
         .collect();
-    let mut said = Said { disagree: differ.len(), ..Said::default() };
+    let mut said = AnswerFindings { disagree: differ.len(), ..AnswerFindings::default() };
     let settings = settings(of.a, of.b);
     said.found = extraction(of, &differ, &settings);
     if said.found.is_some() || texts.is_empty() {
         return said;
     }
     said.found = other_texts(of, &texts, &settings);
-    let other = texts.iter().filter(|(_, relation)| *relation != Relation::Equal).count();
+    let other = texts.iter().filter(|(_, relation)| *relation != TextRelation::Equal).count();
     if other > 0 {
         let why = match (of.a.sampled(), of.b.sampled()) {
             (Some(false), Some(false)) => {
@@ -92,7 +92,7 @@ pub(super) fn answers(of: &Answers<'_, '_>) -> Said {
 }
 
 /// True if the scores differ, or the answers if there are no scores.
-fn disagree((a, b): &Pair<'_>, metrics: Option<(&str, &str)>) -> bool {
+fn disagree((a, b): &SamplePair<'_>, metrics: Option<(&str, &str)>) -> bool {
     if let Some((one, other)) = metrics
         && let (Some(one), Some(other)) = (a.scores.get(one), b.scores.get(other))
     {
@@ -116,16 +116,20 @@ fn settings(a: &Results, b: &Results) -> Vec<String> {
 }
 
 /// Finds different answers to equal texts or log-likelihoods.
-fn extraction(of: &Answers<'_, '_>, differ: &[&Pair<'_>], settings: &[String]) -> Option<Found> {
+fn extraction(
+    of: &AnswerComparison<'_, '_>,
+    differ: &[&SamplePair<'_>],
+    settings: &[String],
+) -> Option<EvalFinding> {
     let mut kinds = [0; 4];
     let mut examples = Vec::new();
     for (a, b) in differ {
         let kind = match (&a.text, &b.text) {
             (Some(one), Some(other)) => match relation(one, other) {
-                Relation::Equal => 0,
-                Relation::Stops => 1,
-                Relation::Cut => 2,
-                Relation::Other => continue,
+                TextRelation::Equal => 0,
+                TextRelation::Stops => 1,
+                TextRelation::Cut => 2,
+                TextRelation::Other => continue,
             },
             _ if of.scored && !flipped(a, b) => 3,
             _ => continue,
@@ -176,8 +180,8 @@ fn extraction(of: &Answers<'_, '_>, differ: &[&Pair<'_>], settings: &[String]) -
         })
         .collect();
     why.extend_from_slice(settings);
-    Some(Found {
-        verdict: Verdict::Extraction,
+    Some(EvalFinding {
+        verdict: EvalVerdict::Extraction,
         headline: format!("{}: {}", items(total), words[most]),
         why,
         examples,
@@ -215,18 +219,19 @@ fn flipped(a: &Sample, b: &Sample) -> bool {
 
 /// Finds the cause of different texts: sampling, settings, or the implementation.
 fn other_texts(
-    of: &Answers<'_, '_>,
-    texts: &[(&Pair<'_>, Relation)],
+    of: &AnswerComparison<'_, '_>,
+    texts: &[(&SamplePair<'_>, TextRelation)],
     settings: &[String],
-) -> Option<Found> {
-    let other: Vec<_> = texts.iter().filter(|(_, relation)| *relation != Relation::Equal).collect();
+) -> Option<EvalFinding> {
+    let other: Vec<_> =
+        texts.iter().filter(|(_, relation)| *relation != TextRelation::Equal).collect();
     if other.is_empty() {
         return None;
     }
     let (all, n) = (texts.len(), other.len());
     let sampled = (of.a.sampled(), of.b.sampled());
     let significant = of.paired.is_some_and(|paired| paired.significant);
-    let parts = |pair: &Pair<'_>| {
+    let parts = |pair: &SamplePair<'_>| {
         let (a, b) = (pair.0.text.as_deref().unwrap_or(""), pair.1.text.as_deref().unwrap_or(""));
         a.trim().chars().zip(b.trim().chars()).take_while(|(x, y)| x == y).count()
     };
@@ -249,12 +254,12 @@ fn other_texts(
     why.extend_from_slice(settings);
     let found = |verdict, headline: String, todo: &str| {
         let (why, todo) = (why.clone(), vec![todo.to_owned()]);
-        Some(Found { verdict, headline, why, examples: examples.collect(), todo })
+        Some(EvalFinding { verdict, headline, why, examples: examples.collect(), todo })
     };
     let greedy = "run both at temperature 0 with log-probabilities, or average several seeds";
     match sampled {
         (Some(x), Some(y)) if x != y => found(
-            Verdict::Extraction,
+            EvalVerdict::Extraction,
             format!(
                 "{} is sampled and {} is greedy: {n} of {all} texts differ",
                 if x { "A" } else { "B" },
@@ -263,23 +268,23 @@ fn other_texts(
             greedy,
         ),
         (Some(true), Some(true)) if significant => found(
-            Verdict::Extraction,
+            EvalVerdict::Extraction,
             format!("both are sampled, and {n} of {all} texts differ"),
             greedy,
         ),
         (Some(false), Some(false)) if significant || (all >= FEWEST && early * 2 > all) => found(
-            Verdict::Implementation,
+            EvalVerdict::Implementation,
             format!("both decode greedily on equal inputs, and {n} of {all} texts differ"),
             "compare log-probabilities: score the same items with `parity eval MODEL TASKS.jsonl`, and `parity check MODEL`",
         ),
         // Without scores, or without a temperature, texts alone do not show a cause.
         (None, _) | (_, None) if significant || of.paired.is_none() => found(
-            Verdict::Extraction,
+            EvalVerdict::Extraction,
             format!("{n} of {all} texts differ, and the files do not say at which temperature"),
             greedy,
         ),
         (Some(_), Some(_)) if of.paired.is_none() => found(
-            Verdict::Extraction,
+            EvalVerdict::Extraction,
             format!(
                 "{n} of {all} texts differ; there are neither scores nor log-probabilities to judge them by"
             ),

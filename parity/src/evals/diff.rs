@@ -2,14 +2,16 @@
 
 use std::path::PathBuf;
 
-use super::answers::{Answers, answers};
+use super::answers::{AnswerComparison, answers};
+use super::comparison::{
+    EvalComparison, EvalFinding, EvalVerdict, PairedScores, ResultFile, items,
+};
 use super::inputs::inputs;
 use super::logprobs::{Noise, logprobs};
-use super::outcome::{Found, Outcome, Paired, Side, Verdict, items};
-use super::pair::{Pair, pairs};
+use super::pair::{SamplePair, pairs};
 use super::sample::Results;
 use super::scoring::scoring;
-use super::stats::{bootstrap, mcnemar, mean, most, standard_error};
+use super::stats::{bootstrap, mcnemar, mean, standard_error, wilson_upper};
 
 /// Significance level: below this p value a difference of scores is real.
 const LEVEL: f64 = 0.05;
@@ -53,7 +55,7 @@ pub fn diff(
     b: &Results,
     noise: &Noise,
     metric: Option<&str>,
-) -> Result<Outcome, DiffError> {
+) -> Result<EvalComparison, DiffError> {
     let found = pairs(a, b)?;
     let mut notes = found.notes;
     let all = found.pairs;
@@ -63,7 +65,7 @@ pub fn diff(
     let paired = chosen.and_then(|metrics| paired(&scores, metrics));
     let side = |results: &Results, at: usize| {
         let values: Vec<f64> = scores.iter().map(|pair| pair[at]).collect();
-        Side {
+        ResultFile {
             path: results.path.display().to_string(),
             format: results.format,
             items: results.samples.len(),
@@ -74,7 +76,7 @@ pub fn diff(
     };
     let asked = inputs(&all, a, b);
     let missing = a.samples.len().max(b.samples.len()) - all.len();
-    let stage = Stage { a, b, noise, chosen, missing };
+    let stage = ComparisonStage { a, b, noise, chosen, missing };
     let rest = if asked.found.is_some() && asked.equal.is_empty() {
         None
     } else {
@@ -102,7 +104,7 @@ pub fn diff(
     }
     let mut why = found.why;
     why.extend(paired.as_ref().map(counts));
-    Ok(Outcome {
+    Ok(EvalComparison {
         verdict: found.verdict,
         headline: found.headline,
         why,
@@ -118,7 +120,7 @@ pub fn diff(
     })
 }
 
-struct Stage<'b> {
+struct ComparisonStage<'b> {
     a: &'b Results,
     b: &'b Results,
     noise: &'b Noise,
@@ -128,14 +130,14 @@ struct Stage<'b> {
 }
 
 /// Result of all stages after the comparison of inputs.
-struct Rest {
-    found: Result<Found, DiffError>,
-    logprobs: Option<super::outcome::LogprobFacts>,
+struct StageResult {
+    found: Result<EvalFinding, DiffError>,
+    logprobs: Option<super::comparison::LogprobDistances>,
     notes: Vec<String>,
 }
 
-impl Stage<'_> {
-    fn rest(&self, equal: &[Pair<'_>], paired_of_all: Option<&Paired>) -> Rest {
+impl ComparisonStage<'_> {
+    fn rest(&self, equal: &[SamplePair<'_>], paired_of_all: Option<&PairedScores>) -> StageResult {
         let own;
         let paired = match (paired_of_all, self.chosen) {
             (Some(paired), _) => Some(paired),
@@ -150,14 +152,14 @@ impl Stage<'_> {
             Some((facts, found)) => (Some(facts), found),
             None => (None, None),
         };
-        let done = |found, notes| Rest { found, logprobs: facts.clone(), notes };
+        let done = |found, notes| StageResult { found, logprobs: facts.clone(), notes };
         if let Some(found) = scoring(equal, self.a, self.b) {
             return done(Ok(found), Vec::new());
         }
         if let Some(found) = apart {
             return done(Ok(found), Vec::new());
         }
-        let said = answers(&Answers {
+        let said = answers(&AnswerComparison {
             pairs: equal,
             metrics: self.chosen,
             paired,
@@ -179,7 +181,7 @@ impl Stage<'_> {
         let sampled = self.a.sampled() == Some(true) && self.b.sampled() == Some(true);
         let unrelated = paired.filter(|_| !sampled).and_then(unrelated);
         let found = match unrelated {
-            Some(headline) => found(Verdict::Unexplained, headline, Some(SAMPLES.to_owned())),
+            Some(headline) => found(EvalVerdict::Unexplained, headline, Some(SAMPLES.to_owned())),
             None => remaining(equal.len(), self.missing, said.disagree, paired, facts.as_ref()),
         };
         done(Ok(found), said.notes)
@@ -194,10 +196,10 @@ const SAMPLES: &str = "write samples with inputs, texts and log-probabilities (l
 const KAPPA: f64 = 0.4;
 
 /// Returns the finding that two runs agree too rarely to be of one model: equal scores on different items.
-fn unrelated(paired: &Paired) -> Option<String> {
+fn unrelated(paired: &PairedScores) -> Option<String> {
     let apart = usize::try_from(paired.only_a + paired.only_b).ok()?;
     let expected = paired.chance?;
-    let share = most(paired.items.checked_sub(apart)?, paired.items)?;
+    let share = wilson_upper(paired.items.checked_sub(apart)?, paired.items)?;
     let kappa = (share - expected) / (1.0 - expected);
     (kappa < KAPPA).then(|| {
         format!(
@@ -215,9 +217,9 @@ fn remaining(
     n: usize,
     missing: usize,
     disagree: usize,
-    paired: Option<&Paired>,
-    facts: Option<&super::outcome::LogprobFacts>,
-) -> Found {
+    paired: Option<&PairedScores>,
+    facts: Option<&super::comparison::LogprobDistances>,
+) -> EvalFinding {
     let mut why = Vec::new();
     if let Some(facts) = facts {
         why.push(format!(
@@ -228,7 +230,7 @@ fn remaining(
     let (verdict, headline, todo) = if let Some(paired) = paired.filter(|paired| paired.significant)
     {
         (
-            Verdict::Unexplained,
+            EvalVerdict::Unexplained,
             format!(
                 "the scores differ by {:+.3}, beyond noise, and the files do not hold the cause",
                 paired.difference
@@ -246,34 +248,40 @@ fn remaining(
             None => format!("{} of {n} differ", items(disagree)),
         };
         let more = "to see a smaller difference, compare more items".to_owned();
-        (Verdict::Noise, headline, Some(more))
+        (EvalVerdict::Noise, headline, Some(more))
     } else {
         let which = if missing > 0 { "that both files hold " } else { "" };
         let todo = (missing > 0)
             .then(|| format!("not compared: {}; compare runs of the same items", items(missing)));
-        (Verdict::Agree, format!("all {} {which}agree", items(n)), todo)
+        (EvalVerdict::Agree, format!("all {} {which}agree", items(n)), todo)
     };
-    Found { why, ..found(verdict, headline, todo) }
+    EvalFinding { why, ..found(verdict, headline, todo) }
 }
 
-fn found(verdict: Verdict, headline: String, todo: Option<String>) -> Found {
-    Found { verdict, headline, why: Vec::new(), examples: Vec::new(), todo: Vec::from_iter(todo) }
+fn found(verdict: EvalVerdict, headline: String, todo: Option<String>) -> EvalFinding {
+    EvalFinding {
+        verdict,
+        headline,
+        why: Vec::new(),
+        examples: Vec::new(),
+        todo: Vec::from_iter(todo),
+    }
 }
 
-fn interval(paired: &Paired) -> String {
+fn interval(paired: &PairedScores) -> String {
     paired
         .interval
         .map_or_else(String::new, |(low, high)| format!(", 95 % interval {low:+.3} to {high:+.3}"))
 }
 
 /// Describes the counts of correct answers, the last reason of every verdict.
-fn counts(paired: &Paired) -> String {
+fn counts(paired: &PairedScores) -> String {
     let p = match paired.p {
         Some(p) if p < 1e-3 => format!("; McNemar's exact test: p = {p:.1e}"),
         Some(p) => format!("; McNemar's exact test: p = {p:.3}"),
         None => String::new(),
     };
-    let (items, Paired { metric, only_a, only_b, .. }) = (items(paired.items), paired);
+    let (items, PairedScores { metric, only_a, only_b, .. }) = (items(paired.items), paired);
     format!("{items} by `{metric}`: A alone is better in {only_a}, B alone in {only_b}{p}")
 }
 
@@ -313,9 +321,9 @@ fn metrics(
 }
 
 /// Returns the scores of the pairs that have them on both sides.
-fn scores(pairs: &[Pair<'_>], metrics: Option<(&str, &str)>) -> Vec<[f64; 2]> {
+fn scores(pairs: &[SamplePair<'_>], metrics: Option<(&str, &str)>) -> Vec<[f64; 2]> {
     let Some((one, other)) = metrics else { return Vec::new() };
-    let both = |(a, b): &Pair<'_>| Some([*a.scores.get(one)?, *b.scores.get(other)?]);
+    let both = |(a, b): &SamplePair<'_>| Some([*a.scores.get(one)?, *b.scores.get(other)?]);
     pairs
         .iter()
         .filter_map(both)
@@ -323,7 +331,7 @@ fn scores(pairs: &[Pair<'_>], metrics: Option<(&str, &str)>) -> Vec<[f64; 2]> {
         .collect()
 }
 
-fn paired(scores: &[[f64; 2]], metrics: (&str, &str)) -> Option<Paired> {
+fn paired(scores: &[[f64; 2]], metrics: (&str, &str)) -> Option<PairedScores> {
     let differences: Vec<f64> = scores.iter().map(|[a, b]| a - b).collect();
     let difference = mean(&differences)?;
     let binary = scores.iter().flatten().all(|score| *score == 0.0 || *score == 1.0);
@@ -343,7 +351,7 @@ fn paired(scores: &[[f64; 2]], metrics: (&str, &str)) -> Option<Paired> {
     } else {
         format!("{} and {}", metrics.0, metrics.1)
     };
-    Some(Paired {
+    Some(PairedScores {
         metric,
         items: scores.len(),
         only_a,

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::outcome::{EXAMPLES, Example, Found, Verdict, items, short};
-use super::pair::Pair;
+use super::comparison::{EXAMPLES, EvalFinding, EvalVerdict, Example, items, short};
+use super::pair::SamplePair;
 use super::sample::{Results, Sample};
 
 /// Pattern of chat template markers and special tokens: `<|im_start|>`, `<s>`, `[INST]`.
@@ -17,17 +17,17 @@ static MARK: LazyLock<Regex> = LazyLock::new(|| {
 
 /// Inputs of the pairs.
 #[derive(Debug)]
-pub(super) struct Inputs<'a> {
+pub(super) struct ComparedInputs<'a> {
     /// Pairs whose inputs are equal or unknown.
-    pub equal: Vec<Pair<'a>>,
+    pub equal: Vec<SamplePair<'a>>,
     /// Pairs whose inputs are known on both sides.
     pub known: usize,
     /// Difference of inputs, if there is one.
-    pub found: Option<Found>,
+    pub found: Option<EvalFinding>,
 }
 
 /// Compares the inputs.
-pub(super) fn inputs<'a>(pairs: &[Pair<'a>], a: &Results, b: &Results) -> Inputs<'a> {
+pub(super) fn inputs<'a>(pairs: &[SamplePair<'a>], a: &Results, b: &Results) -> ComparedInputs<'a> {
     let mut equal = Vec::new();
     let mut known = 0;
     let mut causes: BTreeMap<String, (usize, Vec<Example>)> = BTreeMap::new();
@@ -49,7 +49,7 @@ pub(super) fn inputs<'a>(pairs: &[Pair<'a>], a: &Results, b: &Results) -> Inputs
         }
     }
     let found = (!causes.is_empty()).then(|| found(causes, pairs.len(), a, b));
-    Inputs { equal, known, found }
+    ComparedInputs { equal, known, found }
 }
 
 fn found(
@@ -57,7 +57,7 @@ fn found(
     pairs: usize,
     a: &Results,
     b: &Results,
-) -> Found {
+) -> EvalFinding {
     let differ: usize = causes.values().map(|(count, _)| count).sum();
     let mut causes: Vec<_> = causes.into_iter().collect();
     causes.sort_by(|x, y| y.1.0.cmp(&x.1.0).then_with(|| x.0.cmp(&y.0)));
@@ -82,8 +82,8 @@ fn found(
         }
     }
     let headline = format!("{differ} of {} were asked differently: {}", items(pairs), causes[0].0);
-    Found {
-        verdict: Verdict::Inputs,
+    EvalFinding {
+        verdict: EvalVerdict::Inputs,
         headline,
         why,
         examples: causes.into_iter().flat_map(|(_, (_, examples))| examples).take(EXAMPLES).collect(),

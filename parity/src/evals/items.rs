@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::read::{self, Record, SKIP, lines};
+use super::read::{self, ResultRecord, SKIP, lines};
 use super::sample::Sample;
-use super::tree::Tree;
+use super::tree::JsonTree;
 
 /// Question of a task.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Item {
+pub struct EvalItem {
     /// Id from the file, or the index of the item.
     pub id: String,
     /// Hash of the document, if lm-eval wrote one.
@@ -26,9 +26,9 @@ pub enum Question {
     /// Continuations of prompts, of which the most likely is the answer.
     Choice {
         /// One prompt, or one for each choice.
-        prompts: Vec<Asked>,
+        prompts: Vec<PromptInput>,
         /// The choices.
-        choices: Vec<Asked>,
+        choices: Vec<PromptInput>,
         /// Text between prompt and choice.
         delimiter: String,
         /// Indices of correct choices; empty if the file does not list them.
@@ -37,7 +37,7 @@ pub enum Question {
     /// A prompt that is continued.
     Text {
         /// The prompt.
-        prompt: Asked,
+        prompt: PromptInput,
         /// Correct answer.
         target: Option<String>,
         /// Texts that end the answer.
@@ -51,7 +51,7 @@ pub enum Question {
 
 /// Text, or token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum PromptInput {
     /// Text.
     Text(String),
     /// Token ids.
@@ -86,11 +86,11 @@ pub enum Error {
 }
 
 /// Reads the items of a task file, or of the samples of lm-eval.
-pub fn items(path: &Path) -> Result<Vec<Item>, Error> {
+pub fn items(path: &Path) -> Result<Vec<EvalItem>, Error> {
     let (mut items, mut seen) = (Vec::new(), BTreeSet::new());
     lines(path, |line, bytes| {
         let wrong = |why: String| Error::Item { path: path.to_owned(), line, why };
-        let tree = bytes.and_then(|bytes| Tree::parse(bytes, SKIP)).map_err(wrong)?;
+        let tree = bytes.and_then(|bytes| JsonTree::parse(bytes, SKIP)).map_err(wrong)?;
         if tree.get("schema").is_some() {
             return Ok(true);
         }
@@ -111,8 +111,8 @@ pub fn items(path: &Path) -> Result<Vec<Item>, Error> {
 }
 
 /// Converts a sample of lm-eval, which has a record for each filter, to an item.
-fn sampled(tree: &Tree) -> Result<Item, String> {
-    let Record::Sample(sample, _) = read::lm_eval::record(tree)? else {
+fn sampled(tree: &JsonTree) -> Result<EvalItem, String> {
+    let ResultRecord::Sample(sample, _) = read::lm_eval::record(tree)? else {
         return Err("a sample of lm-eval without its document".to_owned());
     };
     let Sample { id, hash, prompts, choices, target, text, .. } = *sample;
@@ -129,8 +129,8 @@ fn sampled(tree: &Tree) -> Result<Item, String> {
         let until = until(tree);
         let most = facts.get("max_gen_toks").or_else(|| facts.get("max_tokens"));
         let max_tokens = most.and_then(|most| most.parse().ok());
-        let prompt = Asked::Text(prompt);
-        return Ok(Item {
+        let prompt = PromptInput::Text(prompt);
+        return Ok(EvalItem {
             id,
             hash,
             question: Question::Text { prompt, target, until, max_tokens, regex: None },
@@ -145,34 +145,34 @@ fn sampled(tree: &Tree) -> Result<Item, String> {
         index.or_else(|| choices.iter().position(|choice| choice.trim() == target.trim()))
     });
     let target = if choices.len() > 1 { Vec::from_iter(target) } else { Vec::new() };
-    let texts = |texts: Vec<String>| texts.into_iter().map(Asked::Text).collect();
+    let texts = |texts: Vec<String>| texts.into_iter().map(PromptInput::Text).collect();
     let question = Question::Choice {
         prompts: texts(prompts),
         choices: texts(choices),
         delimiter: delimiter.to_owned(),
         target,
     };
-    Ok(Item { id, hash, question })
+    Ok(EvalItem { id, hash, question })
 }
 
 /// Returns the stop strings from the settings of a sample of lm-eval.
-fn until(tree: &Tree) -> Option<Vec<String>> {
+fn until(tree: &JsonTree) -> Option<Vec<String>> {
     let first = tree.get("arguments")?.entries().first()?;
     strings(first.1.get("arg_1")?.get("until")?)
 }
 
-fn strings(value: &Tree) -> Option<Vec<String>> {
+fn strings(value: &JsonTree) -> Option<Vec<String>> {
     match value {
-        Tree::Text(text) => Some(vec![text.clone()]),
+        JsonTree::Text(text) => Some(vec![text.clone()]),
         value => value.texts(),
     }
 }
 
-fn item(tree: &Tree, number: usize) -> Result<Item, String> {
-    let Tree::Map(_) = tree else { return Err("the line is JSON, but no object".to_owned()) };
-    let id = tree.first(&["id", "doc_id"]).map_or(Some(number.to_string()), Tree::word);
+fn item(tree: &JsonTree, number: usize) -> Result<EvalItem, String> {
+    let JsonTree::Map(_) = tree else { return Err("the line is JSON, but no object".to_owned()) };
+    let id = tree.first(&["id", "doc_id"]).map_or(Some(number.to_string()), JsonTree::word);
     let id = id.ok_or("`id` is neither text nor number")?;
-    let hash = tree.get("doc_hash").and_then(Tree::word);
+    let hash = tree.get("doc_hash").and_then(JsonTree::word);
     let prompts = match (
         tree.first(&["prompts"]),
         tree.first(&["ids"]),
@@ -180,22 +180,24 @@ fn item(tree: &Tree, number: usize) -> Result<Item, String> {
     ) {
         (Some(prompts), ..) => {
             let texts = prompts.texts().ok_or("`prompts` is no list of texts")?;
-            texts.into_iter().map(Asked::Text).collect()
+            texts.into_iter().map(PromptInput::Text).collect()
         }
         // Text comes first: our own results contain both, and ids depend on a tokenizer.
         (_, _, Some(text)) => {
-            vec![Asked::Text(text.str().ok_or("`prompt` is no text")?.to_owned())]
+            vec![PromptInput::Text(text.str().ok_or("`prompt` is no text")?.to_owned())]
         }
-        (_, Some(ids), _) => vec![Asked::Ids(ids.ids().ok_or("`ids` is no list of token ids")?)],
+        (_, Some(ids), _) => {
+            vec![PromptInput::Ids(ids.ids().ok_or("`ids` is no list of token ids")?)]
+        }
         _ => return Err("the item has neither `prompt` (text) nor `ids` (token ids)".to_owned()),
     };
     let target = tree.first(&["target", "gold", "label"]);
     if let Some(choices) = tree.first(&["choices"]) {
         let question = choice(tree, prompts, choices, target)?;
-        return Ok(Item { id, hash, question });
+        return Ok(EvalItem { id, hash, question });
     }
     let [prompt] =
-        <[Asked; 1]>::try_from(prompts).map_err(|_| "several `prompts` without `choices`")?;
+        <[PromptInput; 1]>::try_from(prompts).map_err(|_| "several `prompts` without `choices`")?;
     let until = match tree.first(&["until"]) {
         Some(until) => Some(strings(until).ok_or("`until` is neither a text nor a list of texts")?),
         None => None,
@@ -204,30 +206,32 @@ fn item(tree: &Tree, number: usize) -> Result<Item, String> {
         Some(most) => Some(count(most).ok_or("`max_tokens` is no count")?),
         None => None,
     };
-    let regex = tree.get("regex").and_then(Tree::str).map(str::to_owned);
-    let target = target.and_then(Tree::word);
-    Ok(Item { id, hash, question: Question::Text { prompt, target, until, max_tokens, regex } })
+    let regex = tree.get("regex").and_then(JsonTree::str).map(str::to_owned);
+    let target = target.and_then(JsonTree::word);
+    Ok(EvalItem { id, hash, question: Question::Text { prompt, target, until, max_tokens, regex } })
 }
 
-fn count(value: &Tree) -> Option<usize> {
+fn count(value: &JsonTree) -> Option<usize> {
     match value {
-        Tree::Number(number) if *number >= 0.0 && number.fract() == 0.0 => Some(*number as usize),
+        JsonTree::Number(number) if *number >= 0.0 && number.fract() == 0.0 => {
+            Some(*number as usize)
+        }
         _ => None,
     }
 }
 
 fn choice(
-    tree: &Tree,
-    prompts: Vec<Asked>,
-    choices: &Tree,
-    target: Option<&Tree>,
+    tree: &JsonTree,
+    prompts: Vec<PromptInput>,
+    choices: &JsonTree,
+    target: Option<&JsonTree>,
 ) -> Result<Question, String> {
     let list = choices.list().ok_or("`choices` is no list")?;
-    let one = |choice: &Tree| match choice {
-        Tree::Text(text) => Some(Asked::Text(text.clone())),
-        ids => ids.ids().map(Asked::Ids),
+    let one = |choice: &JsonTree| match choice {
+        JsonTree::Text(text) => Some(PromptInput::Text(text.clone())),
+        ids => ids.ids().map(PromptInput::Ids),
     };
-    let choices: Option<Vec<Asked>> = list.iter().map(one).collect();
+    let choices: Option<Vec<PromptInput>> = list.iter().map(one).collect();
     let choices =
         choices.ok_or("`choices` is neither a list of texts nor of lists of token ids")?;
     if choices.is_empty() {
@@ -239,7 +243,7 @@ fn choice(
             "{prompts} `prompts` for {choices} `choices`; expected one, or one for each"
         ));
     }
-    let is_text = |asked: &Asked| matches!(asked, Asked::Text(_));
+    let is_text = |asked: &PromptInput| matches!(asked, PromptInput::Text(_));
     let texts = prompts.iter().chain(&choices).filter(|asked| is_text(asked)).count();
     if texts != 0 && texts != prompts.len() + choices.len() {
         return Err("prompt and choices have to be all text or all token ids".to_owned());
@@ -248,17 +252,17 @@ fn choice(
         Some(delimiter) => delimiter.str().ok_or("`delimiter` is no text")?.to_owned(),
         None => tree.get("delimiter").map_or(" ", |_| "").to_owned(),
     };
-    let index = |target: &Tree| -> Option<usize> {
-        if let Tree::Text(text) = target {
+    let index = |target: &JsonTree| -> Option<usize> {
+        if let JsonTree::Text(text) = target {
             return choices
                 .iter()
-                .position(|choice| matches!(choice, Asked::Text(choice) if choice == text));
+                .position(|choice| matches!(choice, PromptInput::Text(choice) if choice == text));
         }
         count(target).filter(|&index| index < choices.len())
     };
     let target = match target {
         None => Some(Vec::new()),
-        Some(Tree::List(targets)) => targets.iter().map(index).collect(),
+        Some(JsonTree::List(targets)) => targets.iter().map(index).collect(),
         Some(target) => index(target).map(|index| vec![index]),
     };
     let target = target.ok_or_else(|| {
@@ -271,7 +275,7 @@ fn choice(
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<Item>, Error> {
+    fn read(text: &str) -> Result<Vec<EvalItem>, Error> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.jsonl");
         fs_err::write(&path, text).unwrap();
@@ -314,7 +318,10 @@ mod tests {
         let Question::Choice { choices, delimiter, target, .. } = &items[0].question else {
             panic!("a choice")
         };
-        assert_eq!((choices[1].clone(), delimiter.as_str()), (Asked::Text("b".to_owned()), " "));
+        assert_eq!(
+            (choices[1].clone(), delimiter.as_str()),
+            (PromptInput::Text("b".to_owned()), " ")
+        );
         assert_eq!(target, &[1]);
     }
 }

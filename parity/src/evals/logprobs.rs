@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use registry::dtype::Dtype;
 
-use super::outcome::{EXAMPLES, Example, Found, LogprobFacts, Verdict};
-use super::pair::Pair;
+use super::comparison::{EXAMPLES, EvalFinding, EvalVerdict, Example, LogprobDistances};
+use super::pair::SamplePair;
 use super::sample::Results;
 use super::stats::quantile;
 
@@ -63,7 +63,7 @@ const TOKENS: f64 = 16.0;
 const BYTES: f64 = 4.0;
 
 /// Log-likelihood of both sides.
-struct Both<'a> {
+struct LikelihoodPair<'a> {
     id: &'a str,
     choice: usize,
     a: f64,
@@ -73,14 +73,17 @@ struct Both<'a> {
     tokens: f64,
 }
 
-impl Both<'_> {
-    fn off(&self) -> f64 {
+impl LikelihoodPair<'_> {
+    fn difference(&self) -> f64 {
         (self.a - self.b).abs()
     }
 }
 
 /// Compares the log-likelihoods of samples with equal inputs; none if they have none.
-pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFacts, Option<Found>)> {
+pub(super) fn logprobs(
+    pairs: &[SamplePair<'_>],
+    noise: &Noise,
+) -> Option<(LogprobDistances, Option<EvalFinding>)> {
     let mut all = Vec::new();
     let (mut equal, mut nonfinite, mut compared) = (0, 0, 0);
     let mut lost = Vec::new();
@@ -100,7 +103,14 @@ pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFact
             let text = a.choices.get(choice).or_else(|| b.choices.get(choice));
             let guessed = text.map_or(TOKENS, |text| (text.len() as f64 / BYTES).ceil());
             let tokens = counted.map_or(guessed, |&n| n as f64).max(1.0);
-            all.push(Both { id: &a.id, choice, a: one, b: other, root: tokens.sqrt(), tokens });
+            all.push(LikelihoodPair {
+                id: &a.id,
+                choice,
+                a: one,
+                b: other,
+                root: tokens.sqrt(),
+                tokens,
+            });
         }
     }
     if compared == 0 {
@@ -111,18 +121,19 @@ pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFact
         values.sort_by(f64::total_cmp);
         values
     };
-    let off = sorted(&mut all.iter().map(Both::off));
-    let spread = sorted(&mut all.iter().map(|both| both.off() / both.root));
+    let off = sorted(&mut all.iter().map(LikelihoodPair::difference));
+    let spread = sorted(&mut all.iter().map(|both| both.difference() / both.root));
     let at = |values: &[f64], share| quantile(values, share).unwrap_or(0.0);
     // In a normal distribution, the median of the absolute value is 0.6745 standard deviations.
     let bulk = at(&spread, 0.5) * 1.4826;
-    let bound = |both: &Both<'_>| (BULK * bulk).max(UNITS * noise.unit) * both.root;
-    let mut beyond: Vec<&Both<'_>> = all.iter().filter(|both| both.off() > bound(both)).collect();
-    let alone = beyond.iter().any(|both| both.off() > ALONE * bound(both));
+    let bound = |both: &LikelihoodPair<'_>| (BULK * bulk).max(UNITS * noise.unit) * both.root;
+    let mut beyond: Vec<&LikelihoodPair<'_>> =
+        all.iter().filter(|both| both.difference() > bound(both)).collect();
+    let alone = beyond.iter().any(|both| both.difference() > ALONE * bound(both));
     let allowed = (SHARE * all.len() as f64).max(1.0);
     let broad = bulk > SPREAD * noise.unit;
     let differs = broad || alone || beyond.len() as f64 > allowed || nonfinite as f64 > allowed;
-    let facts = LogprobFacts {
+    let facts = LogprobDistances {
         compared,
         equal,
         nonfinite,
@@ -139,9 +150,9 @@ pub(super) fn logprobs(pairs: &[Pair<'_>], noise: &Noise) -> Option<(LogprobFact
     if !differs {
         return Some((facts, None));
     }
-    let mut worst: Vec<&Both<'_>> =
+    let mut worst: Vec<&LikelihoodPair<'_>> =
         if broad { all.iter().collect() } else { std::mem::take(&mut beyond) };
-    worst.sort_by(|x, y| y.off().total_cmp(&x.off()));
+    worst.sort_by(|x, y| y.difference().total_cmp(&x.difference()));
     let examples = worst.iter().map(|both| example(both.id, both.choice, both.a, both.b));
     let found = found(&facts, broad, lost.into_iter().chain(examples).take(EXAMPLES).collect());
     Some((facts, Some(found)))
@@ -152,7 +163,7 @@ fn example(id: &str, choice: usize, a: f64, b: f64) -> Example {
     Example { id: id.to_owned(), what, a: format!("{a:.4}"), b: format!("{b:.4}") }
 }
 
-fn found(facts: &LogprobFacts, broad: bool, examples: Vec<Example>) -> Found {
+fn found(facts: &LogprobDistances, broad: bool, examples: Vec<Example>) -> EvalFinding {
     let compared = facts.compared;
     let headline = if facts.nonfinite > 0 && !broad && facts.beyond == 0 {
         format!("{} of {compared} log-likelihoods are finite on one side alone", facts.nonfinite)
@@ -187,8 +198,8 @@ fn found(facts: &LogprobFacts, broad: bool, examples: Vec<Example>) -> Found {
                 .to_owned(),
         );
     }
-    Found {
-        verdict: Verdict::Implementation,
+    EvalFinding {
+        verdict: EvalVerdict::Implementation,
         headline,
         why,
         examples,
@@ -201,9 +212,9 @@ fn found(facts: &LogprobFacts, broad: bool, examples: Vec<Example>) -> Found {
 }
 
 /// Detects values in another scale, and items whose choices all differ by the same amount.
-fn kind(all: &[Both<'_>]) -> Option<String> {
+fn kind(all: &[LikelihoodPair<'_>]) -> Option<String> {
     let close = |x: f64, y: f64| (x - y).abs() <= 1e-3 * x.abs().max(y.abs());
-    let apart: Vec<&Both<'_>> =
+    let apart: Vec<&LikelihoodPair<'_>> =
         all.iter().filter(|both| both.b.abs() > 0.1 && both.a.abs() > 0.1).collect();
     if apart.len() >= 8 {
         let mut ratios: Vec<f64> = apart.iter().map(|both| both.a / both.b).collect();
@@ -223,7 +234,7 @@ fn kind(all: &[Both<'_>]) -> Option<String> {
         }
         let longer = apart.iter().any(|both| both.tokens > 1.0);
         for (name, a, b) in [("A", 1.0, 0.0), ("B", 0.0, 1.0)] {
-            let mean = |both: &&Both<'_>| {
+            let mean = |both: &&LikelihoodPair<'_>| {
                 close(both.a * both.tokens.powf(a), both.b * both.tokens.powf(b))
             };
             if longer && apart.iter().all(mean) {

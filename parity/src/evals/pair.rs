@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use super::comparison::items;
 use super::diff::DiffError;
-use super::outcome::items;
 use super::sample::{Results, Sample};
 
 /// A sample of A with its counterpart in B.
-pub(super) type Pair<'a> = (&'a Sample, &'a Sample);
+pub(super) type SamplePair<'a> = (&'a Sample, &'a Sample);
 
 /// Samples of the same question, and remarks about the others.
 #[derive(Debug)]
-pub(super) struct Pairs<'a> {
-    pub pairs: Vec<Pair<'a>>,
+pub(super) struct SamplePairs<'a> {
+    pub pairs: Vec<SamplePair<'a>>,
     pub notes: Vec<String>,
 }
 
 /// Pairs samples by id, or by the hash of the document if ids are numbered differently. The error says why
 /// nothing can be compared.
-pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<Pairs<'a>, DiffError> {
+pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<SamplePairs<'a>, DiffError> {
     let mut notes = Vec::new();
     let mut found = by(a, b, |sample| Some(&sample.id));
     if found.iter().filter(|pair| same(pair)).count() * 2 < found.len() || found.is_empty() {
@@ -58,7 +58,7 @@ pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<Pairs<'a>, Dif
     if alone != (0, 0) {
         notes.push(format!("{} in A alone, {} in B alone", items(alone.0), alone.1));
     }
-    Ok(Pairs { pairs: found, notes })
+    Ok(SamplePairs { pairs: found, notes })
 }
 
 fn tasks(a: &Results, b: &Results) -> Option<[String; 2]> {
@@ -70,7 +70,7 @@ fn by<'a>(
     a: &'a Results,
     b: &'a Results,
     key: impl Fn(&Sample) -> Option<&String>,
-) -> Vec<Pair<'a>> {
+) -> Vec<SamplePair<'a>> {
     let known: BTreeMap<&String, &Sample> =
         b.samples.iter().filter_map(|sample| Some((key(sample)?, sample))).collect();
     let pair = |sample: &'a Sample| Some((sample, *known.get(key(sample)?)?));
@@ -78,7 +78,7 @@ fn by<'a>(
 }
 
 /// True if both samples have the same question, as far as known.
-fn same((a, b): &Pair<'_>) -> bool {
+fn same((a, b): &SamplePair<'_>) -> bool {
     if let (Some(a), Some(b)) = (&a.hash, &b.hash) {
         return a == b;
     }

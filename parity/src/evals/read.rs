@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::sample::{Format, Results, Sample};
-use super::tree::Tree;
+use super::sample::{ResultFormat, Results, Sample};
+use super::tree::JsonTree;
 
 mod bench;
 pub(super) mod lm_eval;
@@ -107,15 +107,15 @@ pub(super) const SKIP: &[&str] =
 /// Reads a result file.
 pub fn read(path: &Path, options: &ReadOptions) -> Result<Results, Error> {
     if path.is_dir() {
-        return Err(Error::Folder { path: path.to_owned(), found: beside(path) });
+        return Err(Error::Folder { path: path.to_owned(), found: sample_files(path) });
     }
-    let mut reader = Reader::new(path, options);
+    let mut reader = ResultReader::new(path, options);
     lines(path, |number, line| -> Result<bool, Error> {
         match line {
             Ok(line) => reader.line(number, line)?,
             Err(why) => reader.damaged(number, &why),
         }
-        Ok(!reader.lost())
+        Ok(!reader.too_damaged())
     })?;
     reader.finish()
 }
@@ -147,7 +147,7 @@ pub(super) fn lines<E: From<std::io::Error>>(
 }
 
 /// Returns the names of sample files in a folder.
-fn beside(folder: &Path) -> Vec<String> {
+fn sample_files(folder: &Path) -> Vec<String> {
     let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut found: Vec<_> =
@@ -162,7 +162,7 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// Content of one record.
-pub(super) enum Record {
+pub(super) enum ResultRecord {
     /// Sample, with the name of a filter if the format has filters.
     Sample(Box<Sample>, Option<String>),
     /// All samples of a run, and facts about it.
@@ -171,7 +171,7 @@ pub(super) enum Record {
     Head(BTreeMap<String, String>),
 }
 
-struct Reader<'a> {
+struct ResultReader<'a> {
     options: &'a ReadOptions,
     filters: BTreeSet<String>,
     taken: Option<String>,
@@ -180,14 +180,14 @@ struct Reader<'a> {
     damaged: Vec<String>,
     bad: usize,
     results: Results,
-    known: Option<Format>,
+    known: Option<ResultFormat>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ResultReader<'a> {
     fn new(path: &Path, options: &'a ReadOptions) -> Self {
         let results = Results {
             path: path.to_owned(),
-            format: Format::Plain,
+            format: ResultFormat::Plain,
             samples: Vec::new(),
             facts: BTreeMap::new(),
             notes: Vec::new(),
@@ -213,13 +213,13 @@ impl<'a> Reader<'a> {
     }
 
     /// True if too many lines were invalid and none valid, so that reading stops.
-    fn lost(&self) -> bool {
+    fn too_damaged(&self) -> bool {
         self.known.is_none() && self.bad >= 100
     }
 
     fn line(&mut self, number: usize, line: &[u8]) -> Result<(), Error> {
-        let tree = match Tree::parse(line, SKIP) {
-            Ok(tree @ Tree::Map(_)) => tree,
+        let tree = match JsonTree::parse(line, SKIP) {
+            Ok(tree @ JsonTree::Map(_)) => tree,
             Ok(_) => {
                 self.damaged(number, "the line is JSON, but no object");
                 return Ok(());
@@ -240,15 +240,15 @@ impl<'a> Reader<'a> {
     fn pretty(&self) -> Result<(), Error> {
         let path = &self.results.path;
         let whole = registry::file::read(path, registry::file::MANIFEST)?;
-        let tree = Tree::parse(&whole, &["samples", "configs"]);
+        let tree = JsonTree::parse(&whole, &["samples", "configs"]);
         let tree = tree.map_err(|why| Error::Damaged { path: path.clone(), why })?;
         Err(self.refused(1, &tree))
     }
 
-    fn refused(&self, line: usize, tree: &Tree) -> Error {
+    fn refused(&self, line: usize, tree: &JsonTree) -> Error {
         let path = self.results.path.clone();
         if tree.has("results") && (tree.has("n-samples") || tree.has("versions")) {
-            let found = beside(folder(&path));
+            let found = sample_files(folder(&path));
             return Error::Aggregate { path, found };
         }
         if let Some(flag) = bench::throughput(tree) {
@@ -261,7 +261,7 @@ impl<'a> Reader<'a> {
         Error::Unknown { path, line, keys: keys.join(", ") }
     }
 
-    fn record(&mut self, number: usize, tree: &Tree) -> Result<(), Error> {
+    fn record(&mut self, number: usize, tree: &JsonTree) -> Result<(), Error> {
         let format = match recognise(tree) {
             Some(format) => format,
             None if self.known.is_some() => {
@@ -275,15 +275,15 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let record = match format {
-            Format::LmEval => lm_eval::record(tree),
-            Format::SglangBench | Format::VllmBench => bench::record(tree),
-            Format::SglEval | Format::Plain => plain::record(tree),
+            ResultFormat::LmEval => lm_eval::record(tree),
+            ResultFormat::SglangBench | ResultFormat::VllmBench => bench::record(tree),
+            ResultFormat::SglEval | ResultFormat::Plain => plain::record(tree),
         };
         self.known = Some(format);
         self.results.format = format;
         match record {
-            Ok(Record::Head(facts)) => self.results.facts.extend(facts),
-            Ok(Record::Run(samples, facts)) => {
+            Ok(ResultRecord::Head(facts)) => self.results.facts.extend(facts),
+            Ok(ResultRecord::Run(samples, facts)) => {
                 if !self.results.samples.is_empty() {
                     self.note("the file has several runs; the first is taken");
                     return Ok(());
@@ -291,12 +291,12 @@ impl<'a> Reader<'a> {
                 self.results.facts.extend(facts);
                 self.results.samples = samples;
             }
-            Ok(Record::Sample(sample, filter)) => self.sample(number, *sample, filter),
+            Ok(ResultRecord::Sample(sample, filter)) => self.sample(number, *sample, filter),
             Err(why) => self.damaged(number, &why),
         }
-        if format == Format::LmEval {
+        if format == ResultFormat::LmEval {
             lm_eval::facts(tree, &mut self.results.facts);
-        } else if format == Format::Plain {
+        } else if format == ResultFormat::Plain {
             plain::facts(tree, &mut self.results.facts);
         }
         Ok(())
@@ -359,27 +359,27 @@ impl<'a> Reader<'a> {
             let (n, first) = (self.repeated.len(), first.clone());
             self.note(&format!("{n} samples with an id that came before (`{first}`) left out"));
         }
-        if self.results.format == Format::LmEval {
-            lm_eval::aside(&path, &mut self.results.facts);
+        if self.results.format == ResultFormat::LmEval {
+            lm_eval::add_results_facts(&path, &mut self.results.facts);
         }
         Ok(self.results)
     }
 }
 
 /// Detects the format of a record by its keys.
-fn recognise(tree: &Tree) -> Option<Format> {
+fn recognise(tree: &JsonTree) -> Option<ResultFormat> {
     let all = |keys: &[&str]| keys.iter().all(|key| tree.has(key));
     if all(&["doc_id"]) && (tree.has("resps") || tree.has("filtered_resps")) {
-        return Some(Format::LmEval);
+        return Some(ResultFormat::LmEval);
     }
     if all(&["generation", "predicted_answer"]) {
-        return Some(Format::SglEval);
+        return Some(ResultFormat::SglEval);
     }
     if all(&["generated_texts"]) {
         let vllm = tree.has("endpoint_type") || tree.has("tokenizer_id") || tree.has("model_id");
-        return Some(if vllm { Format::VllmBench } else { Format::SglangBench });
+        return Some(if vllm { ResultFormat::VllmBench } else { ResultFormat::SglangBench });
     }
-    plain::is(tree).then_some(Format::Plain)
+    plain::is(tree).then_some(ResultFormat::Plain)
 }
 
 #[cfg(test)]

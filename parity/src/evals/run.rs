@@ -6,23 +6,23 @@ use engine::Session;
 use regex::Regex;
 use serde_json::{Value, json};
 
-use super::items::{Asked, Item, Question};
+use super::items::{EvalItem, PromptInput, Question};
 use super::sample::best;
-use choices::{Choice, Likely};
+use choices::{ChoiceScore, TokenizedChoice};
 
 mod choices;
 mod generate;
 mod tokens;
 
 /// Error of a tokenizer.
-pub type TextError = Box<dyn std::error::Error + Send + Sync>;
+pub type TextCodecError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Tokenizer of the evaluated model.
-pub trait Text {
+pub trait TextCodec {
     /// Returns the tokens of a text, with the special tokens around it if `around` is set.
-    fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextError>;
+    fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, TextCodecError>;
     /// Returns the text of tokens, without special tokens if `plain` is set.
-    fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextError>;
+    fn decode(&self, ids: &[u32], plain: bool) -> Result<String, TextCodecError>;
     /// Returns the token that is placed before a choice with an empty prompt.
     fn prefix(&self) -> Option<u32>;
     /// Returns the tokens that end a text.
@@ -32,7 +32,7 @@ pub trait Text {
 /// Error in scoring an item.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum ScoringError {
     /// The engine failed.
     #[error("item `{id}`")]
     Engine {
@@ -48,7 +48,7 @@ pub enum Trouble {
         /// The item.
         id: String,
         /// Error of the tokenizer.
-        why: TextError,
+        why: TextCodecError,
     },
     /// The item itself is invalid.
     #[error("item `{id}`: {why}")]
@@ -62,9 +62,9 @@ pub enum Trouble {
 
 /// Options for scoring items.
 #[derive(Default)]
-pub struct Run<'a> {
+pub struct ScoringOptions<'a> {
     /// Tokenizer; not needed for items of token ids.
-    pub text: Option<&'a dyn Text>,
+    pub text: Option<&'a dyn TextCodec>,
     /// Maximum length of a sequence.
     pub context: Option<usize>,
     /// Texts that end an answer, for items that have none.
@@ -79,7 +79,7 @@ pub struct Run<'a> {
 
 /// Scored item.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scored {
+pub struct ScoredItem {
     /// Line of the result file.
     pub record: Value,
     /// Scores by metric.
@@ -89,7 +89,11 @@ pub struct Scored {
 }
 
 /// Scores one item.
-pub fn run(run: &Run<'_>, session: &mut dyn Session, item: &Item) -> Result<Scored, Trouble> {
+pub fn run(
+    run: &ScoringOptions<'_>,
+    session: &mut dyn Session,
+    item: &EvalItem,
+) -> Result<ScoredItem, ScoringError> {
     match &item.question {
         Question::Choice { prompts, choices, delimiter, target } => {
             let asked = tokens::choices(run, item, prompts, choices, delimiter)?;
@@ -110,12 +114,12 @@ pub fn head(facts: &BTreeMap<String, String>) -> Value {
 }
 
 fn chosen(
-    item: &Item,
-    asked: &[Choice],
-    likely: &[Likely],
-    (prompts, choices, delimiter): (&[Asked], &[Asked], &str),
+    item: &EvalItem,
+    asked: &[TokenizedChoice],
+    likely: &[ChoiceScore],
+    (prompts, choices, delimiter): (&[PromptInput], &[PromptInput], &str),
     target: &[usize],
-) -> Scored {
+) -> ScoredItem {
     let mut scores = BTreeMap::new();
     let answer = best(likely.iter().map(|likely| likely.logprob));
     let by = |length: &dyn Fn(usize) -> Option<f64>| {
@@ -123,8 +127,8 @@ fn chosen(
         best(likely.iter().zip(lengths?).map(|(likely, length)| likely.logprob / length))
     };
     let text = |at: usize| match &choices[at] {
-        Asked::Text(text) => Some(text),
-        Asked::Ids(_) => None,
+        PromptInput::Text(text) => Some(text),
+        PromptInput::Ids(_) => None,
     };
     let ways = [
         ("acc", answer),
@@ -171,16 +175,16 @@ fn chosen(
         record["answer"] = json!(answer);
     }
     let dropped = asked.iter().map(|choice| choice.dropped).max().unwrap_or(0);
-    Scored { record, scores, dropped }
+    ScoredItem { record, scores, dropped }
 }
 
 /// Adds the prompts and the hash of the document.
-fn prompted(record: &mut Value, item: &Item, prompts: &[Asked]) {
+fn prompted(record: &mut Value, item: &EvalItem, prompts: &[PromptInput]) {
     let texts: Vec<&String> = prompts
         .iter()
         .filter_map(|prompt| match prompt {
-            Asked::Text(text) => Some(text),
-            Asked::Ids(_) => None,
+            PromptInput::Text(text) => Some(text),
+            PromptInput::Ids(_) => None,
         })
         .collect();
     match texts.as_slice() {

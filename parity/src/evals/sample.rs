@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Program that wrote a result file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ResultFormat {
     /// `samples_TASK_DATE.jsonl` of lm-eval with `--log_samples`.
     LmEval,
     /// The file of SGLang's `bench_serving --output-details`.
@@ -19,7 +19,7 @@ pub enum Format {
     Plain,
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for ResultFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LmEval => "lm-eval samples",
@@ -89,7 +89,7 @@ pub struct Results {
     /// The file.
     pub path: PathBuf,
     /// Format of the file.
-    pub format: Format,
+    pub format: ResultFormat,
     /// Samples in file order.
     pub samples: Vec<Sample>,
     /// Facts about the run by name: `model`, `task`, `dtype`, `temperature`, ...

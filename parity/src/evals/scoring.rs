@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::outcome::{EXAMPLES, Example, Found, Verdict, items};
-use super::pair::Pair;
+use super::comparison::{EXAMPLES, EvalFinding, EvalVerdict, Example, items};
+use super::pair::SamplePair;
 use super::sample::{Results, Sample};
 
 /// Minimum share of equal items of a side without scores.
@@ -13,7 +13,7 @@ const SHARE: f64 = 0.95;
 const FEWEST: usize = 20;
 
 /// Searches for a side that has no usable scores.
-pub(super) fn scoring(pairs: &[Pair<'_>], a: &Results, b: &Results) -> Option<Found> {
+pub(super) fn scoring(pairs: &[SamplePair<'_>], a: &Results, b: &Results) -> Option<EvalFinding> {
     let sides = [("A", a, 0), ("B", b, 1)].map(|(name, results, at)| {
         let samples: Vec<&Sample> =
             pairs.iter().map(|(a, b)| if at == 0 { *a } else { *b }).collect();
@@ -47,8 +47,8 @@ pub(super) fn scoring(pairs: &[Pair<'_>], a: &Results, b: &Results) -> Option<Fo
         a: shown(a),
         b: shown(b),
     });
-    Some(Found {
-        verdict: Verdict::Scoring,
+    Some(EvalFinding {
+        verdict: EvalVerdict::Scoring,
         headline,
         why,
         examples: examples.collect(),

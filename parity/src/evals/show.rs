@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::outcome::{Outcome, Side};
+use super::comparison::{EvalComparison, ResultFile};
 
 /// Formats a comparison as text: the verdict, the reasons, and the next steps.
-pub fn text(outcome: &Outcome) -> String {
+pub fn text(outcome: &EvalComparison) -> String {
     let mut out = format!("{}: {}\n\n", outcome.verdict, outcome.headline);
-    let score = |side: &Side| match (side.score, side.error) {
+    let score = |side: &ResultFile| match (side.score, side.error) {
         (Some(score), Some(error)) => format!("{score:.3} ± {error:.3}"),
         (Some(score), None) => format!("{score:.3}"),
         _ => "no scores".to_owned(),
@@ -66,8 +66,8 @@ fn section(out: &mut String, title: &str, lines: &[String]) {
 }
 
 /// Formats a comparison as JSON, in the form of `docs/evals.md`.
-pub fn json(outcome: &Outcome) -> Value {
-    let side = |side: &Side| {
+pub fn json(outcome: &EvalComparison) -> Value {
+    let side = |side: &ResultFile| {
         json!({
             "path": side.path,
             "format": side.format.to_string(),

@@ -37,7 +37,7 @@ pub fn mcnemar(only_a: u64, only_b: u64) -> f64 {
 }
 
 /// Returns the upper end of the 95 % interval of a share, by Wilson (1927).
-pub fn most(hits: usize, n: usize) -> Option<f64> {
+pub fn wilson_upper(hits: usize, n: usize) -> Option<f64> {
     // The quantile of the normal distribution at 0.975.
     const Z: f64 = 1.96;
     let (hits, n) = (hits as f64, n as f64);
@@ -168,12 +168,12 @@ mod tests {
             [(0, 10, 0.277_540), (5, 10, 0.763_410), (190, 200, 0.972_617_65)]
         {
             assert!(
-                (most(hits, n).unwrap() - expected).abs() < 1e-5,
+                (wilson_upper(hits, n).unwrap() - expected).abs() < 1e-5,
                 "{hits} of {n}: {:?}",
-                most(hits, n)
+                wilson_upper(hits, n)
             );
         }
-        assert_eq!(most(0, 0), None);
+        assert_eq!(wilson_upper(0, 0), None);
     }
 
     #[test]

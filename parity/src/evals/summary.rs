@@ -6,7 +6,7 @@ use super::stats::{mean, standard_error};
 
 /// Summary of one metric over all items.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct MetricSummary {
     /// The metric.
     pub metric: String,
     /// Number of items with the metric.
@@ -18,14 +18,14 @@ pub struct Line {
 }
 
 /// Returns the mean of every metric.
-pub fn summary<'a>(scores: impl Iterator<Item = &'a BTreeMap<String, f64>>) -> Vec<Line> {
+pub fn summary<'a>(scores: impl Iterator<Item = &'a BTreeMap<String, f64>>) -> Vec<MetricSummary> {
     let mut by: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for (metric, score) in scores.flatten() {
         by.entry(metric).or_default().push(*score);
     }
     let line = |(metric, values): (&str, Vec<f64>)| {
         let (items, error) = (values.len(), standard_error(&values));
-        Some(Line { metric: metric.to_owned(), items, mean: mean(&values)?, error })
+        Some(MetricSummary { metric: metric.to_owned(), items, mean: mean(&values)?, error })
     };
     by.into_iter().filter_map(line).collect()
 }

@@ -12,7 +12,7 @@ const MOST: usize = 1 << 20;
 
 /// JSON value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Tree {
+pub(super) enum JsonTree {
     Null,
     Bool(bool),
     Number(f64),
@@ -21,13 +21,13 @@ pub(super) enum Tree {
     Map(Vec<(String, Self)>),
 }
 
-impl Tree {
+impl JsonTree {
     /// Parses one line; the values of the keys in `skip` are checked and dropped.
     pub(super) fn parse(line: &[u8], skip: &'static [&'static str]) -> Result<Self, String> {
         let line = quoted(line);
         let mut from = serde_json::Deserializer::from_slice(&line);
         let mut left = MOST;
-        let tree = Seed { left: &mut left, skip }.deserialize(&mut from);
+        let tree = JsonTreeSeed { left: &mut left, skip }.deserialize(&mut from);
         tree.and_then(|tree| from.end().map(|()| tree)).map_err(|why| why.to_string())
     }
 
@@ -162,21 +162,21 @@ fn quoted(line: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Deserializes one value, with a limit on the number of values.
-struct Seed<'a> {
+struct JsonTreeSeed<'a> {
     left: &'a mut usize,
     skip: &'static [&'static str],
 }
 
-impl Seed<'_> {
-    fn inner(&mut self) -> Seed<'_> {
-        Seed { left: self.left, skip: &[] }
+impl JsonTreeSeed<'_> {
+    fn inner(&mut self) -> JsonTreeSeed<'_> {
+        JsonTreeSeed { left: self.left, skip: &[] }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Seed<'_> {
-    type Value = Tree;
+impl<'de> DeserializeSeed<'de> for JsonTreeSeed<'_> {
+    type Value = JsonTree;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Tree, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<JsonTree, D::Error> {
         *self.left = self
             .left
             .checked_sub(1)
@@ -188,55 +188,55 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
 /// Largest integer that is converted to a number; larger ones stay strings, so that ids remain distinct.
 const EXACT: u64 = 1 << 53;
 
-impl<'de> Visitor<'de> for Seed<'_> {
-    type Value = Tree;
+impl<'de> Visitor<'de> for JsonTreeSeed<'_> {
+    type Value = JsonTree;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Tree, E> {
-        Ok(Tree::Null)
+    fn visit_unit<E>(self) -> Result<JsonTree, E> {
+        Ok(JsonTree::Null)
     }
 
-    fn visit_bool<E>(self, flag: bool) -> Result<Tree, E> {
-        Ok(Tree::Bool(flag))
+    fn visit_bool<E>(self, flag: bool) -> Result<JsonTree, E> {
+        Ok(JsonTree::Bool(flag))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Tree, E> {
+    fn visit_u64<E>(self, number: u64) -> Result<JsonTree, E> {
         Ok(if number > EXACT {
-            Tree::Text(number.to_string())
+            JsonTree::Text(number.to_string())
         } else {
-            Tree::Number(number as f64)
+            JsonTree::Number(number as f64)
         })
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Tree, E> {
+    fn visit_i64<E>(self, number: i64) -> Result<JsonTree, E> {
         let exact = number.unsigned_abs() <= EXACT;
-        Ok(if exact { Tree::Number(number as f64) } else { Tree::Text(number.to_string()) })
+        Ok(if exact { JsonTree::Number(number as f64) } else { JsonTree::Text(number.to_string()) })
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Tree, E> {
-        Ok(Tree::Number(number))
+    fn visit_f64<E>(self, number: f64) -> Result<JsonTree, E> {
+        Ok(JsonTree::Number(number))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Tree, E> {
-        Ok(Tree::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<JsonTree, E> {
+        Ok(JsonTree::Text(text.to_owned()))
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Tree, E> {
-        Ok(Tree::Text(text))
+    fn visit_string<E>(self, text: String) -> Result<JsonTree, E> {
+        Ok(JsonTree::Text(text))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Tree, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<JsonTree, A::Error> {
         let mut values = Vec::new();
         while let Some(value) = seq.next_element_seed(self.inner())? {
             values.push(value);
         }
-        Ok(Tree::List(values))
+        Ok(JsonTree::List(values))
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Tree, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<JsonTree, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = map.next_key::<String>()? {
             if self.skip.contains(&key.as_str()) {
@@ -246,7 +246,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 entries.push((key, value));
             }
         }
-        Ok(Tree::Map(entries))
+        Ok(JsonTree::Map(entries))
     }
 }
 
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn words_of_python_are_numbers_outside_of_strings() {
         let line = br#"{"a": NaN, "b": [-Infinity, Infinity], "c": "NaN \" NaN", "d": "True"}"#;
-        let tree = Tree::parse(line, &[]).unwrap();
+        let tree = JsonTree::parse(line, &[]).unwrap();
         assert!(tree.get("a").unwrap().number().unwrap().is_nan());
         let b = tree.get("b").unwrap().numbers().unwrap();
         assert_eq!(b, [f64::NEG_INFINITY, f64::INFINITY]);
@@ -268,18 +268,18 @@ mod tests {
     #[test]
     fn a_record_is_bounded_and_skipped_keys_take_no_room() {
         let many = format!("{{\"a\": [{}1]}}", "1,".repeat(MOST));
-        assert!(Tree::parse(many.as_bytes(), &[]).unwrap_err().contains("values"));
-        let tree = Tree::parse(many.as_bytes(), &["a"]).unwrap();
+        assert!(JsonTree::parse(many.as_bytes(), &[]).unwrap_err().contains("values"));
+        let tree = JsonTree::parse(many.as_bytes(), &["a"]).unwrap();
         assert_eq!(tree.keys().count(), 0);
         let deep = "[".repeat(100_000);
-        assert!(Tree::parse(deep.as_bytes(), &[]).is_err());
-        assert!(Tree::parse(b"{} {}", &[]).is_err());
+        assert!(JsonTree::parse(deep.as_bytes(), &[]).is_err());
+        assert!(JsonTree::parse(b"{} {}", &[]).is_err());
     }
 
     #[test]
     fn large_ids_remain_apart() {
-        let tree = Tree::parse(b"[9007199254740993, 9007199254740994, 3]", &[]).unwrap();
-        let words: Vec<_> = tree.list().unwrap().iter().filter_map(Tree::word).collect();
+        let tree = JsonTree::parse(b"[9007199254740993, 9007199254740994, 3]", &[]).unwrap();
+        let words: Vec<_> = tree.list().unwrap().iter().filter_map(JsonTree::word).collect();
         assert_eq!(words, ["9007199254740993", "9007199254740994", "3"]);
     }
 }

@@ -1,10 +1,10 @@
 //! Checks properties of every answer, whatever the model. Ids are returned unchanged, probabilities sum to
 //! one, and the chosen token is the most likely.
 
-use endpoints::{Facts, Generated, Row, Scored, Scores};
+use endpoints::{Generation, LogprobRow, LogprobSupport, PromptScores, ServerFacts};
 
-use super::cases::Case;
-use super::distance::apart;
+use super::cases::ServerPrompt;
+use super::distance::logprob_gap;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject};
 use crate::order::LAST;
@@ -20,9 +20,14 @@ const GREEDY: f32 = 1e-3;
 const EQUAL: f32 = 1e-6;
 
 /// Findings about the rows of a prompt.
-pub(super) fn scored(case: &Case, scored: &Scored, facts: &Facts, vocab: usize) -> Option<Gate> {
-    let mut found = echo(case, scored.echo.as_deref());
-    found = found.or_else(|| short(case, scored, facts.scores, vocab));
+pub(super) fn scored(
+    case: &ServerPrompt,
+    scored: &PromptScores,
+    facts: &ServerFacts,
+    vocab: usize,
+) -> Option<Gate> {
+    let mut found = compare_echo(case, scored.echo.as_deref());
+    found = found.or_else(|| short_row(case, scored, facts.scores, vocab));
     found = found.or_else(|| rows(&scored.rows, &case.positions, vocab));
     found = found.or_else(|| {
         let pair = (scored.rows.first()?, scored.rows.last()?);
@@ -36,14 +41,19 @@ pub(super) fn scored(case: &Case, scored: &Scored, facts: &Facts, vocab: usize) 
 }
 
 /// Finds a row with fewer values than the server provides for a prompt.
-fn short(case: &Case, scored: &Scored, scores: Scores, vocab: usize) -> Option<(usize, String)> {
+fn short_row(
+    case: &ServerPrompt,
+    scored: &PromptScores,
+    scores: LogprobSupport,
+    vocab: usize,
+) -> Option<(usize, String)> {
     scored.rows.iter().zip(&case.positions).find_map(|(row, &position)| {
         let follows = position + 1 < case.tokens.len();
         let (found, want) = match scores {
-            Scores::Full => (row.values.len(), vocab),
-            Scores::Top(count) => (row.values.len(), count.min(vocab)),
-            Scores::Target => (usize::from(row.target.is_some()), usize::from(follows)),
-            Scores::Nothing => return None,
+            LogprobSupport::Full => (row.values.len(), vocab),
+            LogprobSupport::Top(count) => (row.values.len(), count.min(vocab)),
+            LogprobSupport::Target => (usize::from(row.target.is_some()), usize::from(follows)),
+            LogprobSupport::None => return None,
         };
         (found < want).then(|| {
             (
@@ -56,10 +66,10 @@ fn short(case: &Case, scored: &Scored, scores: Scores, vocab: usize) -> Option<(
 
 /// Finds faults of generated tokens, of which `count` were requested.
 pub(super) fn generated(
-    case: &Case,
-    made: &Generated,
+    case: &ServerPrompt,
+    made: &Generation,
     count: usize,
-    facts: &Facts,
+    facts: &ServerFacts,
     vocab: usize,
 ) -> Option<Gate> {
     let steps: Vec<usize> = (1..=made.rows.len()).collect();
@@ -72,11 +82,12 @@ pub(super) fn generated(
         })
     };
     let silent = || {
-        let shown = |(row, id): (&Row, &u32)| row.target.or_else(|| row.at(*id)).is_some();
+        let shown = |(row, id): (&LogprobRow, &u32)| row.target.or_else(|| row.at(*id)).is_some();
         let at = made.rows.iter().zip(&made.ids).position(|pair| !shown(pair))?;
         Some((at + 1, "the chosen token has no log-probability".to_owned()))
     };
-    let found = echo(case, made.echo.as_deref()).or_else(|| rows(&made.rows, &steps, vocab));
+    let found =
+        compare_echo(case, made.echo.as_deref()).or_else(|| rows(&made.rows, &steps, vocab));
     let found = found.or_else(length).or_else(silent);
     let found = found.or_else(|| {
         made.rows.iter().zip(&made.ids).zip(&steps).find_map(|((row, id), step)| {
@@ -94,7 +105,7 @@ pub(super) fn generated(
     found.map(|(step, words)| gate(case, Phase::Decode, step, words))
 }
 
-fn gate(case: &Case, phase: Phase, step: usize, words: String) -> Gate {
+fn gate(case: &ServerPrompt, phase: Phase, step: usize, words: String) -> Gate {
     let mut gate =
         Gate::new(Subject::Logprobs, &case.name, phase, Mode::Cumulative, LAST).failed(words);
     gate.step = Some(step);
@@ -102,7 +113,7 @@ fn gate(case: &Case, phase: Phase, step: usize, words: String) -> Gate {
 }
 
 /// Compares the prompt's ids with those that the server returns.
-fn echo(case: &Case, echo: Option<&[u32]>) -> Option<(usize, String)> {
+fn compare_echo(case: &ServerPrompt, echo: Option<&[u32]>) -> Option<(usize, String)> {
     let echo = echo.filter(|echo| *echo != case.tokens)?;
     let (ours, theirs) = (case.tokens.len(), echo.len());
     let at = case.tokens.iter().zip(echo).take_while(|(a, b)| a == b).count();
@@ -121,7 +132,7 @@ fn echo(case: &Case, echo: Option<&[u32]>) -> Option<(usize, String)> {
 }
 
 /// Finds a row that is not a distribution.
-fn rows(rows: &[Row], steps: &[usize], vocab: usize) -> Option<(usize, String)> {
+fn rows(rows: &[LogprobRow], steps: &[usize], vocab: usize) -> Option<(usize, String)> {
     rows.iter().zip(steps).find_map(|(row, step)| {
         let sum: f64 = row.values.iter().map(|x| f64::from(*x).exp()).sum();
         let words = if sum > 1.0 + SUM {
@@ -136,7 +147,7 @@ fn rows(rows: &[Row], steps: &[usize], vocab: usize) -> Option<(usize, String)> 
         } else {
             let entry = row.entries().zip(row.target).find(|_| row.values.len() == 1);
             let ((_, value), target) = entry?;
-            if apart(value, target) <= GREEDY {
+            if logprob_gap(value, target) <= GREEDY {
                 return None;
             }
             format!("the chosen token has two log-probabilities, {value} and {target}")
@@ -145,7 +156,7 @@ fn rows(rows: &[Row], steps: &[usize], vocab: usize) -> Option<(usize, String)> 
     })
 }
 
-fn flat(row: &Row) -> bool {
+fn flat(row: &LogprobRow) -> bool {
     let most = row.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     row.values.iter().all(|x| (most - x).abs() < EQUAL)
 }
@@ -156,7 +167,7 @@ mod tests {
 
     #[test]
     fn rows_that_are_no_distribution_are_named() {
-        let row = |values: &[f32]| Row { ids: None, values: values.to_vec(), target: None };
+        let row = |values: &[f32]| LogprobRow { ids: None, values: values.to_vec(), target: None };
         for (values, words) in [
             (&[-0.1_f32, -0.1, -0.1][..], "add up to 2.7"),
             (&[-3.0, -4.0, -5.0], "expected 1"),

@@ -1,6 +1,6 @@
 //! Prompts for a server, and the expected rows.
 
-use endpoints::Row;
+use endpoints::LogprobRow;
 use registry::dtype::Dtype;
 use registry::model::Model;
 
@@ -12,7 +12,7 @@ const LENGTHS: [usize; 4] = [1, 2, 11, 70];
 
 /// Prompt with its expectations.
 #[derive(Debug, Clone)]
-pub(super) struct Case {
+pub(super) struct ServerPrompt {
     pub(super) name: String,
     pub(super) tokens: Vec<u32>,
     /// Positions of the rows that are compared.
@@ -24,9 +24,9 @@ pub(super) struct Case {
     prompt: Option<Prompt>,
 }
 
-impl Case {
+impl ServerPrompt {
     /// Returns the rows of the dump's f32 run; none without a dump.
-    pub(super) fn truth(&self, dump: Option<&Dump>) -> Result<Option<Vec<Row>>, Error> {
+    pub(super) fn truth(&self, dump: Option<&Dump>) -> Result<Option<Vec<LogprobRow>>, Error> {
         let (Some(dump), Some(prompt)) = (dump, &self.prompt) else { return Ok(None) };
         let Some(rows) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else {
             return Ok(None);
@@ -44,7 +44,7 @@ impl Case {
             }
             let next = self.tokens.get(self.positions[n] + 1).copied();
             let stored = rows.targets.as_ref().map(|targets| targets[n]).filter(|x| !x.is_nan());
-            let mut made = Row { ids, values, target: None };
+            let mut made = LogprobRow { ids, values, target: None };
             made.target = stored.or(next.and_then(|next| made.at(next)));
             made
         };
@@ -60,7 +60,7 @@ pub(super) fn cases(
     dtype: Dtype,
     room: usize,
     count: usize,
-) -> Result<Vec<Case>, Error> {
+) -> Result<Vec<ServerPrompt>, Error> {
     // One token more than the prompt shows the row after it.
     let fits = |length: usize| length + count < room;
     let mut cases = Vec::new();
@@ -69,7 +69,7 @@ pub(super) fn cases(
             let positions = prompt.positions(Phase::Prefill);
             let spread = dump.spread(dtype, prompt)?;
             let rows = spread.map(|spread| spread.logprobs.iter().map(|x| f64::from(*x)).collect());
-            cases.push(Case {
+            cases.push(ServerPrompt {
                 name: prompt.name.clone(),
                 tokens: prompt.tokens.clone(),
                 spread: rows.filter(|rows: &Vec<f64>| rows.len() == positions.len()),
@@ -80,9 +80,9 @@ pub(super) fn cases(
         }
     } else {
         for length in LENGTHS.into_iter().filter(|length| fits(*length)) {
-            cases.push(Case {
+            cases.push(ServerPrompt {
                 name: format!("made{length}"),
-                tokens: made(length, model.vocab),
+                tokens: arbitrary_tokens(length, model.vocab),
                 positions: (0..length).collect(),
                 spread: None,
                 widest: None,
@@ -102,7 +102,7 @@ pub(super) fn cases(
 }
 
 /// Generates arbitrary tokens, the same on every machine.
-pub(super) fn made(length: usize, vocab: usize) -> Vec<u32> {
+pub(super) fn arbitrary_tokens(length: usize, vocab: usize) -> Vec<u32> {
     let vocab = vocab.max(1) as u64;
     let mut state = 0x9E37_79B9_7F4A_7C15_u64.wrapping_add(length as u64);
     let mut next = || {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use endpoints::{Facts, Row};
-use engine::Source;
+use endpoints::{LogprobRow, ServerFacts};
+use engine::ModelSource;
 
 use super::distance::top;
 use super::{Error, name_of};
@@ -25,8 +25,8 @@ const UNRELATED_FIRST: f64 = 0.33;
 
 /// Returns an error for a server, or a dump, with another vocabulary.
 pub(super) fn vocabulary(
-    facts: &Facts,
-    source: &Source<'_>,
+    facts: &ServerFacts,
+    source: &ModelSource<'_>,
     dump: Option<&Dump>,
 ) -> Result<(), Error> {
     let model = source.model.vocab;
@@ -43,13 +43,13 @@ pub(super) fn vocabulary(
     }
 }
 
-fn other(facts: &Facts, source: &Source<'_>, found: String) -> Error {
+fn other(facts: &ServerFacts, source: &ModelSource<'_>, found: String) -> Error {
     Error::OtherModel { url: facts.url.clone(), model: name_of(source.dir), found }
 }
 
 /// Fingerprint of a server's rows.
 #[derive(Debug, Default)]
-pub(super) struct Identity {
+pub(super) struct RowFingerprint {
     places: Vec<f64>,
     first: Vec<f64>,
     same_top: usize,
@@ -57,9 +57,9 @@ pub(super) struct Identity {
     generated: BTreeSet<usize>,
 }
 
-impl Identity {
+impl RowFingerprint {
     /// Looks up the most likely tokens of rows in our own.
-    pub(super) fn add(&mut self, positions: &[usize], rows: &[Row], full: &[Row]) {
+    pub(super) fn add(&mut self, positions: &[usize], rows: &[LogprobRow], full: &[LogprobRow]) {
         for ((row, own), position) in rows.iter().zip(full).zip(positions) {
             if self.places.len() >= MOST_ROWS || row.values.len() < 2 {
                 return;
@@ -84,7 +84,7 @@ impl Identity {
 
     /// Looks up the most likely tokens of generated rows, each token once: a server may repeat the same one
     /// forever.
-    pub(super) fn add_generated(&mut self, rows: &[Row], full: &[Row]) {
+    pub(super) fn add_generated(&mut self, rows: &[LogprobRow], full: &[LogprobRow]) {
         for (row, own) in rows.iter().zip(full) {
             if row.values.len() > 1 && self.generated.insert(top(row)) {
                 self.add(&[usize::MAX], std::slice::from_ref(row), std::slice::from_ref(own));
@@ -93,7 +93,11 @@ impl Identity {
     }
 
     /// Returns an error if the rows are those of another model.
-    pub(super) fn refuse(&self, facts: &Facts, source: &Source<'_>) -> Result<(), Error> {
+    pub(super) fn refuse(
+        &self,
+        facts: &ServerFacts,
+        source: &ModelSource<'_>,
+    ) -> Result<(), Error> {
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
         if self.places.len() < LEAST_ROWS || mean(&self.places) < UNRELATED {
             return Ok(());

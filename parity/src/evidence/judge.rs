@@ -1,18 +1,18 @@
 //! Gates of a server's rows, by the same rule as for any other engine.
 
-use endpoints::{Generated, Row};
+use endpoints::{Generation, LogprobRow};
 use registry::dtype::Dtype;
 
 use super::Error;
-use super::cases::Case;
-use super::distance::{Distance, distance, top};
-use super::native::Native;
+use super::cases::ServerPrompt;
+use super::distance::{RowDistance, distance, top};
+use super::native::NativeReference;
 use crate::dump::Phase;
 use crate::gate::{BLIND, Bound, Gate, Mode, RowStats, Subject, is_blind};
 use crate::metrics::Spread;
 use crate::order::LAST;
 use crate::report::{Flip, GreedyRow};
-use crate::rule::{self, Judged};
+use crate::rule::{self, GateBounds};
 
 /// Bounds of a check.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ impl Judge {
     /// in f32, scaled to the dtype. A model that amplifies errors does so in every dtype.
     pub(super) fn measure(
         &mut self,
-        native: &mut Native<'_>,
-        cases: &[&Case],
+        native: &mut NativeReference<'_>,
+        cases: &[&ServerPrompt],
     ) -> Result<(), Error> {
         let mut clean = Vec::new();
         for case in cases {
@@ -66,11 +66,11 @@ impl Judge {
     /// Compares rows of one phase and judges them.
     pub(super) fn gate(
         &self,
-        case: &Case,
+        case: &ServerPrompt,
         phase: Phase,
         steps: &[usize],
-        rows: &[Row],
-        truth: &[Row],
+        rows: &[LogprobRow],
+        truth: &[LogprobRow],
         spread: Option<&[f64]>,
     ) -> Gate {
         let mut gate = Gate::new(Subject::Logprobs, &case.name, phase, Mode::Cumulative, LAST);
@@ -85,7 +85,7 @@ impl Judge {
             ));
         }
         let mut deltas = Vec::new();
-        let far: Vec<Distance> =
+        let far: Vec<RowDistance> =
             rows.iter().zip(truth).map(|(row, truth)| distance(row, truth, &mut deltas)).collect();
         if deltas.is_empty() {
             return gate.skipped("the server shows no number of these rows");
@@ -102,7 +102,7 @@ impl Judge {
         if let Some(limit) = self.bound {
             let worst: Vec<f64> = far.iter().map(|row| row.max / limit).collect();
             let bounds = vec![Bound { measure: "max", value: gate.error.max, limit }];
-            gate.judge(Judged { bounds, rows: worst, sees: limit }, steps);
+            gate.judge(GateBounds { bounds, rows: worst, sees: limit }, steps);
             return gate;
         }
         let spread = match (spread, self.measured) {
@@ -119,20 +119,28 @@ impl Judge {
             return gate.skipped(BLIND);
         }
         let errors: Vec<f64> = far.iter().map(|row| row.rms).collect();
-        gate.judge(rule::whole("rms", &errors, &spread, rule::least(self.dtype, scale)), steps);
+        gate.judge(
+            rule::whole("rms", &errors, &spread, rule::least_distance(self.dtype, scale)),
+            steps,
+        );
         gate
     }
 
     /// Returns the maximum margin of two log-probabilities of a row for which rounding may choose either
     /// token.
-    fn margin(&self, case: &Case) -> f64 {
+    fn margin(&self, case: &ServerPrompt) -> f64 {
         let spread = case.widest.or(self.measured).unwrap_or(0.0) as f32;
         self.bound.map_or_else(|| rule::greedy(&[spread]), |bound| 2.0 * bound)
     }
 
     /// Compares tokens that the server chose with those that the native engine would choose after the same
     /// tokens.
-    pub(super) fn greedy(&self, case: &Case, generated: &Generated, truth: &[Row]) -> GreedyRow {
+    pub(super) fn greedy(
+        &self,
+        case: &ServerPrompt,
+        generated: &Generation,
+        truth: &[LogprobRow],
+    ) -> GreedyRow {
         let noise = self.margin(case);
         let mut row = GreedyRow {
             prompt: case.name.clone(),
@@ -160,10 +168,11 @@ impl Judge {
     }
 
     /// Returns the root mean square of differences, in nats, that rounding explains in any prompt.
-    pub(super) fn explained(&self, cases: &[Case]) -> f64 {
+    pub(super) fn explained(&self, cases: &[ServerPrompt]) -> f64 {
         let widest = cases.iter().filter_map(|case| case.widest).reduce(f64::max);
         let spread = widest.or(self.measured).unwrap_or(0.0);
-        self.bound.unwrap_or_else(|| rule::FACTOR * spread.max(rule::least(self.dtype, 1.0)))
+        self.bound
+            .unwrap_or_else(|| rule::FACTOR * spread.max(rule::least_distance(self.dtype, 1.0)))
     }
 
     /// Returns the distance of the server's rows from the reference's, over gates that pass: the noise of
@@ -175,7 +184,7 @@ impl Judge {
 }
 
 /// Returns the root mean square of the log-probabilities about their mean: the size of the logits.
-fn size(rows: &[Row]) -> f64 {
+fn size(rows: &[LogprobRow]) -> f64 {
     let finite =
         || rows.iter().flat_map(|row| &row.values).filter(|x| x.is_finite()).map(|x| f64::from(*x));
     let count = finite().count().max(1) as f64;

@@ -3,31 +3,31 @@
 use std::path::Path;
 
 use checkpoints::Checkpoint;
-use endpoints::Row;
-use engine::{Engine, NoProbe, Options, Session, Source, Want};
+use endpoints::LogprobRow;
+use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions};
 use registry::dtype::Dtype;
 
 use super::Error;
 use crate::check::Error as CheckError;
 use crate::dump::{Dump, sha256};
 use crate::metrics::log_softmax;
-use crate::report::Hashes;
-use crate::run::one;
+use crate::report::FileHashes;
+use crate::run::feed_chunk;
 
 /// Model opened by the native engine.
-pub(super) struct Native<'a> {
+pub(super) struct NativeReference<'a> {
     engine: &'a dyn Engine,
-    source: Source<'a>,
+    source: ModelSource<'a>,
     session: Box<dyn Session>,
     threads: Option<usize>,
     /// Sum of squares and count of logits.
     power: (f64, usize),
 }
 
-impl<'a> Native<'a> {
+impl<'a> NativeReference<'a> {
     pub(super) fn open(
         engine: &'a dyn Engine,
-        source: &Source<'a>,
+        source: &ModelSource<'a>,
         threads: Option<usize>,
     ) -> Result<Self, Error> {
         let session = engine.open(source, &options(Dtype::F32, threads))?;
@@ -35,7 +35,11 @@ impl<'a> Native<'a> {
     }
 
     /// Returns the rows after the tokens at these positions.
-    pub(super) fn rows(&mut self, tokens: &[u32], positions: &[usize]) -> Result<Vec<Row>, Error> {
+    pub(super) fn rows(
+        &mut self,
+        tokens: &[u32],
+        positions: &[usize],
+    ) -> Result<Vec<LogprobRow>, Error> {
         let logits = run(self.session.as_mut(), tokens)?;
         let vocab = self.source.model.vocab.max(1);
         let mut rows = Vec::with_capacity(positions.len());
@@ -58,7 +62,7 @@ impl<'a> Native<'a> {
         &self,
         dtype: Dtype,
         prompts: &[(&[u32], &[usize])],
-    ) -> Option<Vec<Vec<Row>>> {
+    ) -> Option<Vec<Vec<LogprobRow>>> {
         let mut session = self.engine.open(&self.source, &options(dtype, self.threads)).ok()?;
         let vocab = self.source.model.vocab.max(1);
         let of = |(tokens, positions): &(&[u32], &[usize])| {
@@ -72,8 +76,9 @@ impl<'a> Native<'a> {
 }
 
 /// Returns the hashes of the model, which must match the dump.
-pub(super) fn hashes(source: &Source<'_>, dump: Option<&Dump>) -> Result<Hashes, Error> {
-    let mut hashes = Hashes { dump: dump.map(Dump::sha256).transpose()?, ..Hashes::default() };
+pub(super) fn hashes(source: &ModelSource<'_>, dump: Option<&Dump>) -> Result<FileHashes, Error> {
+    let mut hashes =
+        FileHashes { dump: dump.map(Dump::sha256).transpose()?, ..FileHashes::default() };
     let io = |path: &Path| sha256(path).map_err(|error| Error::Check(CheckError::Io(error)));
     if source.dir.is_file() {
         hashes.weights = Some(io(source.dir)?);
@@ -89,20 +94,20 @@ pub(super) fn hashes(source: &Source<'_>, dump: Option<&Dump>) -> Result<Hashes,
     Ok(hashes)
 }
 
-fn options(dtype: Dtype, threads: Option<usize>) -> Options {
-    Options { dtype, threads, finite: false, ..Options::default() }
+fn options(dtype: Dtype, threads: Option<usize>) -> SessionOptions {
+    SessionOptions { dtype, threads, finite: false, ..SessionOptions::default() }
 }
 
 fn run(session: &mut dyn Session, tokens: &[u32]) -> Result<Vec<f32>, engine::Error> {
     let slot = session.open_slot();
-    let logits = one(session, slot, tokens, Want::All, &mut NoProbe);
+    let logits = feed_chunk(session, slot, tokens, OutputRows::All, &mut NoProbe);
     session.release(slot)?;
     Ok(logits?.data)
 }
 
-fn row(logits: &[f32], next: Option<u32>) -> Row {
+fn row(logits: &[f32], next: Option<u32>) -> LogprobRow {
     let mut values = vec![0.0; logits.len()];
     log_softmax(logits, &mut values);
     let target = next.and_then(|next| values.get(next as usize).copied());
-    Row { ids: None, values, target }
+    LogprobRow { ids: None, values, target }
 }

@@ -6,7 +6,7 @@ use super::Error;
 
 /// The model's own tokenizer: returns the ids of a text, without or with special tokens around it; none if
 /// it fails.
-pub type Tokenizer<'a> = dyn Fn(&str, bool) -> Option<Vec<u32>> + 'a;
+pub type EncodeText<'a> = dyn Fn(&str, bool) -> Option<Vec<u32>> + 'a;
 
 /// Texts on which tokenizers differ: spaces, digits, cases, other scripts, and characters of several
 /// tokens.
@@ -22,7 +22,7 @@ const TEXTS: [&str; 6] = [
 /// Compares the tokenizer of a server with the model's own; none if either is missing.
 pub(super) fn compare(
     server: &dyn Endpoint,
-    own: Option<&Tokenizer<'_>>,
+    own: Option<&EncodeText<'_>>,
 ) -> Result<Option<String>, endpoints::Error> {
     let Some(own) = own else { return Ok(None) };
     let mut compared = 0;
@@ -46,7 +46,7 @@ pub(super) fn compare(
 }
 
 /// Compares the token counts of texts, if a server provides nothing else.
-fn counts(server: &dyn Endpoint, own: Option<&Tokenizer<'_>>) -> Result<String, endpoints::Error> {
+fn counts(server: &dyn Endpoint, own: Option<&EncodeText<'_>>) -> Result<String, endpoints::Error> {
     let Some(own) = own else {
         return Ok("; the model has no tokenizer to compare its own with".to_owned());
     };
@@ -77,7 +77,7 @@ fn counts(server: &dyn Endpoint, own: Option<&Tokenizer<'_>>) -> Result<String, 
 /// Returns the error for a server that exposes no log-probabilities.
 pub(super) fn not_provable(
     server: &dyn Endpoint,
-    own: Option<&Tokenizer<'_>>,
+    own: Option<&EncodeText<'_>>,
 ) -> Result<Error, endpoints::Error> {
     let facts = server.facts();
     let hidden = facts.hidden.join("; ");

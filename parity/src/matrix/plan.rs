@@ -3,30 +3,30 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use registry::diag::{Finding, Source};
+use registry::diag::{Finding, SourceText};
 use registry::dtype::Dtype;
 use registry::suggest;
 use registry::syntax::Ident;
-use registry::yaml::{self, Map, Node, Value};
+use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
 
 /// Plan of a matrix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct MatrixPlan {
     /// Models, in order.
-    pub models: Vec<Model>,
+    pub models: Vec<PlanModel>,
     /// Engines, in order.
-    pub engines: Vec<Engine>,
+    pub engines: Vec<PlanEngine>,
     /// Default dtypes of models and engines.
     pub dtypes: Vec<Dtype>,
     /// Flags that are passed on to every check.
     pub flags: Vec<String>,
     /// Cells that need not pass.
-    pub known: Vec<Known>,
+    pub known: Vec<KnownFailure>,
 }
 
 /// Model of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Model {
+pub struct PlanModel {
     /// Name in reports; the last part of the path by default.
     pub name: String,
     /// Folder or file of the model, or its id on a hub.
@@ -45,7 +45,7 @@ pub struct Model {
 
 /// Engine of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Engine {
+pub struct PlanEngine {
     /// Name in reports.
     pub name: String,
     /// Value of `--engine`.
@@ -60,7 +60,7 @@ pub struct Engine {
 
 /// Cells that need not pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownFailure {
     /// The model; all if none.
     pub model: Option<String>,
     /// The engine; all if none.
@@ -77,24 +77,24 @@ const ENGINE: [&str; 5] = ["name", "engine", "options", "dtypes", "flags"];
 const KNOWN: [&str; 4] = ["model", "engine", "dtype", "because"];
 
 /// Parses a plan, or returns all faults in it.
-pub fn read(source: &Arc<Source>) -> Result<Plan, Vec<Finding>> {
+pub fn read(source: &Arc<SourceText>) -> Result<MatrixPlan, Vec<Finding>> {
     let tree = yaml::read(source)?;
-    let mut reader = Reader::default();
+    let mut reader = PlanReader::default();
     let plan = reader.plan(&tree);
     if reader.findings.is_empty() { Ok(plan) } else { Err(reader.findings) }
 }
 
-impl Plan {
+impl MatrixPlan {
     /// Returns the dtypes of a model on an engine: the model's, else the engine's, else the plan's, else
     /// f32.
-    pub fn dtypes(&self, model: &Model, engine: &Engine) -> Vec<Dtype> {
+    pub fn dtypes(&self, model: &PlanModel, engine: &PlanEngine) -> Vec<Dtype> {
         let own = [&model.dtypes, &engine.dtypes, &self.dtypes];
         own.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or(vec![Dtype::F32])
     }
 
     /// Returns the pairs of models and engines, in order.
-    pub fn pairs(&self) -> Vec<(&Model, &Engine)> {
-        let on = |model: &Model, engine: &Engine| {
+    pub fn pairs(&self) -> Vec<(&PlanModel, &PlanEngine)> {
+        let on = |model: &PlanModel, engine: &PlanEngine| {
             model.engines.is_empty() || model.engines.contains(&engine.name)
         };
         let of = |model| self.engines.iter().map(move |engine| (model, engine));
@@ -103,7 +103,7 @@ impl Plan {
 
     /// Returns the reason for which a cell need not pass, if there is one.
     pub fn known(&self, model: &str, engine: &str, dtype: &str) -> Option<&str> {
-        let fits = |known: &&Known| {
+        let fits = |known: &&KnownFailure| {
             known.model.as_ref().is_none_or(|name| name == model)
                 && known.engine.as_ref().is_none_or(|name| name == engine)
                 && known.dtype.is_none_or(|known| known.name() == dtype)
@@ -113,14 +113,14 @@ impl Plan {
 }
 
 #[derive(Default)]
-struct Reader {
+struct PlanReader {
     findings: Vec<Finding>,
 }
 
-impl Reader {
-    fn plan(&mut self, tree: &Node) -> Plan {
-        let Some(map) = self.map(tree, "a plan", &PLAN) else { return Plan::default() };
-        let plan = Plan {
+impl PlanReader {
+    fn plan(&mut self, tree: &YamlNode) -> MatrixPlan {
+        let Some(map) = self.map(tree, "a plan", &PLAN) else { return MatrixPlan::default() };
+        let plan = MatrixPlan {
             models: self.items(map, "models", Self::model),
             engines: self.items(map, "engines", Self::engine),
             dtypes: self.dtypes(map),
@@ -145,7 +145,7 @@ impl Reader {
         plan
     }
 
-    fn doubled(&mut self, map: &Map, key: &str, count: usize) {
+    fn doubled(&mut self, map: &YamlMap, key: &str, count: usize) {
         if let Some(entry) = map.get(key).filter(|_| count > 0) {
             let finding = Finding::error(&entry.value.at, format!("two of `{key}` have one name"));
             self.findings.push(finding.help("give each a `name:` of its own"));
@@ -153,8 +153,8 @@ impl Reader {
     }
 
     /// Reports names in the items of `list` that are not defined.
-    fn references(&mut self, map: &Map, list: &str, key: &str, names: &BTreeSet<&str>) {
-        let Some(Value::List(items)) = map.get(list).map(|entry| &entry.value.value) else {
+    fn references(&mut self, map: &YamlMap, list: &str, key: &str, names: &BTreeSet<&str>) {
+        let Some(YamlValue::List(items)) = map.get(list).map(|entry| &entry.value.value) else {
             return;
         };
         for item in items {
@@ -171,14 +171,14 @@ impl Reader {
         }
     }
 
-    fn model(&mut self, node: &Node) -> Option<Model> {
+    fn model(&mut self, node: &YamlNode) -> Option<PlanModel> {
         if let Some(path) = node.text() {
             let path = path.ident().name;
-            return Some(Model { name: last(&path), path, ..Model::default() });
+            return Some(PlanModel { name: last(&path), path, ..PlanModel::default() });
         }
         let map = self.map(node, "a model", &MODEL)?;
         let path = self.needed(node, map, "a model", "path")?;
-        Some(Model {
+        Some(PlanModel {
             name: self.word(map, "name").unwrap_or_else(|| last(&path)),
             path,
             reference: self.word(map, "reference"),
@@ -189,10 +189,10 @@ impl Reader {
         })
     }
 
-    fn engine(&mut self, node: &Node) -> Option<Engine> {
+    fn engine(&mut self, node: &YamlNode) -> Option<PlanEngine> {
         if let Some(engine) = node.text() {
             let engine = engine.ident().name;
-            return Some(Engine { name: last(&engine), engine, ..Engine::default() });
+            return Some(PlanEngine { name: last(&engine), engine, ..PlanEngine::default() });
         }
         let map = self.map(node, "an engine", &ENGINE)?;
         let engine = self.needed(node, map, "an engine", "engine")?;
@@ -211,7 +211,7 @@ impl Reader {
                 None => self.expected(options, "a map of options"),
             }
         }
-        Some(Engine {
+        Some(PlanEngine {
             name: self.word(map, "name").unwrap_or_else(|| last(&engine)),
             engine,
             options: pairs,
@@ -220,10 +220,10 @@ impl Reader {
         })
     }
 
-    fn known(&mut self, node: &Node) -> Option<Known> {
+    fn known(&mut self, node: &YamlNode) -> Option<KnownFailure> {
         let map = self.map(node, "a known difference", &KNOWN)?;
         let because = self.needed(node, map, "a known difference", "because")?;
-        Some(Known {
+        Some(KnownFailure {
             model: self.word(map, "model"),
             engine: self.word(map, "engine"),
             dtype: self.words(map, "dtype").iter().find_map(|word| self.dtype(word)),
@@ -231,7 +231,7 @@ impl Reader {
         })
     }
 
-    fn map<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<&'n Map> {
+    fn map<'n>(&mut self, node: &'n YamlNode, what: &str, known: &[&str]) -> Option<&'n YamlMap> {
         let Some(map) = node.map() else {
             self.expected(node, &format!("{what}: a map of {}", known.join(", ")));
             return None;
@@ -246,26 +246,26 @@ impl Reader {
         Some(map)
     }
 
-    fn expected(&mut self, node: &Node, what: &str) {
+    fn expected(&mut self, node: &YamlNode, what: &str) {
         let finding = Finding::error(&node.at, format!("expected {what}"));
         self.findings.push(finding.label(format!("this is {}", node.kind())));
     }
 
     fn items<T>(
         &mut self,
-        map: &Map,
+        map: &YamlMap,
         key: &str,
-        read: impl Fn(&mut Self, &Node) -> Option<T>,
+        read: impl Fn(&mut Self, &YamlNode) -> Option<T>,
     ) -> Vec<T> {
         let Some(entry) = map.get(key) else { return Vec::new() };
-        let Value::List(items) = &entry.value.value else {
+        let YamlValue::List(items) = &entry.value.value else {
             self.expected(&entry.value, "a list");
             return Vec::new();
         };
         items.iter().filter_map(|item| read(self, item)).collect()
     }
 
-    fn word(&mut self, map: &Map, key: &str) -> Option<String> {
+    fn word(&mut self, map: &YamlMap, key: &str) -> Option<String> {
         let entry = map.get(key)?;
         let Some(text) = entry.value.text() else {
             self.expected(&entry.value, "text");
@@ -274,7 +274,7 @@ impl Reader {
         Some(text.ident().name)
     }
 
-    fn needed(&mut self, node: &Node, map: &Map, what: &str, key: &str) -> Option<String> {
+    fn needed(&mut self, node: &YamlNode, map: &YamlMap, what: &str, key: &str) -> Option<String> {
         if !map.contains_key(key) {
             self.findings.push(Finding::error(&node.at, format!("{what} needs `{key}`")));
         }
@@ -282,11 +282,11 @@ impl Reader {
     }
 
     /// Reads a list of words, or a single word.
-    fn words(&mut self, map: &Map, key: &str) -> Vec<Ident> {
+    fn words(&mut self, map: &YamlMap, key: &str) -> Vec<Ident> {
         let Some(entry) = map.get(key) else { return Vec::new() };
         let node = &entry.value;
         let nodes = match &node.value {
-            Value::List(nodes) => nodes.as_slice(),
+            YamlValue::List(nodes) => nodes.as_slice(),
             _ => std::slice::from_ref(node),
         };
         let mut words = Vec::new();
@@ -299,7 +299,7 @@ impl Reader {
         words
     }
 
-    fn dtypes(&mut self, map: &Map) -> Vec<Dtype> {
+    fn dtypes(&mut self, map: &YamlMap) -> Vec<Dtype> {
         let words = self.words(map, "dtypes");
         words.iter().filter_map(|word| self.dtype(word)).collect()
     }
@@ -325,8 +325,8 @@ fn last(path: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read_text(text: &str) -> Result<Plan, Vec<String>> {
-        let source = Arc::new(Source { path: "parity.yaml".into(), text: text.into() });
+    fn read_text(text: &str) -> Result<MatrixPlan, Vec<String>> {
+        let source = Arc::new(SourceText { path: "parity.yaml".into(), text: text.into() });
         read(&source).map_err(|found| found.into_iter().map(|f| f.message).collect())
     }
 

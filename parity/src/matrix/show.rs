@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Board, Cell, Change, Key, Outcome};
+use super::{Board, Cell, CellChange, CellKey, CellOutcome};
 use crate::junit::escape;
 
 /// Maximum length of a reason in the text table; JUnit and the page show all of it.
@@ -27,11 +27,11 @@ fn engines(board: &Board) -> Vec<&str> {
 }
 
 /// Rows of the table: a model in a dtype, and its cells by engine.
-type Rows<'a> = Vec<((&'a str, &'a str), Vec<Option<(&'a Cell, Change)>>)>;
+type TableRows<'a> = Vec<((&'a str, &'a str), Vec<Option<(&'a Cell, CellChange)>>)>;
 
-fn rows<'a>(board: &'a Board, changes: &[Change]) -> Rows<'a> {
+fn rows<'a>(board: &'a Board, changes: &[CellChange]) -> TableRows<'a> {
     let engines = engines(board);
-    let mut rows: Rows<'a> = Vec::new();
+    let mut rows: TableRows<'a> = Vec::new();
     for (cell, change) in board.cells.iter().zip(changes) {
         let key = (cell.key.model.as_str(), cell.key.dtype.as_str());
         let known = rows.iter().position(|(known, _)| *known == key);
@@ -47,17 +47,19 @@ fn rows<'a>(board: &'a Board, changes: &[Change]) -> Rows<'a> {
 }
 
 /// Returns the word for a cell.
-fn word(cell: &Cell, change: Change) -> String {
+fn word(cell: &Cell, change: CellChange) -> String {
     match change {
-        Change::Fine => cell.share.map_or("pass".to_owned(), |share| format!("pass {share:.2}")),
-        Change::Fixed => "FIXED".to_owned(),
-        Change::Accepted => format!("known: {}", cell.outcome.to_string().to_lowercase()),
-        Change::Fails => cell.outcome.to_string(),
+        CellChange::Fine => {
+            cell.share.map_or("pass".to_owned(), |share| format!("pass {share:.2}"))
+        }
+        CellChange::Fixed => "FIXED".to_owned(),
+        CellChange::Accepted => format!("known: {}", cell.outcome.to_string().to_lowercase()),
+        CellChange::Fails => cell.outcome.to_string(),
     }
 }
 
 /// Formats a matrix as a table, with the reasons of cells that do not pass.
-pub fn text(board: &Board, changes: &[Change], gone: &[&Key]) -> String {
+pub fn text(board: &Board, changes: &[CellChange], gone: &[&CellKey]) -> String {
     let engines = engines(board);
     let mut table =
         vec![["model", "dtype"].iter().chain(&engines).map(|s| (*s).to_owned()).collect()];
@@ -79,11 +81,11 @@ pub fn text(board: &Board, changes: &[Change], gone: &[&Key]) -> String {
     out.push_str("\nNumbers are the measure of a cell as a share of its limit.\n");
     for (cell, change) in board.cells.iter().zip(changes) {
         match change {
-            Change::Fine => {}
-            Change::Fixed => {
+            CellChange::Fine => {}
+            CellChange::Fixed => {
                 let _ = writeln!(out, "{}: passes now; renew the scoreboard or the plan", cell.key);
             }
-            Change::Accepted => {
+            CellChange::Accepted => {
                 let why = cell.known.as_deref().unwrap_or("as in the scoreboard");
                 let _ = writeln!(
                     out,
@@ -93,7 +95,7 @@ pub fn text(board: &Board, changes: &[Change], gone: &[&Key]) -> String {
                     short(&cell.message)
                 );
             }
-            Change::Fails => {
+            CellChange::Fails => {
                 let _ = writeln!(out, "{}: {}: {}", cell.key, cell.outcome, short(&cell.message));
             }
         }
@@ -101,34 +103,34 @@ pub fn text(board: &Board, changes: &[Change], gone: &[&Key]) -> String {
     for key in gone {
         let _ = writeln!(out, "{key}: in the scoreboard, and not run");
     }
-    let count = |wanted: Change| changes.iter().filter(|change| **change == wanted).count();
+    let count = |wanted: CellChange| changes.iter().filter(|change| **change == wanted).count();
     let _ = writeln!(
         out,
         "\n{}: {} pass, {} known, {} fail",
         if changes.len() == 1 { "1 cell".to_owned() } else { format!("{} cells", changes.len()) },
-        count(Change::Fine) + count(Change::Fixed),
-        count(Change::Accepted),
-        count(Change::Fails)
+        count(CellChange::Fine) + count(CellChange::Fixed),
+        count(CellChange::Accepted),
+        count(CellChange::Fails)
     );
     out
 }
 
 /// Renders a matrix as JUnit XML, a test case for each cell.
-pub fn junit(board: &Board, changes: &[Change]) -> String {
+pub fn junit(board: &Board, changes: &[CellChange]) -> String {
     let failing = |outcome| {
         let cells = board.cells.iter().zip(changes);
-        cells.filter(|(c, change)| **change == Change::Fails && c.outcome == outcome).count()
+        cells.filter(|(c, change)| **change == CellChange::Fails && c.outcome == outcome).count()
     };
-    let accepted = changes.iter().filter(|change| **change == Change::Accepted).count();
+    let accepted = changes.iter().filter(|change| **change == CellChange::Accepted).count();
     let mut out = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"parity matrix\" tests=\"{}\" failures=\"{}\" \
          errors=\"{}\" skipped=\"{accepted}\">\n",
         changes.len(),
-        failing(Outcome::Differ),
-        failing(Outcome::Error),
+        failing(CellOutcome::Differ),
+        failing(CellOutcome::Error),
     );
     for (cell, change) in board.cells.iter().zip(changes) {
-        let Key { model, engine, dtype } = &cell.key;
+        let CellKey { model, engine, dtype } = &cell.key;
         let _ = write!(
             out,
             "  <testcase classname=\"{}\" name=\"{} {}\"",
@@ -137,13 +139,13 @@ pub fn junit(board: &Board, changes: &[Change]) -> String {
             escape(dtype)
         );
         let tag = match (change, cell.outcome) {
-            (Change::Fine | Change::Fixed, _) => {
+            (CellChange::Fine | CellChange::Fixed, _) => {
                 out.push_str("/>\n");
                 continue;
             }
-            (Change::Accepted, _) => "skipped",
-            (Change::Fails, Outcome::Error) => "error",
-            (Change::Fails, _) => "failure",
+            (CellChange::Accepted, _) => "skipped",
+            (CellChange::Fails, CellOutcome::Error) => "error",
+            (CellChange::Fails, _) => "failure",
         };
         let why = cell.known.iter().chain([&cell.message]).cloned().collect::<Vec<_>>().join(": ");
         let _ = writeln!(out, "><{tag} message=\"{}\"/></testcase>", escape(&why));
@@ -153,7 +155,7 @@ pub fn junit(board: &Board, changes: &[Change]) -> String {
 }
 
 /// Renders a matrix as a page.
-pub fn html(board: &Board, changes: &[Change]) -> String {
+pub fn html(board: &Board, changes: &[CellChange]) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -173,9 +175,9 @@ pub fn html(board: &Board, changes: &[Change]) -> String {
                 continue;
             };
             let class = match change {
-                Change::Fine | Change::Fixed => "pass",
-                Change::Accepted => "skip",
-                Change::Fails => "fail",
+                CellChange::Fine | CellChange::Fixed => "pass",
+                CellChange::Accepted => "skip",
+                CellChange::Fails => "fail",
             };
             let why =
                 cell.known.iter().chain([&cell.message]).cloned().collect::<Vec<_>>().join(": ");
@@ -190,7 +192,7 @@ pub fn html(board: &Board, changes: &[Change]) -> String {
     }
     out.push_str("</tbody></table>\n<ul>\n");
     for (cell, change) in board.cells.iter().zip(changes) {
-        if *change != Change::Fine {
+        if *change != CellChange::Fine {
             let why =
                 cell.known.iter().chain([&cell.message]).cloned().collect::<Vec<_>>().join(": ");
             let (key, word) = (cell.key.to_string(), word(cell, *change));

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use registry::graph::{Graph, Node};
 use registry::model::Model;
-use registry::ops::{Kind, OpSet, Param};
+use registry::ops::{OpSet, Param, ParamKind};
 use registry::scalar::Scalar;
 
-use super::{Class, Mutant};
-use crate::edit::{Change, attends, matters};
+use super::{MistakeClass, Mutant};
+use crate::edit::{Change, has_window, is_editable};
 use crate::places::Places;
 
 /// Window shorter than any full attention.
@@ -18,20 +18,20 @@ const SHORT_WINDOW: usize = 30;
 type ChangeValue = Box<dyn Fn(&Scalar) -> Option<Scalar>>;
 
 /// Change of a window.
-type Window = fn(Option<usize>) -> Option<usize>;
+type WindowChange = fn(Option<usize>) -> Option<usize>;
 
 /// Kind of edit of one argument: description, class, change, and true if single nodes are edited too.
-struct Way {
+struct ArgumentEdit {
     what: String,
-    class: Class,
+    class: MistakeClass,
     alone: bool,
     change: ChangeValue,
 }
 
-impl Way {
+impl ArgumentEdit {
     fn new(
         what: impl Into<String>,
-        class: Class,
+        class: MistakeClass,
         alone: bool,
         change: impl Fn(&Scalar) -> Option<Scalar> + 'static,
     ) -> Self {
@@ -53,10 +53,10 @@ pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mu
         let param = ops
             .get(op)
             .and_then(|rule| rule.signature().params.iter().find(|param| param.name == key));
-        for way in ways(key, param) {
+        for way in argument_edits(key, param) {
             let edits: Vec<(usize, Scalar)> = nodes
                 .iter()
-                .filter(|n| matters(graph, &graph.nodes[**n], key, param))
+                .filter(|n| is_editable(graph, &graph.nodes[**n], key, param))
                 .filter_map(|n| Some((*n, (way.change)(graph.nodes[*n].attrs.get(key)?)?)))
                 .collect();
             let name = format!("{op}: {key} {}", way.what);
@@ -75,63 +75,79 @@ pub(super) fn mutants(model: &Model, ops: &OpSet, places: &Places<'_>) -> Vec<Mu
 
 fn edit(
     name: String,
-    class: Class,
+    class: MistakeClass,
     key: &str,
     edits: Vec<(usize, Scalar)>,
     places: &Places<'_>,
 ) -> Mutant {
     let right = places.of(edits.iter().map(|(n, _)| *n));
     let reach = match class {
-        Class::Epsilon | Class::Number => "no value is so large or so small that it matters",
-        Class::Rounding => "both ways round alike here",
+        MistakeClass::Epsilon | MistakeClass::Number => {
+            "no value is so large or so small that it matters"
+        }
+        MistakeClass::Rounding => "both ways round alike here",
         _ => "no token or layer is in the case in which it matters, or both are one function",
     };
     let change = Change::Argument { key: key.to_owned(), values: edits };
     Mutant::edit(name, class, right, reach, change)
 }
 
-fn ways(key: &str, param: Option<&Param>) -> Vec<Way> {
-    let class =
-        |class| if param.is_some_and(|param| param.neutral) { Class::Rounding } else { class };
+fn argument_edits(key: &str, param: Option<&Param>) -> Vec<ArgumentEdit> {
+    let class = |class| {
+        if param.is_some_and(|param| param.neutral) { MistakeClass::Rounding } else { class }
+    };
     let times = |what: &str, class, factor: f64| {
-        Way::new(what, class, true, move |value| {
+        ArgumentEdit::new(what, class, true, move |value| {
             Some(Scalar::Float(value.as_f64().filter(|x| *x != 0.0)? * factor))
         })
     };
     let number = || {
         if key == "eps" {
-            vec![times("x 10", Class::Epsilon, 10.0), times("/ 10", Class::Epsilon, 0.1)]
+            vec![
+                times("x 10", MistakeClass::Epsilon, 10.0),
+                times("/ 10", MistakeClass::Epsilon, 0.1),
+            ]
         } else {
-            vec![times("x 1.01", Class::Number, 1.01)]
+            vec![times("x 1.01", MistakeClass::Number, 1.01)]
         }
     };
     match param.map(|param| param.kind) {
-        Some(Kind::Flag) => {
-            vec![Way::new("flipped", class(Class::Form), false, |value| match value {
-                Scalar::Bool(flag) => Some(Scalar::Bool(!flag)),
-                _ => None,
-            })]
+        Some(ParamKind::Flag) => {
+            vec![ArgumentEdit::new(
+                "flipped",
+                class(MistakeClass::Form),
+                false,
+                |value| match value {
+                    Scalar::Bool(flag) => Some(Scalar::Bool(!flag)),
+                    _ => None,
+                },
+            )]
         }
-        Some(Kind::Word(words)) => words
+        Some(ParamKind::Word(words)) => words
             .iter()
             .map(|&word| {
-                Way::new(format!("'{word}'"), class(Class::Form), false, move |value| match value {
-                    Scalar::Str(text) if text != word => Some(Scalar::Str(word.to_owned())),
-                    _ => None,
-                })
+                ArgumentEdit::new(
+                    format!("'{word}'"),
+                    class(MistakeClass::Form),
+                    false,
+                    move |value| match value {
+                        Scalar::Str(text) if text != word => Some(Scalar::Str(word.to_owned())),
+                        _ => None,
+                    },
+                )
             })
             .collect(),
-        Some(Kind::Dim | Kind::Int) => [("+ 1", 1), ("- 1", -1)]
+        Some(ParamKind::Dim | ParamKind::Int) => [("+ 1", 1), ("- 1", -1)]
             .map(|(what, by)| {
-                Way::new(what, Class::Integer, true, move |value| match value {
+                ArgumentEdit::new(what, MistakeClass::Integer, true, move |value| match value {
                     Scalar::Int(n) => Some(Scalar::Int(n + by)).filter(|_| n + by > 0),
                     _ => None,
                 })
             })
             .into(),
-        Some(Kind::Float) => number(),
-        Some(Kind::Numbers) => {
-            vec![Way::new("with its first x 1.01", Class::Number, true, |value| {
+        Some(ParamKind::Float) => number(),
+        Some(ParamKind::Numbers) => {
+            vec![ArgumentEdit::new("with its first x 1.01", MistakeClass::Number, true, |value| {
                 let Scalar::List(items) = value else { return None };
                 let mut items = items.clone();
                 let first =
@@ -141,11 +157,13 @@ fn ways(key: &str, param: Option<&Param>) -> Vec<Way> {
             })]
         }
         // Operators on a value and a number have no signature.
-        None => vec![Way::new("x 1.01", Class::Number, true, |value| match value {
-            Scalar::Float(x) if *x != 0.0 => Some(Scalar::Float(x * 1.01)),
-            Scalar::Int(n) if *n != 0 => Some(Scalar::Float(*n as f64 * 1.01)),
-            _ => None,
-        })],
+        None => {
+            vec![ArgumentEdit::new("x 1.01", MistakeClass::Number, true, |value| match value {
+                Scalar::Float(x) if *x != 0.0 => Some(Scalar::Float(x * 1.01)),
+                Scalar::Int(n) if *n != 0 => Some(Scalar::Float(*n as f64 * 1.01)),
+                _ => None,
+            })]
+        }
         _ => Vec::new(),
     }
 }
@@ -153,9 +171,9 @@ fn ways(key: &str, param: Option<&Param>) -> Vec<Way> {
 /// Returns edits of windows: of arguments and of the states with that window.
 fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let own = |node: &Node| node.attrs.get("window").and_then(Scalar::as_usize);
-    let with = places.nodes(|node| attends(graph, node) && own(node).is_some());
-    let without = places.nodes(|node| attends(graph, node) && own(node).is_none());
-    let ways: [(&str, &[usize], Window); 4] = [
+    let with = places.nodes(|node| has_window(graph, node) && own(node).is_some());
+    let without = places.nodes(|node| has_window(graph, node) && own(node).is_none());
+    let ways: [(&str, &[usize], WindowChange); 4] = [
         ("window + 1", &with, |w| w.map(|w| w + 1)),
         ("window - 1", &with, |w| w.map(|w| (w - 1).max(1))),
         ("no window", &with, |_| None),
@@ -171,7 +189,13 @@ fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
             let right = places.of(nodes.iter().copied());
             let window = |n: &usize| (*n, change(own(&graph.nodes[*n])));
             let change = Change::Window(nodes.iter().map(window).collect());
-            all.push(Mutant::edit(name, Class::Window, right, "no prompt is as long", change));
+            all.push(Mutant::edit(
+                name,
+                MistakeClass::Window,
+                right,
+                "no prompt is as long",
+                change,
+            ));
         }
     }
     all

@@ -9,12 +9,12 @@ use registry::model::Model;
 use registry::ops::Trait;
 use registry::scalar::Scalar;
 
-use super::{Class, Mutant};
+use super::{MistakeClass, Mutant};
 use crate::places::Places;
 
 /// Fault of an engine.
 #[derive(Debug, Clone)]
-pub(super) enum Fault {
+pub(super) enum EngineFault {
     /// Values of a tap are changed.
     Tap(TapFault),
     /// States are changed after each step, or slots are handled wrongly.
@@ -31,12 +31,12 @@ pub(super) struct TapFault {
     pub(super) part: Option<Range<usize>>,
     /// Tap and value that select the changed rows; all rows if none.
     pub(super) chosen: Option<(String, usize)>,
-    pub(super) how: How,
+    pub(super) how: TapChange,
 }
 
 /// Kind of change.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum How {
+pub(super) enum TapChange {
     /// Multiplied by a factor.
     Times(f32),
     /// Rounded to fewer bits than the run keeps.
@@ -67,7 +67,7 @@ pub(super) enum StateChange {
     /// State is left to the next slot.
     Stale,
     /// State is not restored by a truncate.
-    NotTakenBack,
+    NotTruncated,
     /// Fork is one position ahead.
     Further,
 }
@@ -80,22 +80,26 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
         let right = places.of(maker(graph, &tap));
         let fault = |from, how| TapFault { tap: tap.clone(), from, part: None, chosen: None, how };
         let mut add = |name: &str, from, how| {
-            let fault = Fault::Tap(fault(from, how));
+            let fault = EngineFault::Tap(fault(from, how));
             let name = format!("{name} (`{tap}`)");
             all.push(Mutant::fault(
                 name,
-                Class::Value,
+                MistakeClass::Value,
                 right.clone(),
                 "no prompt is as long",
                 fault,
             ));
         };
-        add("one projection x 1.01", 0, How::Times(1.01));
+        add("one projection x 1.01", 0, TapChange::Times(1.01));
         for from in [12, 65, 130] {
-            add(&format!("one projection x 1.05 from position {from} on"), from, How::Times(1.05));
+            add(
+                &format!("one projection x 1.05 from position {from} on"),
+                from,
+                TapChange::Times(1.05),
+            );
         }
-        add("one projection rounded once more", 0, How::Rounded);
-        add("one projection with noise of 1 %", 0, How::Noise);
+        add("one projection rounded once more", 0, TapChange::Rounded);
+        add("one projection with noise of 1 %", 0, TapChange::Noise);
     }
     all.extend(head(graph, places));
     all.extend(expert(graph, places));
@@ -149,13 +153,14 @@ fn head(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
                 let right = places.of(maker(graph, &tap));
                 let name = format!("one head x 1.01 (`{tap}`)");
                 let part = Some((heads - 1) * dim..size);
-                let fault = TapFault { tap, from: 0, part, chosen: None, how: How::Times(1.01) };
+                let fault =
+                    TapFault { tap, from: 0, part, chosen: None, how: TapChange::Times(1.01) };
                 return Some(Mutant::fault(
                     name,
-                    Class::Value,
+                    MistakeClass::Value,
                     right,
                     "no layer reads it",
-                    Fault::Tap(fault),
+                    EngineFault::Tap(fault),
                 ));
             }
         }
@@ -172,8 +177,14 @@ fn expert(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     let right = places.of(maker(graph, &tap));
     let name = format!("one expert x 1.01 (`{tap}`)");
     let chosen = Some((chosen, expert));
-    let fault = TapFault { tap, from: 0, part: None, chosen, how: How::Times(1.01) };
-    Some(Mutant::fault(name, Class::Value, right, "no token is sent to it", Fault::Tap(fault)))
+    let fault = TapFault { tap, from: 0, part: None, chosen, how: TapChange::Times(1.01) };
+    Some(Mutant::fault(
+        name,
+        MistakeClass::Value,
+        right,
+        "no token is sent to it",
+        EngineFault::Tap(fault),
+    ))
 }
 
 fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
@@ -189,23 +200,26 @@ fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = Vec::new();
     let mut add = |name: String, class, reach, states: &[StateId], what| {
         if !states.is_empty() {
-            let right =
-                if class == Class::Slot { BTreeSet::new() } else { places.of_states(states) };
-            let fault = Fault::State(StateFault { states: states.to_vec(), what });
+            let right = if class == MistakeClass::Slot {
+                BTreeSet::new()
+            } else {
+                places.of_states(states)
+            };
+            let fault = EngineFault::State(StateFault { states: states.to_vec(), what });
             all.push(Mutant::fault(name, class, right, reach, fault));
         }
     };
     let long = "no step is as late";
     add(
         "keys 64 to 128 dropped after 128".into(),
-        Class::State,
+        MistakeClass::State,
         long,
         &full,
         StateChange::Dropped(64..128),
     );
     add(
         "keys 16 to 32 dropped after 64".into(),
-        Class::State,
+        MistakeClass::State,
         long,
         &full,
         StateChange::Dropped(16..32),
@@ -220,7 +234,7 @@ fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
         if matches!(kind, "conv states" | "recurrent states") {
             add(
                 format!("{kind} zeroed at every 64 tokens"),
-                Class::State,
+                MistakeClass::State,
                 long,
                 &own,
                 StateChange::Zeroed(64),
@@ -231,38 +245,44 @@ fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
             let what = StateChange::Narrow(dtype);
             add(
                 format!("{kind} rounded to {dtype} after each step"),
-                Class::State,
+                MistakeClass::State,
                 reach,
                 &own,
                 what,
             );
             let what = StateChange::ReadNarrow(dtype);
-            add(format!("{kind} read in {dtype}"), Class::State, reach, &own, what);
+            add(format!("{kind} read in {dtype}"), MistakeClass::State, reach, &own, what);
         }
     }
     let (carried, every) = (of(carried), of(|_| true));
     let slot = "the engine does not begin, or does not go on, with what a slot keeps";
     add(
         "a padding token leaks into carried states".into(),
-        Class::State,
+        MistakeClass::State,
         slot,
         &carried,
         StateChange::Padded,
     );
     add(
         "a new slot begins with what the last one carried".into(),
-        Class::Slot,
+        MistakeClass::Slot,
         slot,
         &carried,
         StateChange::Stale,
     );
     add(
         "a truncate leaves carried states".into(),
-        Class::Slot,
+        MistakeClass::Slot,
         slot,
         &carried,
-        StateChange::NotTakenBack,
+        StateChange::NotTruncated,
     );
-    add("a fork is one position further".into(), Class::Slot, slot, &every, StateChange::Further);
+    add(
+        "a fork is one position further".into(),
+        MistakeClass::Slot,
+        slot,
+        &every,
+        StateChange::Further,
+    );
     all
 }

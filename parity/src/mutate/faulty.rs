@@ -3,27 +3,28 @@
 use std::collections::BTreeMap;
 
 use engine::{
-    Chunk, Engine, Error, Logits, Options, Probe, Session, Shows, SlotId, Source, StateValue, Want,
+    Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionFeatures,
+    SessionOptions, SlotId, StateValue,
 };
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use super::faults::{Fault, How, StateChange, StateFault, TapFault};
+use super::faults::{EngineFault, StateChange, StateFault, TapChange, TapFault};
 use super::slots;
 
 /// Engine whose sessions have a fault.
-pub(super) struct Faulty<'a> {
+pub(super) struct FaultyEngine<'a> {
     inner: &'a dyn Engine,
-    fault: Fault,
+    fault: EngineFault,
 }
 
-impl<'a> Faulty<'a> {
-    pub(super) fn new(inner: &'a dyn Engine, fault: Fault) -> Self {
+impl<'a> FaultyEngine<'a> {
+    pub(super) fn new(inner: &'a dyn Engine, fault: EngineFault) -> Self {
         Self { inner, fault }
     }
 }
 
-impl Engine for Faulty<'_> {
+impl Engine for FaultyEngine<'_> {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -32,7 +33,11 @@ impl Engine for Faulty<'_> {
         self.inner.exact()
     }
 
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         let inner = self.inner.open(source, options)?;
         let fault = self.fault.clone();
         Ok(Box::new(FaultySession {
@@ -49,7 +54,7 @@ impl Engine for Faulty<'_> {
 /// Session with a fault. Its slot ids differ from the inner session's, which change when states do.
 pub(super) struct FaultySession {
     pub(super) inner: Box<dyn Session>,
-    fault: Fault,
+    fault: EngineFault,
     slots: BTreeMap<usize, SlotId>,
     next: usize,
     /// States left by the slot that was released last.
@@ -86,8 +91,8 @@ impl FaultySession {
 
     fn state_fault(&self) -> Option<StateFault> {
         match &self.fault {
-            Fault::State(fault) => Some(fault.clone()),
-            Fault::Tap(_) => None,
+            EngineFault::State(fault) => Some(fault.clone()),
+            EngineFault::Tap(_) => None,
         }
     }
 
@@ -100,7 +105,7 @@ impl FaultySession {
         let graph = &self.inner.model().graph;
         let changed = match &fault.what {
             StateChange::Stale => match self.reused.remove(&slot.0) {
-                Some(stale) => slots::leak(&mut values, &stale, graph, position),
+                Some(stale) => slots::leak_state(&mut values, &stale, graph, position),
                 None => false,
             },
             StateChange::Padded
@@ -108,8 +113,13 @@ impl FaultySession {
             {
                 let fork = self.inner.fork(inner)?;
                 let last = &tokens[tokens.len() - 1..];
-                let fed =
-                    crate::run::one(&mut *self.inner, fork, last, Want::None, &mut engine::NoProbe);
+                let fed = crate::run::feed_chunk(
+                    &mut *self.inner,
+                    fork,
+                    last,
+                    OutputRows::None,
+                    &mut engine::NoProbe,
+                );
                 let padded = fed.and_then(|_| self.inner.states(fork));
                 self.inner.release(fork)?;
                 slots::take(&mut values, &padded?, &fault.states)
@@ -131,16 +141,16 @@ impl FaultySession {
             let slot = self.own(chunk.slot)?;
             let start = self.inner.position(slot)?;
             rows.extend(start..start + chunk.tokens.len());
-            wanted.extend(match chunk.want {
-                Want::None => 0..0,
-                Want::Last => start + chunk.tokens.len() - 1..start + chunk.tokens.len(),
-                Want::All => start..start + chunk.tokens.len(),
+            wanted.extend(match chunk.rows {
+                OutputRows::None => 0..0,
+                OutputRows::Last => start + chunk.tokens.len() - 1..start + chunk.tokens.len(),
+                OutputRows::All => start..start + chunk.tokens.len(),
             });
             inner.push(Chunk { slot, ..*chunk });
         }
         match self.fault.clone() {
-            Fault::Tap(fault) => {
-                let mut tamper = Tamper {
+            EngineFault::Tap(fault) => {
+                let mut tamper = FaultProbe {
                     probe,
                     fault: &fault,
                     rows,
@@ -148,12 +158,12 @@ impl FaultySession {
                     chosen: Vec::new(),
                     dtype: self.dtype(),
                 };
-                self.inner.step_fed(&inner, hidden, &mut tamper)
+                self.inner.step_with_hidden(&inner, hidden, &mut tamper)
             }
-            Fault::State(StateFault { states, what: StateChange::ReadNarrow(dtype) }) => {
+            EngineFault::State(StateFault { states, what: StateChange::ReadNarrow(dtype) }) => {
                 slots::read_narrow(&mut *self.inner, &inner, hidden, probe, &states, dtype)
             }
-            Fault::State(_) => self.inner.step_fed(&inner, hidden, probe),
+            EngineFault::State(_) => self.inner.step_with_hidden(&inner, hidden, probe),
         }
     }
 }
@@ -167,8 +177,8 @@ impl Session for FaultySession {
         self.inner.dtype()
     }
 
-    fn shows(&self) -> Shows {
-        self.inner.shows()
+    fn features(&self) -> SessionFeatures {
+        self.inner.features()
     }
 
     fn open_slot(&mut self) -> SlotId {
@@ -197,10 +207,10 @@ impl Session for FaultySession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
-        self.step_fed(chunks, &[], probe)
+        self.step_with_hidden(chunks, &[], probe)
     }
 
-    fn step_fed(
+    fn step_with_hidden(
         &mut self,
         chunks: &[Chunk<'_>],
         hidden: &[f32],
@@ -228,7 +238,7 @@ impl Session for FaultySession {
 
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
         let inner = self.own(slot)?;
-        let Some(StateFault { states, what: StateChange::NotTakenBack }) = self.state_fault()
+        let Some(StateFault { states, what: StateChange::NotTruncated }) = self.state_fault()
         else {
             return self.inner.truncate(inner, length);
         };
@@ -267,7 +277,7 @@ impl Session for FaultySession {
 }
 
 /// Probe that changes a tap before the real one sees it.
-struct Tamper<'a> {
+struct FaultProbe<'a> {
     probe: &'a mut dyn Probe,
     fault: &'a TapFault,
     /// Positions of all rows, and of those with wanted logits.
@@ -278,7 +288,7 @@ struct Tamper<'a> {
     dtype: Dtype,
 }
 
-impl Probe for Tamper<'_> {
+impl Probe for FaultProbe<'_> {
     fn wants(&self, tap: &str) -> bool {
         tap == self.fault.tap
             || self.fault.chosen.as_ref().is_some_and(|(chosen, _)| chosen == tap)
@@ -315,15 +325,15 @@ impl Probe for Tamper<'_> {
     }
 }
 
-fn changed(x: f32, how: How, dtype: Dtype) -> f32 {
+fn changed(x: f32, how: TapChange, dtype: Dtype) -> f32 {
     match (how, dtype) {
-        (How::Times(factor), _) => slots::kept(x * factor, dtype),
-        (How::Noise, _) => {
+        (TapChange::Times(factor), _) => slots::round_to_dtype(x * factor, dtype),
+        (TapChange::Noise, _) => {
             let up = x.to_bits().wrapping_mul(0x9E37_79B9) >> 31 == 0;
-            slots::kept(x * if up { 1.01 } else { 0.99 }, dtype)
+            slots::round_to_dtype(x * if up { 1.01 } else { 0.99 }, dtype)
         }
-        (How::Rounded, Dtype::F32) => slots::rounded(x, 10),
-        (How::Rounded, Dtype::F16) => slots::rounded(x, 7),
-        (How::Rounded, Dtype::Bf16) => slots::rounded(x, 5),
+        (TapChange::Rounded, Dtype::F32) => slots::rounded(x, 10),
+        (TapChange::Rounded, Dtype::F16) => slots::rounded(x, 7),
+        (TapChange::Rounded, Dtype::Bf16) => slots::rounded(x, 5),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use registry::dtype::Dtype;
 use serde::Serialize;
 
-use super::{Closest, Fate, Mutant, Outcome};
+use super::{ClosestGate, Fate, Mutant, MutantOutcome};
 use crate::gate::{Gate, Verdict};
 use crate::report::Report;
 
@@ -15,8 +15,8 @@ pub(super) fn judge(
     dtype: Dtype,
     sound: &Report,
     result: Result<Report, String>,
-) -> Outcome {
-    let mut outcome = Outcome {
+) -> MutantOutcome {
+    let mut outcome = MutantOutcome {
         mutant: mutant.name.clone(),
         class: mutant.class,
         dtype,
@@ -114,14 +114,14 @@ pub(super) fn named(report: &Report) -> Option<String> {
 }
 
 /// Finds the bound nearest to its limit among gates whose values changed.
-fn closest(report: &Report, sound: &Report) -> Option<Closest> {
+fn closest(report: &Report, sound: &Report) -> Option<ClosestGate> {
     fn gates(report: &Report) -> Vec<&Gate> {
         report.runs.iter().flat_map(|run| &run.gates).collect()
     }
     let before = gates(sound);
-    let mut found: Option<Closest> = None;
-    let mut offer = |next: Closest| {
-        let part = |c: &Closest| c.value / c.limit;
+    let mut found: Option<ClosestGate> = None;
+    let mut offer = |next: ClosestGate| {
+        let part = |c: &ClosestGate| c.value / c.limit;
         if found.as_ref().is_none_or(|best| part(&next).total_cmp(&part(best)).is_gt()) {
             found = Some(next);
         }
@@ -135,7 +135,7 @@ fn closest(report: &Report, sound: &Report) -> Option<Closest> {
             let was =
                 other.and_then(|gate| gate.bounds.get(m)).map_or(f64::NAN, |bound| bound.value);
             if bound.limit.is_finite() && bound.limit > 0.0 {
-                offer(Closest {
+                offer(ClosestGate {
                     subject: gate.subject.to_string(),
                     place: format!("{} {} `{}`", gate.phase, gate.mode.name(), gate.prompt),
                     measure: bound.measure.to_owned(),

@@ -23,7 +23,7 @@ pub(super) fn rounded(x: f32, bits: u32) -> f32 {
 }
 
 /// Rounds to the precision of a dtype.
-pub(super) fn kept(x: f32, dtype: Dtype) -> f32 {
+pub(super) fn round_to_dtype(x: f32, dtype: Dtype) -> f32 {
     match dtype {
         Dtype::F32 => x,
         Dtype::Bf16 => rounded(x, 7),
@@ -59,7 +59,7 @@ pub(super) fn change(
                 changed = true;
             }
             StateChange::Narrow(dtype) => {
-                value.data.iter_mut().for_each(|x| *x = kept(*x, *dtype));
+                value.data.iter_mut().for_each(|x| *x = round_to_dtype(*x, *dtype));
                 changed = true;
             }
             _ => {}
@@ -81,7 +81,7 @@ pub(super) fn take(values: &mut [StateValue], from: &[StateValue], states: &[Sta
 
 /// Leaks the states of a released slot into a slot after its first chunk. They replace the inputs of a
 /// convolution if the chunk is shorter than the kernel, and are added to a recurrence.
-pub(super) fn leak(
+pub(super) fn leak_state(
     values: &mut [StateValue],
     stale: &[StateValue],
     graph: &Graph,
@@ -131,30 +131,30 @@ pub(super) fn read_narrow(
     states: &[StateId],
     dtype: Dtype,
 ) -> Result<Vec<Logits>, Error> {
-    let [chunk] = chunks else { return session.step_fed(chunks, hidden, probe) };
+    let [chunk] = chunks else { return session.step_with_hidden(chunks, hidden, probe) };
     let position = session.position(chunk.slot)?;
     if position == 0 || chunk.tokens.len() > 1 {
-        return session.step_fed(chunks, hidden, probe);
+        return session.step_with_hidden(chunks, hidden, probe);
     }
     let mut values = session.states(chunk.slot)?;
     change(&mut values, &StateChange::Narrow(dtype), states, position);
     let narrow = session.seed(position, &values)?;
-    let mut seen = Recorded { probe, taps: BTreeMap::new() };
-    let logits = session.step_fed(&[Chunk { slot: narrow, ..*chunk }], hidden, &mut seen);
-    let mut replay = Replay(seen.taps);
+    let mut seen = RecordingProbe { probe, taps: BTreeMap::new() };
+    let logits = session.step_with_hidden(&[Chunk { slot: narrow, ..*chunk }], hidden, &mut seen);
+    let mut replay = ReplayProbe(seen.taps);
     session.release(narrow)?;
     let logits = logits?;
-    session.step_fed(chunks, hidden, &mut replay)?;
+    session.step_with_hidden(chunks, hidden, &mut replay)?;
     Ok(logits)
 }
 
 /// Probe that records taps as another probe leaves them.
-struct Recorded<'a> {
+struct RecordingProbe<'a> {
     probe: &'a mut dyn Probe,
     taps: BTreeMap<String, Vec<f32>>,
 }
 
-impl Probe for Recorded<'_> {
+impl Probe for RecordingProbe<'_> {
     fn wants(&self, tap: &str) -> bool {
         self.probe.wants(tap)
     }
@@ -166,9 +166,9 @@ impl Probe for Recorded<'_> {
 }
 
 /// Probe that replaces taps by recorded ones.
-struct Replay(BTreeMap<String, Vec<f32>>);
+struct ReplayProbe(BTreeMap<String, Vec<f32>>);
 
-impl Probe for Replay {
+impl Probe for ReplayProbe {
     fn wants(&self, tap: &str) -> bool {
         self.0.contains_key(tap)
     }

@@ -6,13 +6,13 @@ use registry::graph::{Graph, Layer, Node};
 use registry::model::Model;
 use registry::ops::{DISTINCT, Trait};
 
-use super::{Class, Mutant};
+use super::{MistakeClass, Mutant};
 use crate::edit::Change;
 use crate::places::Places;
 
 /// Gives swaps of inputs and weights, and other activation functions.
 pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
-    let mut all = swaps(&model.graph, places);
+    let mut all = input_swaps(&model.graph, places);
     all.extend(weights(&model.graph, places));
     all.extend(functions(&model.graph, places));
     all.extend(omissions(&model.graph, places));
@@ -32,7 +32,10 @@ fn layers(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     let right = places.of(pairs.iter().flat_map(|(a, b)| [*a, *b]));
     let name = format!("layers: all weights of `{}` and `{}` swapped", a.prefix, b.prefix);
     let change = Change::Weights(pairs);
-    Some(Mutant::edit(name, Class::Swap, right, "both layers are equal", change).without_edit())
+    Some(
+        Mutant::edit(name, MistakeClass::Swap, right, "both layers are equal", change)
+            .without_edit(),
+    )
 }
 
 fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<usize>> {
@@ -44,7 +47,7 @@ fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<us
 }
 
 /// Returns swaps of the first two inputs of nodes, if they have one shape and do not commute.
-fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
+fn input_swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let swaps = |node: &Node| match node.inputs.as_slice() {
         [a, b, ..] => {
             a != b
@@ -58,7 +61,7 @@ fn swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
         let right = places.of(nodes.iter().copied());
         let name = format!("{op}: its first two inputs swapped");
         let change = Change::Inputs(nodes);
-        all.push(Mutant::edit(name, Class::Swap, right, "both inputs are equal", change));
+        all.push(Mutant::edit(name, MistakeClass::Swap, right, "both inputs are equal", change));
     }
     all
 }
@@ -82,7 +85,7 @@ fn weights(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
         let right = places.of([n, m]);
         let name = "linear: the weights of two projections swapped".to_owned();
         let change = Change::Weights(vec![(n, m)]);
-        Mutant::edit(name, Class::Swap, right, "both weights are equal", change)
+        Mutant::edit(name, MistakeClass::Swap, right, "both weights are equal", change)
     };
     found.map(edit).into_iter().collect()
 }
@@ -95,7 +98,7 @@ fn functions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
             let (right, nodes) = (places.of(nodes.iter().copied()), nodes.clone());
             let name = format!("{op}: {other} in its place");
             let change = Change::Op { nodes, op: other.to_owned() };
-            all.push(Mutant::edit(name, Class::Form, right, "every value is 0", change));
+            all.push(Mutant::edit(name, MistakeClass::Form, right, "every value is 0", change));
         }
     }
     all
@@ -121,7 +124,7 @@ fn omissions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
         let name = format!("{op}: the last left out");
         let reach = "it changes no number here";
         let change = Change::Reroute(vec![(readers, to, from)]);
-        all.push(Mutant::edit(name, Class::Form, right, reach, change));
+        all.push(Mutant::edit(name, MistakeClass::Form, right, reach, change));
     }
     all
 }

@@ -7,7 +7,7 @@ use registry::graph::StateId;
 use registry::model::Model;
 use registry::rope::RopeTable;
 
-use super::{Class, Mutant};
+use super::{MistakeClass, Mutant};
 use crate::edit::{Change, stretch};
 use crate::places::Places;
 
@@ -20,12 +20,12 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
 }
 
 /// Edit of a table; false if it changes nothing.
-type Table = fn(&mut RopeTable) -> bool;
+type TableEdit = fn(&mut RopeTable) -> bool;
 
 /// Factor of a larger base.
 const LARGER: f32 = 1.01;
 
-const TABLES: [(&str, Table); 7] = [
+const TABLES: [(&str, TableEdit); 7] = [
     ("theta x 1.01", |rope| {
         stretch(&mut rope.inv_freq, LARGER);
         rope.inv_freq.len() > 1
@@ -67,7 +67,7 @@ fn ropes(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
             let name = format!("rope `{}`: {what}", rope.name);
             let reach = "no layer reads it, no prompt is as long, or the pair is not rotated";
             let change = Change::Table { rope: n, table: Box::new(table) };
-            all.push(Mutant::edit(name, Class::Rope, places.of_rope(n), reach, change));
+            all.push(Mutant::edit(name, MistakeClass::Rope, places.of_rope(n), reach, change));
         }
     }
     all
@@ -93,7 +93,7 @@ fn states(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
             let reach =
                 "the run keeps it in this dtype anyway, or keeps no number that does not fit";
             let change = Change::StateDtype(edited, rule);
-            all.push(Mutant::edit(name, Class::State, right, reach, change));
+            all.push(Mutant::edit(name, MistakeClass::State, right, reach, change));
         }
     }
     all
@@ -122,7 +122,7 @@ fn values(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
         let made = nodes.iter().flat_map(|n| &graph.nodes[*n].outputs).copied();
         let values = made.filter(|value| graph.values[value.0].dtype == from).collect();
         let change = Change::ValueDtype(values, to);
-        all.push(Mutant::edit(name, Class::Rounding, right, reach, change));
+        all.push(Mutant::edit(name, MistakeClass::Rounding, right, reach, change));
     }
     all
 }

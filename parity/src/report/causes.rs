@@ -28,12 +28,12 @@ pub fn causes(diagnosis: &Diagnosis) -> String {
     // If one edit explains everything, partial explanations are omitted.
     let causes = d.causes.iter().filter(|cause| !d.explained || cause.exact);
     for (n, cause) in causes.enumerate() {
-        out.push_str(&one(n + 1, cause, d));
+        out.push_str(&cause_lines(n + 1, cause, d));
     }
     out
 }
 
-fn one(n: usize, cause: &Cause, diagnosis: &Diagnosis) -> String {
+fn cause_lines(n: usize, cause: &Cause, diagnosis: &Diagnosis) -> String {
     let mut edits = cause.edits.iter();
     let Some(first) = edits.next() else { return String::new() };
     let mut out = format!("  {n}. {}\n     {}\n", first.edit, first.place);

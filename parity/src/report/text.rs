@@ -177,7 +177,7 @@ fn states(report: &Report) -> String {
             rows.push(vec![
                 run.label(),
                 gate.subject.to_string().trim_start_matches("state ").to_owned(),
-                when(gate.phase, gate.step.unwrap_or(0), gate.moment),
+                place_in_sequence(gate.phase, gate.step.unwrap_or(0), gate.moment),
                 "FAIL".to_owned(),
                 gate.message(),
             ]);
@@ -224,7 +224,7 @@ fn indent(text: &str) -> String {
 
 /// Describes the place of an error in a sequence. In decode, positions are counted from the end of the
 /// prefix.
-pub(crate) fn when(phase: Phase, position: usize, moment: Option<&str>) -> String {
+pub(crate) fn place_in_sequence(phase: Phase, position: usize, moment: Option<&str>) -> String {
     match (phase, position, moment) {
         (Phase::Prefill, position, _) => format!("prefill, position {position}"),
         (Phase::Decode, _, Some(_)) => "decode, position 0 (what the prefill left)".to_owned(),
@@ -336,7 +336,11 @@ fn failure(run: &RunReport) -> String {
             );
             line(
                 &mut out,
-                format_args!("    {}: {}", when(other.phase, other.step, None), other.message),
+                format_args!(
+                    "    {}: {}",
+                    place_in_sequence(other.phase, other.step, None),
+                    other.message
+                ),
             );
         }
     }
@@ -357,7 +361,14 @@ fn failure(run: &RunReport) -> String {
 fn divergence(d: &Divergence) -> String {
     let mut out = String::new();
     let fed = d.mode.inputs();
-    line(&mut out, format_args!("  {}, prompt `{}`, {fed}", when(d.phase, d.step, None), d.prompt));
+    line(
+        &mut out,
+        format_args!(
+            "  {}, prompt `{}`, {fed}",
+            place_in_sequence(d.phase, d.step, None),
+            d.prompt
+        ),
+    );
     line(&mut out, format_args!("  {}", d.message));
     for hint in &d.hints {
         line(&mut out, format_args!("  hint: {hint}"));

@@ -21,7 +21,7 @@ const SHORT: usize = 32;
 
 /// Returns the numbers of positions at which a state of the model changes its behaviour: kernel widths and
 /// windows.
-fn reaches(model: &Model) -> BTreeSet<usize> {
+fn thresholds(model: &Model) -> BTreeSet<usize> {
     let mut reaches = BTreeSet::new();
     for state in &model.graph.states {
         match state.kind {
@@ -50,7 +50,7 @@ fn steady(model: &Model) -> usize {
 /// Returns the length of the sequences to feed and the schedules over them. `prompt` is the length of the
 /// longest available prompt.
 pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
-    let reaches = reaches(model);
+    let reaches = thresholds(model);
     let edge = reaches.iter().copied().filter(|r| r + 3 <= LONGEST).max().unwrap_or(0);
     let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK).max(1);
     let most = context.min(steady(model));

@@ -13,7 +13,7 @@ fn report_of(fault: Fault, options: &CheckOptions) -> Report {
     let dir = tempfile::tempdir().unwrap();
     write_dump(dir.path(), |_| {});
     let dump = Dump::open(dir.path()).unwrap();
-    let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+    let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
     check(&Fake { fault, reversed: false, blind: false }, &source, &dump, options).unwrap()
 }
 
@@ -163,7 +163,7 @@ fn a_module_with_weights_that_the_spec_never_computes_is_a_finding() {
     }
     model.graph.states.pop();
     let dump = Dump::open(dir.path()).unwrap();
-    let source = engine::Source { model: Arc::new(model), dir: dir.path() };
+    let source = engine::ModelSource { model: Arc::new(model), dir: dir.path() };
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
     let report = check(&fake, &source, &dump, &only(Dtype::F32)).unwrap();
     let failed: Vec<String> =
@@ -177,7 +177,7 @@ fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
     let dir = tempfile::tempdir().unwrap();
     write_dump(dir.path(), |manifest| manifest["audit"]["truth"] = "prefill".into());
     let dump = Dump::open(dir.path()).unwrap();
-    let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+    let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
     let report = check(&fake, &source, &dump, &CheckOptions::default()).unwrap();
     assert_eq!(report.exit_code(), 0, "{}", onboard_parity::report::text(&report));
@@ -192,7 +192,7 @@ fn an_engine_that_shows_nothing_is_judged_by_what_it_answers() {
     let dir = tempfile::tempdir().unwrap();
     write_dump(dir.path(), |_| {});
     let dump = Dump::open(dir.path()).unwrap();
-    let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+    let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
     let run = |fault, options: &CheckOptions| {
         check(&Fake { fault, reversed: true, blind: true }, &source, &dump, options).unwrap()
     };
@@ -219,7 +219,7 @@ fn another_model_is_refused_with_both_hashes() {
     write_dump(dir.path(), |_| {});
     fs_err::write(dir.path().join("config.json"), "{ }").unwrap();
     let dump = Dump::open(dir.path()).unwrap();
-    let source = engine::Source { model: Arc::new(model()), dir: dir.path() };
+    let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
     let error = check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string();
     assert!(error.contains("config.json") && error.contains("44136fa3"), "{error}");

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::{NativeEngine, Source};
+use engine::{ModelSource, NativeEngine};
 use onboard_parity::diagnose::{
-    DiagnoseOptions, Diagnosis, Observed, diagnose, explain, noise, observe,
+    DiagnoseOptions, Diagnosis, ObservedPrompt, diagnose, explain, noise, observe,
 };
 use onboard_parity::edit::Change;
 use onboard_parity::mutate::{Fate, MutateOptions, mutate};
@@ -50,10 +50,10 @@ fn search() -> DiagnoseOptions {
 }
 
 impl Fixture {
-    fn edited(&self, change: &Change) -> Source<'_> {
+    fn edited(&self, change: &Change) -> ModelSource<'_> {
         let mut model = self.model.clone();
         change.apply(&mut model);
-        Source { model: Arc::new(model), dir: &self.dir }
+        ModelSource { model: Arc::new(model), dir: &self.dir }
     }
 
     /// Diagnoses a model with a mistake.
@@ -76,7 +76,7 @@ impl Fixture {
                 row.truncate(k);
             }
         }
-        let right = Source { model: Arc::new(self.model.clone()), dir: &self.dir };
+        let right = ModelSource { model: Arc::new(self.model.clone()), dir: &self.dir };
         let noise = noise(&self.dump, Dtype::F32).unwrap();
         let no = &mut |_: usize, _: usize, _: &str| {};
         explain(&engine, &right, Dtype::F32, &rows, noise, &search(), no).unwrap()
@@ -166,14 +166,14 @@ fn weights_in_the_wrong_layers_are_not_in_the_book() {
 #[test]
 fn rows_of_another_model_are_refused() {
     let llama = fixture("llama");
-    let source = Source { model: Arc::new(llama.model.clone()), dir: &llama.dir };
+    let source = ModelSource { model: Arc::new(llama.model.clone()), dir: &llama.dir };
     for (tokens, rows) in [
         (vec![], vec![]),
         (vec![1 << 20], vec![]),
         (vec![1], vec![(1, vec![(0, -1.0)])]),
         (vec![1], vec![(0, vec![(1 << 20, -1.0)])]),
     ] {
-        let observed = Observed { name: "a".into(), tokens, rows };
+        let observed = ObservedPrompt { name: "a".into(), tokens, rows };
         let no = &mut |_: usize, _: usize, _: &str| {};
         let engine = NativeEngine::new();
         let found = explain(&engine, &source, Dtype::F32, &[observed], 1e-5, &search(), no);
@@ -184,7 +184,7 @@ fn rows_of_another_model_are_refused() {
 #[test]
 fn the_edit_that_undoes_a_mutant_is_named_first() {
     let llama = fixture("llama");
-    let source = Source { model: Arc::new(llama.model.clone()), dir: &llama.dir };
+    let source = ModelSource { model: Arc::new(llama.model.clone()), dir: &llama.dir };
     let mut curable = 0;
     for only in ["rms_norm", "rope `main`", "one projection"] {
         let options = MutateOptions {

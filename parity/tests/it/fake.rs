@@ -10,10 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::{
-    Chunk, Engine, Error, Logits, Options, Probe, Session, Shows, SlotId, Source, StateValue, Want,
+    Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionFeatures,
+    SessionOptions, SlotId, StateValue,
 };
-use formats::safetensors::{Declared, FileDtype, Writer};
-use registry::diag::{Source as Text, Span};
+use formats::safetensors::{FileDtype, TensorSpec, Writer};
+use registry::diag::{SourceText as Text, Span};
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{
     Graph, Layer, Node, State, StateId, StateKind, StatePart, Value, ValueId, Weight,
@@ -168,7 +169,7 @@ pub fn model() -> Model {
         rules: Vec::new(),
         nextn: None,
         gguf: None,
-        quant: registry::quant::Quant::default(),
+        quant: registry::quant::QuantRules::default(),
         own_steps: false,
     }
 }
@@ -218,7 +219,11 @@ impl Engine for Fake {
         "fake"
     }
 
-    fn open(&self, source: &Source<'_>, options: &Options) -> Result<Box<dyn Session>, Error> {
+    fn open(
+        &self,
+        source: &ModelSource<'_>,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, Error> {
         Ok(Box::new(FakeSession {
             model: (*source.model).clone(),
             dtype: options.dtype,
@@ -369,9 +374,9 @@ impl Session for FakeSession {
         self.dtype
     }
 
-    fn shows(&self) -> Shows {
+    fn features(&self) -> SessionFeatures {
         let sees = !self.fake.blind;
-        Shows { taps: sees, states: sees, seeds: sees, feeds: sees, steps: true }
+        SessionFeatures { taps: sees, states: sees, seeds: sees, feeds: sees, steps: true }
     }
 
     fn open_slot(&mut self) -> SlotId {
@@ -454,10 +459,10 @@ impl Session for FakeSession {
         let mut at = 0;
         for (chunk, mut slot) in chunks.iter().zip(slots) {
             let end = at + chunk.tokens.len();
-            let rows = match chunk.want {
-                Want::None => end..end,
-                Want::Last => end - 1..end,
-                Want::All => at..end,
+            let rows = match chunk.rows {
+                OutputRows::None => end..end,
+                OutputRows::Last => end - 1..end,
+                OutputRows::All => at..end,
             };
             let mut data = Vec::new();
             for row in &x[rows.clone()] {
@@ -509,7 +514,10 @@ impl Session for FakeSession {
         let tokens: Vec<u32> =
             bytes.as_chunks::<4>().0.iter().map(|w| u32::from_le_bytes(*w)).collect();
         let slot = self.open_slot();
-        self.step(&[Chunk { slot, tokens: &tokens, want: Want::None }], &mut engine::NoProbe)?;
+        self.step(
+            &[Chunk { slot, tokens: &tokens, rows: OutputRows::None }],
+            &mut engine::NoProbe,
+        )?;
         Ok(slot)
     }
 
@@ -583,11 +591,17 @@ impl Probe for Keep {
 }
 
 /// Runs a prefill and returns its logits and taps.
-fn whole(source: &Source<'_>, dtype: Dtype, reversed: bool, tokens: &[u32]) -> (Vec<f32>, Keep) {
+fn whole(
+    source: &ModelSource<'_>,
+    dtype: Dtype,
+    reversed: bool,
+    tokens: &[u32],
+) -> (Vec<f32>, Keep) {
     let fake = Fake { fault: Fault::None, reversed, blind: false };
-    let mut session = fake.open(source, &Options { dtype, ..Options::default() }).unwrap();
+    let mut session =
+        fake.open(source, &SessionOptions { dtype, ..SessionOptions::default() }).unwrap();
     let (slot, mut taps) = (session.open_slot(), Keep::default());
-    let all = session.step(&[Chunk { slot, tokens, want: Want::All }], &mut taps).unwrap();
+    let all = session.step(&[Chunk { slot, tokens, rows: OutputRows::All }], &mut taps).unwrap();
     (all[0].data.clone(), taps)
 }
 
@@ -595,19 +609,20 @@ fn whole(source: &Source<'_>, dtype: Dtype, reversed: bool, tokens: &[u32]) -> (
 pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     let tokens: Vec<u32> = (0..12).map(|n| (n * 5 + 2) % VOCAB as u32).collect();
     let split = 5;
-    let mut tensors: Vec<(Declared, Vec<u8>)> = Vec::new();
+    let mut tensors: Vec<(TensorSpec, Vec<u8>)> = Vec::new();
     let mut greedy = serde_json::Map::new();
     for dtype in Dtype::ALL {
         let mut put = |name: String, dtype: Dtype, shape: Vec<usize>, data: &[f32]| {
             let format = FileDtype::from(dtype);
             let mut bytes = vec![0; data.len() * format.size()];
             formats::numbers::from_f32(format, data, &mut bytes).unwrap();
-            tensors.push((Declared { name, dtype: format, shape }, bytes));
+            tensors.push((TensorSpec { name, dtype: format, shape }, bytes));
         };
         let fake = Fake { fault: Fault::None, reversed: true, blind: false };
         let model = Arc::new(model());
-        let source = Source { model, dir };
-        let mut session = fake.open(&source, &Options { dtype, ..Options::default() }).unwrap();
+        let source = ModelSource { model, dir };
+        let mut session =
+            fake.open(&source, &SessionOptions { dtype, ..SessionOptions::default() }).unwrap();
         let (_, own) = whole(&source, dtype, true, &tokens);
         let (_, wide) = whole(&source, Dtype::F32, true, &tokens);
         let (_, other) = whole(&source, dtype, false, &tokens);
@@ -635,8 +650,9 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let base = |phase: &str, leaf: &str| format!("{dtype}/main/{phase}/{leaf}");
         let mut taps = Keep::default();
         let slot = session.open_slot();
-        let all =
-            session.step(&[Chunk { slot, tokens: &tokens, want: Want::All }], &mut taps).unwrap();
+        let all = session
+            .step(&[Chunk { slot, tokens: &tokens, rows: OutputRows::All }], &mut taps)
+            .unwrap();
         put(base("prefill", "logits"), dtype, vec![tokens.len(), VOCAB], &all[0].data);
         for (tap, (width, data)) in &taps.0 {
             put(
@@ -657,7 +673,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             row.clone_from(
                 &session
                     .step(
-                        &[Chunk { slot, tokens: &[next], want: Want::Last }],
+                        &[Chunk { slot, tokens: &[next], rows: OutputRows::Last }],
                         &mut engine::NoProbe,
                     )
                     .unwrap()[0]
@@ -669,7 +685,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let slot = session.open_slot();
         session
             .step(
-                &[Chunk { slot, tokens: &tokens[..split], want: Want::Last }],
+                &[Chunk { slot, tokens: &tokens[..split], rows: OutputRows::Last }],
                 &mut engine::NoProbe,
             )
             .unwrap();
@@ -684,7 +700,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             .collect();
         for token in &tokens[split..] {
             let step = session
-                .step(&[Chunk { slot, tokens: &[*token], want: Want::Last }], &mut taps)
+                .step(&[Chunk { slot, tokens: &[*token], rows: OutputRows::Last }], &mut taps)
                 .unwrap();
             rows.extend_from_slice(&step[0].data);
             let states = session.states(slot).unwrap();
@@ -725,7 +741,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         .iter()
         .map(|n| {
             let name = format!("{n}.weight");
-            (Declared { name, dtype: FileDtype::F32, shape: vec![1] }, vec![0; 4])
+            (TensorSpec { name, dtype: FileDtype::F32, shape: vec![1] }, vec![0; 4])
         })
         .collect();
     let mut weights = weights;
@@ -767,8 +783,8 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     fs_err::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
 }
 
-fn write(path: &Path, tensors: &[(Declared, Vec<u8>)]) {
-    let declared: Vec<Declared> = tensors.iter().map(|(d, _)| d.clone()).collect();
+fn write(path: &Path, tensors: &[(TensorSpec, Vec<u8>)]) {
+    let declared: Vec<TensorSpec> = tensors.iter().map(|(d, _)| d.clone()).collect();
     let mut writer = Writer::create(path, &BTreeMap::new(), &declared).unwrap();
     for (d, bytes) in tensors {
         writer.write(&d.name, bytes).unwrap();

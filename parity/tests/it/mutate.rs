@@ -4,26 +4,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onboard_parity::Dump;
-use onboard_parity::mutate::{Book, Class, Fate, MutateOptions, mutate};
+use onboard_parity::mutate::{Fate, MistakeClass, MutateOptions, MutationReport, mutate};
 use registry::config::Config;
 use registry::dtype::Dtype;
 use registry::library::Library;
 use registry::ops::OpSet;
 
-fn book(name: &str, options: &MutateOptions) -> Book {
+fn book(name: &str, options: &MutateOptions) -> MutationReport {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name);
     let text = fs_err::read_to_string(dir.join("config.json")).unwrap();
     let config = Config::parse("config.json", &text).unwrap();
     let library = Library::builtin();
     let spec = library.load(library.find(&config)[0], &[]).unwrap();
     let (model, _) = registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap();
-    let source = engine::Source { model: Arc::new(model), dir: &dir };
+    let source = engine::ModelSource { model: Arc::new(model), dir: &dir };
     let dump = Dump::open(&dir.join("reference")).unwrap();
     mutate(&engine::NativeEngine::new(), &source, &dump, options, &mut |_, _, _| {}).unwrap()
 }
 
 /// Asserts that nothing is missed, that most places are right, and that these classes have caught mutants.
-fn assert_caught(name: &str, classes: &[Class]) {
+fn assert_caught(name: &str, classes: &[MistakeClass]) {
     let options = MutateOptions { dtypes: vec![Dtype::F32], ..MutateOptions::default() };
     let book = book(name, &options);
     let missed: Vec<_> = book.outcomes.iter().filter(|o| o.fate == Fate::Missed).collect();
@@ -33,7 +33,7 @@ fn assert_caught(name: &str, classes: &[Class]) {
     assert!(known > 20 && right * 20 >= known * 19, "{name}: {wrong:#?}");
     for class in classes {
         let caught =
-            |o: &onboard_parity::mutate::Outcome| o.class == *class && o.fate == Fate::Caught;
+            |o: &onboard_parity::mutate::MutantOutcome| o.class == *class && o.fate == Fate::Caught;
         assert!(book.outcomes.iter().any(caught), "{name}: {}", class.name());
     }
 }
@@ -41,13 +41,13 @@ fn assert_caught(name: &str, classes: &[Class]) {
 #[test]
 fn mistakes_in_a_model_with_attention_are_caught() {
     let classes = [
-        Class::Epsilon,
-        Class::Number,
-        Class::Window,
-        Class::Swap,
-        Class::Rope,
-        Class::Value,
-        Class::State,
+        MistakeClass::Epsilon,
+        MistakeClass::Number,
+        MistakeClass::Window,
+        MistakeClass::Swap,
+        MistakeClass::Rope,
+        MistakeClass::Value,
+        MistakeClass::State,
     ];
     assert_caught("llama", &classes);
 }
@@ -56,7 +56,14 @@ fn mistakes_in_a_model_with_attention_are_caught() {
 fn mistakes_in_a_model_with_convolutions_are_caught() {
     assert_caught(
         "lfm2",
-        &[Class::Epsilon, Class::Form, Class::Rope, Class::Value, Class::State, Class::Slot],
+        &[
+            MistakeClass::Epsilon,
+            MistakeClass::Form,
+            MistakeClass::Rope,
+            MistakeClass::Value,
+            MistakeClass::State,
+            MistakeClass::Slot,
+        ],
     );
 }
 
@@ -64,7 +71,13 @@ fn mistakes_in_a_model_with_convolutions_are_caught() {
 fn mistakes_in_a_model_with_a_recurrence_are_caught() {
     assert_caught(
         "mamba2",
-        &[Class::Epsilon, Class::Form, Class::Value, Class::State, Class::Slot],
+        &[
+            MistakeClass::Epsilon,
+            MistakeClass::Form,
+            MistakeClass::Value,
+            MistakeClass::State,
+            MistakeClass::Slot,
+        ],
     );
 }
 

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 /// Groups names by the text around their first number; the order of first occurrence is kept.
 pub(super) fn fold<T: Ord + Clone>(
     items: impl IntoIterator<Item = (String, T)>,
-) -> Vec<(Folded, T)> {
-    let mut groups: Vec<(Folded, T)> = Vec::new();
+) -> Vec<(FoldedNames, T)> {
+    let mut groups: Vec<(FoldedNames, T)> = Vec::new();
     let mut places: BTreeMap<(String, String, T), usize> = BTreeMap::new();
     for (name, about) in items {
         let (before, number, after) = split(&name);
         let Some(number) = number else {
-            groups.push((Folded { first: name, before, numbers: Vec::new(), after }, about));
+            groups.push((FoldedNames { first: name, before, numbers: Vec::new(), after }, about));
             continue;
         };
         let place =
             *places.entry((before.clone(), after.clone(), about.clone())).or_insert(groups.len());
         if place == groups.len() {
-            groups.push((Folded { first: name, before, numbers: Vec::new(), after }, about));
+            groups.push((FoldedNames { first: name, before, numbers: Vec::new(), after }, about));
         }
         groups[place].0.numbers.push(number);
     }
@@ -29,7 +29,7 @@ pub(super) fn fold<T: Ord + Clone>(
 
 /// Names of one form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Folded {
+pub(super) struct FoldedNames {
     /// The first name.
     pub(super) first: String,
     before: String,
@@ -37,14 +37,14 @@ pub(super) struct Folded {
     after: String,
 }
 
-impl Folded {
+impl FoldedNames {
     /// Returns the number of folded names.
     pub(super) fn count(&self) -> usize {
         self.numbers.len().max(1)
     }
 }
 
-impl std::fmt::Display for Folded {
+impl std::fmt::Display for FoldedNames {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.numbers.as_slice() {
             [] | [_] => f.write_str(&self.first),

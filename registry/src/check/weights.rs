@@ -7,16 +7,16 @@ use crate::graph::Weight;
 use crate::graph::show;
 use crate::model::Model;
 use crate::suggest;
-use crate::weight_map::{applying, beginning, shapes};
+use crate::weight_map::{find_rule, names_with_prefix, shapes};
 
 use super::fold::fold;
 
 /// Names and shapes of a checkpoint's tensors.
-type Tensors = BTreeMap<String, Vec<usize>>;
+type TensorShapes = BTreeMap<String, Vec<usize>>;
 
 /// A mismatch of one weight; layers with the same mismatch are reported together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Trouble {
+enum WeightMismatch {
     Missing { expected: Vec<usize> },
     Shape { found: Vec<usize>, expected: Vec<usize> },
     Rule { why: String },
@@ -49,15 +49,15 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
                 String::new()
             };
             let close = match &trouble {
-                Trouble::Missing { expected } => {
+                WeightMismatch::Missing { expected } => {
                     nearest(&names.first, expected, &unused, checkpoint)
                 }
                 _ => None,
             };
-            say(&trouble, &format!("`{names}`{several}"), places[&names.first], close)
+            mismatch_finding(&trouble, &format!("`{names}`{several}"), places[&names.first], close)
         })
         .collect();
-    findings.extend(leftovers(model, &unused));
+    findings.extend(unused_findings(model, &unused));
     findings
 }
 
@@ -79,7 +79,7 @@ pub fn unmatched<'m>(
 
 fn matched<'m>(
     model: &'m Model,
-    checkpoint: &'m Tensors,
+    checkpoint: &'m TensorShapes,
 ) -> (BTreeSet<String>, Vec<&'m Weight>, Vec<&'m str>) {
     let (mut used, mut lacking) = (BTreeSet::new(), Vec::new());
     let head = if has_head(model, checkpoint) { head_weights(model) } else { Vec::new() };
@@ -116,7 +116,7 @@ pub fn head_weights(model: &Model) -> Vec<&Weight> {
 pub fn has_head(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> bool {
     let missing = |weight: &Weight| {
         let found = find(model, weight, checkpoint, &mut BTreeSet::new());
-        matches!(found, Err((_, Trouble::Missing { .. })))
+        matches!(found, Err((_, WeightMismatch::Missing { .. })))
     };
     head_weights(model).into_iter().any(|weight| !missing(weight))
 }
@@ -126,13 +126,13 @@ pub fn has_head(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> boo
 fn find(
     model: &Model,
     weight: &Weight,
-    checkpoint: &Tensors,
+    checkpoint: &TensorShapes,
     used: &mut BTreeSet<String>,
-) -> Result<(), (String, Trouble)> {
+) -> Result<(), (String, WeightMismatch)> {
     let missing =
-        |name: &str| (name.to_owned(), Trouble::Missing { expected: weight.shape.clone() });
-    let names = |text: &str| beginning(checkpoint, text);
-    let chosen = applying(&model.rules, weight, names, |name| checkpoint.get(name).cloned());
+        |name: &str| (name.to_owned(), WeightMismatch::Missing { expected: weight.shape.clone() });
+    let names = |text: &str| names_with_prefix(checkpoint, text);
+    let chosen = find_rule(&model.rules, weight, names, |name| checkpoint.get(name).cloned());
     let gathered = chosen.map(|(number, gathered)| (&model.rules[number], gathered));
     let found = match gathered {
         None => {
@@ -145,7 +145,7 @@ fn find(
             for name in &gathered.names {
                 inputs.push(checkpoint.get(name).ok_or_else(|| missing(name))?.clone());
             }
-            let broken = |why: String| (weight.name.clone(), Trouble::Rule { why });
+            let broken = |why: String| (weight.name.clone(), WeightMismatch::Rule { why });
             let mut outputs = shapes(&rule.steps, inputs).map_err(|e| broken(e.to_string()))?;
             if gathered.output >= outputs.len() {
                 return Err(broken(format!(
@@ -161,12 +161,17 @@ fn find(
     if found == weight.shape {
         return Ok(());
     }
-    Err((weight.name.clone(), Trouble::Shape { found, expected: weight.shape.clone() }))
+    Err((weight.name.clone(), WeightMismatch::Shape { found, expected: weight.shape.clone() }))
 }
 
-fn say(trouble: &Trouble, names: &str, at: &Span, close: Option<&str>) -> Finding {
+fn mismatch_finding(
+    trouble: &WeightMismatch,
+    names: &str,
+    at: &Span,
+    close: Option<&str>,
+) -> Finding {
     match trouble {
-        Trouble::Missing { expected } => {
+        WeightMismatch::Missing { expected } => {
             let finding = Finding::error(at, format!("the checkpoint has no tensor {names}"))
                 .label(format!("named here, expected as {}", show(expected)));
             let own = if at.source.is_builtin() { " of your spec" } else { "" };
@@ -177,7 +182,7 @@ fn say(trouble: &Trouble, names: &str, at: &Span, close: Option<&str>) -> Findin
                 None => format!("override the function that names it, or add a rule to `weights:`{own}"),
             })
         }
-        Trouble::Shape { found, expected } => {
+        WeightMismatch::Shape { found, expected } => {
             Finding::error(at, format!("the tensor {names} has the shape {}", show(found)))
                 .label(format!("the spec makes it {}", show(expected)))
                 .help(if at.source.is_builtin() {
@@ -186,7 +191,7 @@ fn say(trouble: &Trouble, names: &str, at: &Span, close: Option<&str>) -> Findin
                     "correct the sizes of this call, or the dims they are made of"
                 })
         }
-        Trouble::Rule { why } => Finding::error(
+        WeightMismatch::Rule { why } => Finding::error(
             at,
             format!("the weight {names} cannot be made by its rule in `weights:`"),
         )
@@ -199,7 +204,7 @@ fn nearest<'c>(
     name: &str,
     shape: &[usize],
     unused: &[&'c str],
-    checkpoint: &'c Tensors,
+    checkpoint: &'c TensorShapes,
 ) -> Option<&'c str> {
     let same_shape = || unused.iter().copied().filter(|other| checkpoint[*other] == shape);
     let last_two = |name: &str| name.rsplit('.').take(2).collect::<Vec<_>>().join(".");
@@ -215,7 +220,7 @@ fn nearest<'c>(
 
 /// Findings about tensors that nothing uses. A tied weight that is stored as well is common,
 /// and passed over by the reference too.
-fn leftovers(model: &Model, unused: &[&str]) -> Vec<Finding> {
+fn unused_findings(model: &Model, unused: &[&str]) -> Vec<Finding> {
     let tied = |name: &&&str| model.tied_owner(name).is_some();
     let mut findings: Vec<Finding> = unused
         .iter()

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use crate::diag::{Finding, Source, Span};
+use crate::diag::{Finding, SourceText, Span};
 use crate::scalar::Scalar;
 
 /// The deepest nesting; config files use three or four levels.
 const MAX_DEPTH: usize = 64;
 
 pub(super) fn parse(path: &str, text: &str) -> Result<Scalar, Finding> {
-    let mut reader = Reader { path, text, at: 0 };
+    let mut reader = JsonParser { path, text, at: 0 };
     let value = reader.value(0)?;
     reader.space();
     if reader.at < text.len() {
@@ -37,8 +37,8 @@ pub(crate) fn value(scalar: &Scalar) -> serde_json::Value {
 }
 
 /// Returns the bytes of the value of a dotted key, or of an item inside of its lists.
-pub(super) fn place(source: &Source, key: &str, items: &[usize]) -> Option<(usize, usize)> {
-    let mut reader = Reader { path: &source.path, text: &source.text, at: 0 };
+pub(super) fn place(source: &SourceText, key: &str, items: &[usize]) -> Option<(usize, usize)> {
+    let mut reader = JsonParser { path: &source.path, text: &source.text, at: 0 };
     reader.space();
     reader.find_key(key)?;
     items.iter().try_for_each(|n| reader.find_item(*n))?;
@@ -47,15 +47,16 @@ pub(super) fn place(source: &Source, key: &str, items: &[usize]) -> Option<(usiz
     Some((start, reader.at))
 }
 
-struct Reader<'a> {
+struct JsonParser<'a> {
     path: &'a str,
     text: &'a str,
     at: usize,
 }
 
-impl Reader<'_> {
+impl JsonParser<'_> {
     fn fail(&self, message: &str, label: &str) -> Finding {
-        let source = Arc::new(Source { path: self.path.to_owned(), text: self.text.to_owned() });
+        let source =
+            Arc::new(SourceText { path: self.path.to_owned(), text: self.text.to_owned() });
         let end = self.rest().chars().next().map_or(self.at, |c| self.at + c.len_utf8());
         Finding::error(&Span { source, start: self.at, end }, message).label(label)
     }

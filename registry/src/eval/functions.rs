@@ -19,13 +19,13 @@ pub const NAMES: &[&str] = &[
 ];
 
 /// The arguments of a call.
-struct Call<'a> {
+struct BuiltinCall<'a> {
     name: &'a str,
     args: &'a [Cow<'a, Scalar>],
     at: &'a Span,
 }
 
-impl Call<'_> {
+impl BuiltinCall<'_> {
     fn arity(&self, least: usize, most: usize) -> Result<(), Finding> {
         let n = self.args.len();
         if n >= least && n <= most {
@@ -115,7 +115,7 @@ pub(super) fn call(
     at: &Span,
     config: &Config,
 ) -> Result<Scalar, Finding> {
-    let call = Call { name: &name.name, args, at };
+    let call = BuiltinCall { name: &name.name, args, at };
     match name.name.as_str() {
         "min" => extreme(&call, std::cmp::Ordering::Less),
         "max" => extreme(&call, std::cmp::Ordering::Greater),
@@ -218,7 +218,7 @@ fn entry<'a>(map: &'a Scalar, key: &Scalar) -> Option<&'a Scalar> {
         .map(|(_, value)| value)
 }
 
-fn extreme(call: &Call<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Finding> {
+fn extreme(call: &BuiltinCall<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Finding> {
     let items: Vec<&Scalar> = match call.args {
         [list] => match &**list {
             Scalar::List(items) => items.iter().collect(),
@@ -252,7 +252,7 @@ fn to_bf16(x: f32) -> f32 {
 }
 
 /// Fills each `{}` of a text with the next argument.
-fn fill(call: &Call<'_>) -> Result<Scalar, Finding> {
+fn fill(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
     call.arity(1, 9)?;
     let mut pieces = call.text(0)?.split("{}");
     let mut text = pieces.next().unwrap_or_default().to_owned();
@@ -271,7 +271,7 @@ fn fill(call: &Call<'_>) -> Result<Scalar, Finding> {
     Ok(Scalar::Str(text))
 }
 
-fn round_up(call: &Call<'_>) -> Result<Scalar, Finding> {
+fn round_up(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
     call.arity(2, 2)?;
     let (x, m) = (call.int(0)?, call.int(1)?);
     if m <= 0 {
@@ -282,7 +282,7 @@ fn round_up(call: &Call<'_>) -> Result<Scalar, Finding> {
     x.checked_add(up).map(Scalar::Int).ok_or_else(|| too_large(call.at))
 }
 
-fn range(call: &Call<'_>) -> Result<Scalar, Finding> {
+fn range(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
     call.arity(1, 3)?;
     let (from, to) =
         if call.args.len() == 1 { (0, call.int(0)?) } else { (call.int(0)?, call.int(1)?) };
@@ -299,7 +299,7 @@ fn range(call: &Call<'_>) -> Result<Scalar, Finding> {
     Ok(Scalar::List((0..count as i128).map(|n| Scalar::Int((from + n * step) as i64)).collect()))
 }
 
-fn read(call: &Call<'_>, config: &Config) -> Result<Scalar, Finding> {
+fn read(call: &BuiltinCall<'_>, config: &Config) -> Result<Scalar, Finding> {
     let key = call.text(0)?;
     match (config.get(key), call.args.get(1)) {
         (None | Some(Scalar::Null), Some(default)) => Ok(default.as_ref().clone()),

@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::parse::parse_expr;
-use crate::text::Text;
+use crate::text::MappedText;
 
 struct Names(Config, Fuel);
 
 impl Env for Names {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         match name.name.as_str() {
             "n" => Ok(Cow::Owned(Scalar::Int(7))),
             "kinds" => {
@@ -41,11 +41,11 @@ fn names() -> Names {
 }
 
 fn run(text: &str) -> Result<String, String> {
-    let expr = parse_expr(&Text::whole("test", text)).map_err(|f| f[0].message.clone())?;
+    let expr = parse_expr(&MappedText::whole("test", text)).map_err(|f| f[0].message.clone())?;
     match eval(&expr, &names()) {
         Ok(value) => Ok(value.to_string()),
-        Err(Fail::Finding(finding)) => Err(format!("{} ({})", finding.message, finding.label)),
-        Err(Fail::Reported) => Err("reported".into()),
+        Err(EvalError::Finding(finding)) => Err(format!("{} ({})", finding.message, finding.label)),
+        Err(EvalError::Reported) => Err("reported".into()),
     }
 }
 

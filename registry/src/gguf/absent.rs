@@ -7,49 +7,56 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexMap;
 
-use super::config::{Evidence, FileEnv, set};
+use super::config::{FileMetadata, MetadataEnv, set};
 use crate::eval::{self, Fuel};
 use crate::scalar::Scalar;
-use crate::spec::Absent;
+use crate::spec::AbsentKey;
 
 /// A file with values for the keys that it lacks.
-pub(super) struct Read {
+pub(super) struct CompletedMetadata {
     /// The file.
-    pub(super) told: Evidence,
+    pub(super) header: FileMetadata,
     /// Keys that have such a value.
     pub(super) assumed: BTreeSet<String>,
     /// Keys that have none, and the reason why the file cannot lack them; none if it can.
     without: BTreeMap<String, Option<&'static str>>,
 }
 
-impl Read {
+impl CompletedMetadata {
     /// Returns the reason why a file cannot lack a key of the model.
-    pub(super) fn lacks(&self, key: &str) -> Option<&'static str> {
+    pub(super) fn missing_reason(&self, key: &str) -> Option<&'static str> {
         let unsaid = Some("the spec does not say under `gguf: absent:` what that means");
         self.without.get(key).copied().unwrap_or(unsaid)
     }
 }
 
 /// Reads a file as llama.cpp does. Each value may follow from those before it.
-pub(super) fn as_read(absent: &IndexMap<String, Absent>, told: &Evidence) -> Read {
-    let mut read = Read { told: told.clone(), assumed: BTreeSet::new(), without: BTreeMap::new() };
+pub(super) fn with_absent_keys(
+    absent: &IndexMap<String, AbsentKey>,
+    header: &FileMetadata,
+) -> CompletedMetadata {
+    let mut read = CompletedMetadata {
+        header: header.clone(),
+        assumed: BTreeSet::new(),
+        without: BTreeMap::new(),
+    };
     let fuel = Fuel::default();
     for (key, meaning) in absent {
-        if read.told.keys.peek(key).is_some() {
+        if read.header.keys.peek(key).is_some() {
             continue;
         }
         let value = match meaning {
-            Absent::Value(expr) => {
-                let env = FileEnv { keys: &read.told.keys, fuel: &fuel };
+            AbsentKey::Value(expr) => {
+                let env = MetadataEnv { keys: &read.header.keys, fuel: &fuel };
                 eval::eval_owned(expr, &env).ok()
             }
-            Absent::Required | Absent::Unread => None,
+            AbsentKey::Required | AbsentKey::Unread => None,
         };
         let why = match (meaning, value) {
-            (Absent::Unread, _) => None,
+            (AbsentKey::Unread, _) => None,
             (_, Some(Scalar::Null)) => Some("llama.cpp does without what it says"),
             (_, Some(value)) => {
-                if let Some(entries) = read.told.keys.entries_mut() {
+                if let Some(entries) = read.header.keys.entries_mut() {
                     set(entries, key, value, false);
                 }
                 read.assumed.insert(key.clone());

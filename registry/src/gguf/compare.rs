@@ -12,7 +12,7 @@ use crate::rope::RopeTable;
 use crate::scalar::Scalar;
 
 /// A graph, and a name for each of its weights that both sides share.
-pub(crate) struct Side<'a> {
+pub(crate) struct LabeledGraph<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) ropes: &'a [RopeTable],
     pub(crate) labels: Vec<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Side<'a> {
 
 /// An op that one graph has and the other does not.
 #[derive(Debug, Clone)]
-pub(crate) struct Difference {
+pub(crate) struct OpDifference {
     /// The node of the first graph.
     pub(crate) node: usize,
     /// The call in the first spec.
@@ -31,12 +31,12 @@ pub(crate) struct Difference {
 
 /// Returns what the first graph computes otherwise than the second, whose spec is `name`.
 pub(crate) fn differences(
-    ours: &Side<'_>,
-    theirs: &Side<'_>,
+    ours: &LabeledGraph<'_>,
+    theirs: &LabeledGraph<'_>,
     name: &str,
     ops: &OpSet,
-) -> Vec<Difference> {
-    let mut classes = Classes { ops, known: BTreeMap::new() };
+) -> Vec<OpDifference> {
+    let mut classes = ValueClasses { ops, known: BTreeMap::new() };
     let (mut right, wanted) = (classes.inputs(theirs.graph), reachable(theirs.graph));
     for &n in &wanted {
         let node = &theirs.graph.nodes[n];
@@ -54,7 +54,7 @@ pub(crate) fn differences(
         if is_same {
             continue;
         }
-        let pair = Pair { ours, theirs, name, ops, left: &left, right: &right };
+        let pair = GraphPair { ours, theirs, name, ops, left: &left, right: &right };
         let text = if let Some(other) = pair.counterpart(node, &wanted) {
             let other = &theirs.graph.nodes[other];
             let text = pair.between(node, other);
@@ -71,7 +71,7 @@ pub(crate) fn differences(
             text
         };
         let text = format!("{}: {text}", place(node));
-        found.push(Difference { node: n, at: node.at.clone(), text });
+        found.push(OpDifference { node: n, at: node.at.clone(), text });
     }
     let end = |graph: &Graph, classes: &BTreeMap<usize, usize>| {
         graph.output.and_then(|output| classes.get(&output.0).copied())
@@ -87,19 +87,23 @@ pub(crate) fn differences(
             (wanted.iter().map(node_of).find(lacks), ours.graph.nodes.last())
         {
             let text = format!("{}: {} of `{name}` is missing", place(node), shown(node, ops));
-            found.push(Difference { node: ours.graph.nodes.len() - 1, at: last.at.clone(), text });
+            found.push(OpDifference {
+                node: ours.graph.nodes.len() - 1,
+                at: last.at.clone(),
+                text,
+            });
         }
     }
     found
 }
 
 /// Classes of values, each with the text of what made it.
-struct Classes<'a> {
+struct ValueClasses<'a> {
     ops: &'a OpSet,
     known: BTreeMap<String, usize>,
 }
 
-impl Classes<'_> {
+impl ValueClasses<'_> {
     fn of(&mut self, key: String) -> usize {
         let next = self.known.len();
         *self.known.entry(key).or_insert(next)
@@ -114,7 +118,12 @@ impl Classes<'_> {
         classes
     }
 
-    fn key(&self, side: &Side<'_>, node: &Node, classes: &BTreeMap<usize, usize>) -> String {
+    fn key(
+        &self,
+        side: &LabeledGraph<'_>,
+        node: &Node,
+        classes: &BTreeMap<usize, usize>,
+    ) -> String {
         let inputs: Vec<Option<&usize>> = node.inputs.iter().map(|id| classes.get(&id.0)).collect();
         format!(
             "{}({}) of {inputs:?} with {:?}, state {}, rope {}",
@@ -137,16 +146,16 @@ impl Classes<'_> {
 }
 
 /// Both graphs with the classes of their values so far.
-struct Pair<'a> {
-    ours: &'a Side<'a>,
-    theirs: &'a Side<'a>,
+struct GraphPair<'a> {
+    ours: &'a LabeledGraph<'a>,
+    theirs: &'a LabeledGraph<'a>,
     name: &'a str,
     ops: &'a OpSet,
     left: &'a BTreeMap<usize, usize>,
     right: &'a BTreeMap<usize, usize>,
 }
 
-impl Pair<'_> {
+impl GraphPair<'_> {
     /// Finds the place of the other graph's node that corresponds to a node.
     fn counterpart(&self, node: &Node, wanted: &[usize]) -> Option<usize> {
         let node_of = |n: usize| &self.theirs.graph.nodes[n];
@@ -216,7 +225,8 @@ impl Pair<'_> {
                 format!("{} of `{name}` is missing before `{op}`", shown(maker, self.ops))
             }
             _ => {
-                let name_of = |side: &Side<'_>, id: ValueId| side.graph.values[id.0].name.clone();
+                let name_of =
+                    |side: &LabeledGraph<'_>, id: ValueId| side.graph.values[id.0].name.clone();
                 let (a, b) = (name_of(self.ours, *a), name_of(self.theirs, *b));
                 format!("`{op}` is fed `{a}`; in `{name}` it is fed `{b}`")
             }
@@ -279,13 +289,13 @@ fn is_identity(node: &Node, ops: &OpSet) -> bool {
     values.is_some_and(|values| values.iter().all(has))
 }
 
-fn weights<'s>(side: &'s Side<'_>, node: &'s Node) -> BTreeMap<&'s str, &'s str> {
+fn weights<'s>(side: &'s LabeledGraph<'_>, node: &'s Node) -> BTreeMap<&'s str, &'s str> {
     let label = |weight: usize| side.labels[weight].as_str();
     node.weights.iter().map(|(role, weight)| (role.as_str(), label(weight.0))).collect()
 }
 
 /// Describes a state by its contents, without its dtype.
-fn state(side: &Side<'_>, node: &Node) -> String {
+fn state(side: &LabeledGraph<'_>, node: &Node) -> String {
     let Some(state) = node.state.map(|id| &side.graph.states[id.0]) else { return "none".into() };
     let parts = state.parts.iter().map(|part| format!("{} {:?}", part.name, part.shape));
     let parts: Vec<String> = parts.collect();
@@ -294,7 +304,7 @@ fn state(side: &Side<'_>, node: &Node) -> String {
 }
 
 /// Describes a rotary table by its numbers.
-fn rope(side: &Side<'_>, node: &Node) -> String {
+fn rope(side: &LabeledGraph<'_>, node: &Node) -> String {
     let Some(table) = node.rope.map(|id| &side.ropes[id.0]) else { return "nothing".into() };
     let RopeTable { dim, inv_freq, attention_factor, long, dynamic, .. } = table;
     let last = inv_freq.last().copied().unwrap_or_default();

@@ -7,17 +7,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::absent::as_read;
+use super::absent::with_absent_keys;
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
-use crate::eval::{self, Env, Evaluated, Fail, Fuel};
+use crate::eval::{self, Env, EvalError, EvalResult, Fuel};
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufDecl, Spec};
 use crate::syntax::{BinaryOp, Expr, ExprKind, Ident};
 
 /// The metadata and tensors of a file, as expressions of `gguf: config:` read them.
 #[derive(Debug, Clone)]
-pub struct Evidence {
+pub struct FileMetadata {
     /// Keys below the architecture's name, the shapes of tensors below `shapes`, and the numbers of
     /// small tensors of one axis below `numbers`.
     pub keys: Config,
@@ -28,7 +28,7 @@ pub struct Evidence {
 }
 
 /// True if a spec's files may carry this `general.architecture`.
-pub fn may_be(spec: &Spec, arch: &str) -> bool {
+pub fn may_have_arch(spec: &Spec, arch: &str) -> bool {
     match spec.gguf.as_ref().and_then(|decl| decl.arch.as_ref()) {
         Some(DimSource::Key(word)) => word.name == arch,
         // Which one depends on the config.
@@ -46,25 +46,25 @@ fn mentions(expr: &Expr, text: &str) -> bool {
 }
 
 /// Returns the config of the model of a file, as far as the file determines it.
-pub fn config_of(spec: &Spec, told: &Evidence) -> Result<Config, Vec<Finding>> {
+pub fn config_of(spec: &Spec, header: &FileMetadata) -> Result<Config, Vec<Finding>> {
     let Some(decl) = &spec.gguf else { return Err(Vec::new()) };
-    let told = &as_read(&decl.absent, &super::head::trunk(told)).told;
-    let mut reader = Reader { spec, found: Vec::new() };
+    let header = &with_absent_keys(&decl.absent, &super::head::without_head(header)).header;
+    let mut reader = ConfigInverter { spec, found: Vec::new() };
     let architecture = spec.matches.iter().map(|word| Scalar::Str(word.name.clone())).take(1);
     reader.put("architectures", Scalar::List(architecture.collect()));
     for entry in decl.metadata.values() {
-        if let Some(value) = told.keys.peek(&entry.name.name).filter(|v| **v != Scalar::Null) {
+        if let Some(value) = header.keys.peek(&entry.name.name).filter(|v| **v != Scalar::Null) {
             reader.invert(&entry.value, value);
         }
     }
     // Not every architecture has a key for it.
-    if let Some(Scalar::List(shape)) = told.keys.peek("shapes.token_embd.weight")
+    if let Some(Scalar::List(shape)) = header.keys.peek("shapes.token_embd.weight")
         && let (Some(dim), Some(rows)) = (spec.dims.get("vocab"), shape.first())
     {
         reader.dim(&dim.name, rows);
     }
-    let findings = explicit(decl, told, &mut reader.found);
-    let path = told.keys.path();
+    let findings = explicit(decl, header, &mut reader.found);
+    let path = header.keys.path();
     if findings.is_empty() {
         Ok(Config::of(path, Scalar::Map(reader.found)))
     } else {
@@ -73,15 +73,19 @@ pub fn config_of(spec: &Spec, told: &Evidence) -> Result<Config, Vec<Finding>> {
 }
 
 /// Evaluates `gguf: config:`, whose values win over keys that were read backwards.
-fn explicit(decl: &GgufDecl, told: &Evidence, found: &mut Vec<(String, Scalar)>) -> Vec<Finding> {
+fn explicit(
+    decl: &GgufDecl,
+    header: &FileMetadata,
+    found: &mut Vec<(String, Scalar)>,
+) -> Vec<Finding> {
     let fuel = Fuel::default();
-    let env = FileEnv { keys: &told.keys, fuel: &fuel };
+    let env = MetadataEnv { keys: &header.keys, fuel: &fuel };
     let mut findings = Vec::new();
     for entry in decl.config.values() {
         match eval::eval_owned(&entry.value, &env) {
             Ok(value) => set(found, &entry.name.name, value, true),
-            Err(Fail::Finding(finding)) => findings.push(*finding),
-            Err(Fail::Reported) => {}
+            Err(EvalError::Finding(finding)) => findings.push(*finding),
+            Err(EvalError::Reported) => {}
         }
     }
     findings
@@ -90,13 +94,13 @@ fn explicit(decl: &GgufDecl, told: &Evidence, found: &mut Vec<(String, Scalar)>)
 /// The name that the `gguf:` section gives the number of the head's layers in the file.
 pub(crate) const AHEAD: &str = "ahead";
 
-pub(super) struct FileEnv<'a> {
+pub(super) struct MetadataEnv<'a> {
     pub(super) keys: &'a Config,
     pub(super) fuel: &'a Fuel,
 }
 
-impl Env for FileEnv<'_> {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+impl Env for MetadataEnv<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         Err(Finding::error(&name.at, format!("`{}` is not known here", name.name))
             .help("expressions of `gguf: config:` read the file: `config('attention.head_count')`")
             .into())
@@ -111,12 +115,12 @@ impl Env for FileEnv<'_> {
     }
 }
 
-struct Reader<'a> {
+struct ConfigInverter<'a> {
     spec: &'a Spec,
     found: Vec<(String, Scalar)>,
 }
 
-impl Reader<'_> {
+impl ConfigInverter<'_> {
     fn put(&mut self, key: &str, value: Scalar) {
         set(&mut self.found, key, value, false);
     }
@@ -223,9 +227,9 @@ pub(crate) fn errors(findings: &[Finding]) -> Vec<String> {
 
 /// Dotted keys as a tree.
 #[derive(Debug, Default)]
-pub struct Tree(Vec<(String, Scalar)>);
+pub struct KeyTree(Vec<(String, Scalar)>);
 
-impl Tree {
+impl KeyTree {
     /// Adds a key; a second one of the same name, or one below a value, is left out.
     pub fn add(&mut self, key: &str, value: Scalar) {
         set(&mut self.0, key, value, false);

@@ -2,23 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use super::absent::as_read;
-use super::{Evidence, Gguf};
+use super::absent::with_absent_keys;
+use super::{FileMetadata, Gguf};
 use crate::graph::Weight;
 use crate::scalar::Scalar;
 
 /// Keys of the model that the file has with other values.
-pub fn key_differences(gguf: &Gguf, told: &Evidence) -> Vec<String> {
+pub fn key_differences(gguf: &Gguf, header: &FileMetadata) -> Vec<String> {
     let mut faults = Vec::new();
-    let read = &as_read(&gguf.absent, told);
-    let told = &read.told;
+    let read = &with_absent_keys(&gguf.absent, header);
+    let header = &read.header;
     let prefix = format!("{}.", gguf.arch);
     // A list stands for one number where all of its items are that number, one for each layer.
-    let layers = told.keys.peek("block_count").and_then(Scalar::as_usize);
+    let layers = header.keys.peek("block_count").and_then(Scalar::as_usize);
     for (key, value) in &gguf.metadata {
         let Some(short) = key.strip_prefix(&prefix) else { continue };
-        let Some(found) = told.keys.peek(short) else {
-            faults.extend(read.lacks(short).map(|why| format!("key `{key}` is missing: {why}")));
+        let Some(found) = header.keys.peek(short) else {
+            faults.extend(
+                read.missing_reason(short).map(|why| format!("key `{key}` is missing: {why}")),
+            );
             continue;
         };
         if !same(found, value) && read.assumed.contains(short) {
@@ -39,8 +41,8 @@ pub fn key_differences(gguf: &Gguf, told: &Evidence) -> Vec<String> {
 }
 
 /// Lists the differences between this file and the file that the model would be written to.
-pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<String> {
-    let mut faults = key_differences(gguf, told);
+pub fn differences(gguf: &Gguf, weights: &[Weight], header: &FileMetadata) -> Vec<String> {
+    let mut faults = key_differences(gguf, header);
     let groups = match gguf.groups(weights) {
         Ok(groups) => groups,
         Err(why) => {
@@ -51,7 +53,7 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
     let mut wanted: BTreeSet<&str> = BTreeSet::new();
     for (name, numbers) in &gguf.tensors {
         wanted.insert(name);
-        let found = told.keys.peek(&format!("numbers.{name}"));
+        let found = header.keys.peek(&format!("numbers.{name}"));
         let made = Scalar::List(numbers.iter().map(|x| Scalar::Float(f64::from(*x))).collect());
         if !found.is_some_and(|found| same(found, &made)) {
             faults.push(format!("tensor `{name}` is missing or holds other numbers"));
@@ -59,7 +61,7 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
     }
     for (name, shape) in groups.iter().flat_map(|group| &group.tensors) {
         wanted.insert(name);
-        match told.tensors.get(name) {
+        match header.tensors.get(name) {
             None => faults.push(format!("there is no tensor `{name}`, of shape {shape:?}")),
             Some(found) if trimmed(found) != trimmed(shape) => {
                 faults
@@ -68,17 +70,17 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], told: &Evidence) -> Vec<Stri
             Some(_) => {}
         }
     }
-    let left = told.tensors.keys().filter(|name| !wanted.contains(name.as_str()));
-    let idle = gguf.idle_tensors(weights, told);
-    let left = left.filter(|name| !told.companions.contains(*name) && !idle.contains(*name));
+    let left = header.tensors.keys().filter(|name| !wanted.contains(name.as_str()));
+    let idle = gguf.idle_tensors(weights, header);
+    let left = left.filter(|name| !header.companions.contains(*name) && !idle.contains(*name));
     faults.extend(left.map(|name| format!("tensor `{name}` has no place in the model")));
     faults
 }
 
 /// Counts the keys of the file that the model does not give.
-pub(crate) fn unread(gguf: &Gguf, told: &Evidence) -> usize {
+pub(crate) fn unread(gguf: &Gguf, header: &FileMetadata) -> usize {
     let given: BTreeSet<&str> = gguf.metadata.iter().map(|(key, _)| key.as_str()).collect();
-    let keys = told.keys.leaves();
+    let keys = header.keys.leaves();
     let own = keys.iter().filter(|key| !key.starts_with("shapes.") && !key.starts_with("numbers."));
     own.filter(|key| !given.contains(format!("{}.{key}", gguf.arch).as_str())).count()
 }

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Evidence, Gguf, spread};
+use super::{FileMetadata, Gguf, spread};
 use crate::graph::Weight;
 use crate::weight_map::Pattern;
 
 /// A weight that a layer computes without.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Idle {
+pub struct IdleWeight {
     /// The name; the shape is that of the first weight of its kind that the model has.
     pub weight: Weight,
     /// True if the file has zeros for a weight that a checkpoint lacks.
@@ -18,11 +18,11 @@ pub struct Idle {
 
 impl Gguf {
     /// Returns the idle weights of the layers that have any of `weights`, in order.
-    pub fn idle(&self, weights: &[Weight]) -> Vec<Idle> {
+    pub fn idle(&self, weights: &[Weight]) -> Vec<IdleWeight> {
         let own: BTreeSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
         let mut found = BTreeMap::new();
         for (pattern, filled) in &self.idle {
-            let Some((before, after)) = around(pattern) else { continue };
+            let Some((before, after)) = split_at_layer(pattern) else { continue };
             let Some(like) = weights.iter().find(|weight| pattern.fit(&weight.name).is_some())
             else {
                 continue;
@@ -34,7 +34,7 @@ impl Gguf {
                 let name = format!("{before}{layer}{after}");
                 if !own.contains(name.as_str()) {
                     let weight = Weight { name: name.clone(), ..like.clone() };
-                    found.insert(name, Idle { weight, filled: *filled });
+                    found.insert(name, IdleWeight { weight, filled: *filled });
                 }
             }
         }
@@ -42,15 +42,20 @@ impl Gguf {
     }
 
     /// Tensors of a file that are such weights.
-    pub(super) fn idle_tensors(&self, weights: &[Weight], told: &Evidence) -> BTreeSet<String> {
-        let made = |idle: Idle| self.rules.iter().find_map(|r| spread(&r.rule, &idle.weight.name));
+    pub(super) fn idle_tensors(
+        &self,
+        weights: &[Weight],
+        header: &FileMetadata,
+    ) -> BTreeSet<String> {
+        let made =
+            |idle: IdleWeight| self.rules.iter().find_map(|r| spread(&r.rule, &idle.weight.name));
         let names = self.idle(weights).into_iter().filter_map(made).flatten();
-        names.filter(|name| told.tensors.contains_key(name)).collect()
+        names.filter(|name| header.tensors.contains_key(name)).collect()
     }
 }
 
 /// Returns the text of a pattern before its hole for layers, and behind it.
-pub(crate) fn around(pattern: &Pattern) -> Option<(&str, &str)> {
+pub(crate) fn split_at_layer(pattern: &Pattern) -> Option<(&str, &str)> {
     let (before, after) = pattern.text.split_once("{i}")?;
     let holes = |text: &str| text.contains(['{', '*']);
     (!holes(before) && !holes(after)).then_some((before, after))

@@ -42,7 +42,7 @@ fn scaled() -> &'static BTreeMap<String, Vec<String>> {
 }
 
 /// True if llama.cpp multiplies by the scale beside a tensor. It loads that scale whatever the architecture.
-pub fn heeds_scale(arch: &str, name: &str) -> bool {
+pub fn applies_scale(arch: &str, name: &str) -> bool {
     let behind = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     let Some((_, name)) = behind else { return false };
     let stem = name.strip_suffix(".weight").unwrap_or(name);
@@ -59,10 +59,10 @@ mod tests {
         let heeding: Vec<&str> = table()
             .keys()
             .map(String::as_str)
-            .filter(|a| heeds_scale(a, "blk.3.ffn_up.weight"))
+            .filter(|a| applies_scale(a, "blk.3.ffn_up.weight"))
             .collect();
         assert!((10..30).contains(&heeding.len()), "{heeding:?}");
-        assert!(heeding.iter().all(|arch| !heeds_scale(arch, "output.weight")));
+        assert!(heeding.iter().all(|arch| !applies_scale(arch, "output.weight")));
         let mut known = scaled().values().flatten();
         assert!(known.all(|arch| is_known(arch)));
     }

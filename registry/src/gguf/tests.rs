@@ -1,16 +1,19 @@
 use super::*;
 use crate::dtype::DtypeRule;
-use crate::text::Text;
+use crate::text::MappedText;
 
 fn weight(name: &str, shape: &[usize]) -> Weight {
-    let at = Text::whole("t", "").span();
+    let at = MappedText::whole("t", "").span();
     Weight { name: name.into(), shape: shape.to_vec(), dtype: DtypeRule::Activation, at }
 }
 
-fn rule(model: &str, file: &str, steps: Vec<Step>) -> TensorRule {
+fn rule(model: &str, file: &str, steps: Vec<WeightStep>) -> TensorRule {
     let pattern = |text| Pattern::parse(text).unwrap();
-    let at = Text::whole("t", "").span();
-    TensorRule { rule: Rule { disk: pattern(model), weight: pattern(file), steps, at }, ty: None }
+    let at = MappedText::whole("t", "").span();
+    TensorRule {
+        rule: WeightRule { disk: pattern(model), weight: pattern(file), steps, at },
+        ty: None,
+    }
 }
 
 fn gguf(rules: Vec<TensorRule>) -> Gguf {
@@ -39,9 +42,12 @@ fn weights_are_renamed_split_and_stacked() {
         rule(
             "l.{i}.kv",
             "blk.{i}.{k|v}",
-            vec![Step::Split { axis: 0, sizes: crate::weight_map::Sizes::Each(vec![1, 2]) }],
+            vec![WeightStep::Split {
+                axis: 0,
+                sizes: crate::weight_map::SplitSizes::Each(vec![1, 2]),
+            }],
         ),
-        rule("l.{i}.e.{e}.w", "blk.{i}.exps", vec![Step::Stack(0)]),
+        rule("l.{i}.e.{e}.w", "blk.{i}.exps", vec![WeightStep::Stack(0)]),
     ]);
     let weights = [
         weight("l.0.q.weight", &[4, 2]),
@@ -102,12 +108,12 @@ fn a_list_stands_for_a_number_where_it_has_one_item_for_each_layer() {
     let mut gguf = gguf(vec![]);
     gguf.metadata = vec![("a.heads".into(), Scalar::Int(2))];
     for (items, layers, faults) in [(1, 3, 0), (3, 3, 0), (2, 3, 1), (5, 3, 1)] {
-        let mut keys = Tree::default();
+        let mut keys = KeyTree::default();
         keys.add("block_count", Scalar::Int(layers));
         keys.add("heads", Scalar::List(vec![Scalar::Int(2); items]));
         let (tensors, companions) = Default::default();
-        let told = Evidence { keys: keys.into_config("f.gguf"), tensors, companions };
-        let found = key_differences(&gguf, &told);
+        let header = FileMetadata { keys: keys.into_config("f.gguf"), tensors, companions };
+        let found = key_differences(&gguf, &header);
         assert_eq!(found.len(), faults, "{items} of {layers}: {found:?}");
     }
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::render::{Look, render};
+use crate::render::{RenderStyle, render};
 
 #[test]
 fn every_builtin_spec_loads() {
@@ -13,7 +13,7 @@ fn every_builtin_spec_loads() {
             Err(findings) => all.extend(findings),
         }
     }
-    assert!(all.is_empty(), "{}", render(&all, Look::Plain));
+    assert!(all.is_empty(), "{}", render(&all, RenderStyle::Plain));
 }
 
 const BASE: &str = "\
@@ -57,7 +57,7 @@ fn library(specs: &[(&str, &str)], libs: &[(&str, &str)]) -> Library {
         library.add_text(path, text);
     }
     for (name, text) in libs {
-        library.libs.insert((*name).into(), File::new(&format!("lib/{name}.yaml"), text));
+        library.libs.insert((*name).into(), SpecFile::new(&format!("lib/{name}.yaml"), text));
     }
     library
 }
@@ -407,7 +407,7 @@ proptest! {
         for sets in [vec![], vec![set]] {
             if let Err(findings) = library.load(&name, &sets) {
                 prop_assert!(!findings.is_empty());
-                prop_assert!(render(&findings, Look::Plain).ends_with('\n'));
+                prop_assert!(render(&findings, RenderStyle::Plain).ends_with('\n'));
             }
         }
     }
@@ -435,7 +435,7 @@ fn large_hostile_specs() {
         let name = library.add_text("t.yaml", &text);
         let findings = library.load(&name, &[]).unwrap_err();
         assert!(findings.len() <= 100, "{}", findings.len());
-        assert!(!render(&findings, Look::Plain).is_empty());
+        assert!(!render(&findings, RenderStyle::Plain).is_empty());
     }
 }
 
@@ -507,7 +507,7 @@ error: syntax error
 
 6 errors
 ";
-    assert_eq!(render(&library.load("child", &[]).unwrap_err(), Look::Plain), want);
+    assert_eq!(render(&library.load("child", &[]).unwrap_err(), RenderStyle::Plain), want);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::scalar::Scalar;
 
 /// The kind of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParamKind {
     /// The token ids.
     Tokens,
     /// A value.
@@ -37,7 +37,7 @@ pub enum Kind {
     Rope,
 }
 
-impl Kind {
+impl ParamKind {
     /// Describes the kind in words, as messages state the expected value.
     pub fn describe(self) -> String {
         match self {
@@ -66,7 +66,7 @@ pub struct Param {
     /// The name, also the attribute's.
     pub name: &'static str,
     /// The kind of argument.
-    pub kind: Kind,
+    pub kind: ParamKind,
     /// The value if a call leaves the parameter out. With a default of null, null can also be given.
     pub default: Option<Scalar>,
     /// True if its value changes nothing in exact arithmetic: where and how results are rounded.
@@ -90,14 +90,14 @@ impl Signature {
 
     /// Takes one more, which a call must give.
     #[must_use]
-    pub fn needs(mut self, name: &'static str, kind: Kind) -> Self {
+    pub fn needs(mut self, name: &'static str, kind: ParamKind) -> Self {
         self.params.push(Param { name, kind, default: None, neutral: false });
         self
     }
 
     /// Takes one more, which a call may leave out.
     #[must_use]
-    pub fn takes(mut self, name: &'static str, kind: Kind, default: Scalar) -> Self {
+    pub fn takes(mut self, name: &'static str, kind: ParamKind, default: Scalar) -> Self {
         self.params.push(Param { name, kind, default: Some(default), neutral: false });
         self
     }
@@ -105,14 +105,14 @@ impl Signature {
     /// Takes one more flag.
     #[must_use]
     pub fn flag(self, name: &'static str, default: bool) -> Self {
-        self.takes(name, Kind::Flag, Scalar::Bool(default))
+        self.takes(name, ParamKind::Flag, Scalar::Bool(default))
     }
 
     /// Takes one of several words, the first if left out.
     #[must_use]
     pub fn word(self, name: &'static str, words: &'static [&'static str]) -> Self {
         let default = words.first().map_or(Scalar::Null, |word| Scalar::Str((*word).to_owned()));
-        self.takes(name, Kind::Word(words), default)
+        self.takes(name, ParamKind::Word(words), default)
     }
 
     /// Marks the last parameter as one that only says where and how results are rounded.
@@ -133,7 +133,7 @@ impl Signature {
 
     /// Takes something that may be null, which it is if left out.
     #[must_use]
-    pub fn may(self, name: &'static str, kind: Kind) -> Self {
+    pub fn may(self, name: &'static str, kind: ParamKind) -> Self {
         self.takes(name, kind, Scalar::Null)
     }
 }
@@ -143,7 +143,7 @@ impl std::fmt::Display for Signature {
         f.write_str("(")?;
         for (n, param) in self.params.iter().enumerate() {
             let comma = if n > 0 { ", " } else { "" };
-            let dots = if param.kind == Kind::Values { "..." } else { "" };
+            let dots = if param.kind == ParamKind::Values { "..." } else { "" };
             write!(f, "{comma}{}{dots}", param.name)?;
             if let Some(default) = &param.default {
                 write!(f, "={default}")?;

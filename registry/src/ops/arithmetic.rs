@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use super::infer::join;
-use super::{Infer, Kind, OpRule, Signature, Trait};
-use crate::eval::Fail;
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
+use crate::eval::EvalError;
 use crate::syntax::BinaryOp;
 
 /// A value plus a number.
@@ -25,8 +25,8 @@ pub(crate) fn of_values(operator: BinaryOp) -> &'static str {
 }
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let two = || Signature::new().needs("x", Kind::Value).needs("y", Kind::Value);
-    let number = || Signature::new().needs("x", Kind::Value).needs("s", Kind::Float);
+    let two = || Signature::new().needs("x", ParamKind::Value).needs("y", ParamKind::Value);
+    let number = || Signature::new().needs("x", ParamKind::Value).needs("s", ParamKind::Float);
     let same = |call: &mut Infer<'_>| {
         let x = call.input("x")?;
         call.output(x.shape, x.dtype);
@@ -67,7 +67,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-fn both(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn both(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (x, y) = (call.input("x")?, call.input("y")?);
     let Some(shape) = broadcast(&x.shape, &y.shape) else {
         return Err(call.misfit("the two sides differ in shape", &x, &y).into());

@@ -1,51 +1,51 @@
 //! Rotation and attention.
 
-use super::{Infer, Input, Kind, OpRule, Signature, Trait};
+use super::{Infer, Input, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::DtypeRule;
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::graph::StateKind;
 use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let rope = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("table", Kind::Rope)
+        .needs("x", ParamKind::Value)
+        .needs("table", ParamKind::Rope)
         .word("layout", &["half", "interleaved", "interleaved_to_half"])
         .word("compute", &["activation", "f32", "qk_f32"])
         .neutral()
         .flag("inverse", false);
     let scored = |signature: Signature| {
         signature
-            .needs("scale", Kind::Float)
-            .may("window", Kind::Dim)
-            .may("softcap", Kind::Float)
-            .may("sinks", Kind::Tensor)
+            .needs("scale", ParamKind::Float)
+            .may("window", ParamKind::Dim)
+            .may("softcap", ParamKind::Float)
+            .may("sinks", ParamKind::Tensor)
             .word("softmax", &["f32", "activation"])
             .neutral()
-            .may("alibi", Kind::Numbers)
+            .may("alibi", ParamKind::Numbers)
             .word("scores", &["rounded", "once", "f32"])
             .neutral()
             .word("sink_form", &["column", "gate"])
             .word("values", &["own", "paired"])
-            .may("salience", Kind::Tensor)
+            .may("salience", ParamKind::Tensor)
             .flag("salience_bias", false)
-            .may("keep", Kind::Dim)
+            .may("keep", ParamKind::Dim)
             .flag("chunked", false)
     };
     let attend = Signature::new()
-        .needs("q", Kind::Value)
-        .needs("k", Kind::Value)
-        .needs("v", Kind::Value)
-        .needs("state", Kind::State);
+        .needs("q", ParamKind::Value)
+        .needs("k", ParamKind::Value)
+        .needs("v", ParamKind::Value)
+        .needs("state", ParamKind::State);
     let attend_to = Signature::new()
-        .needs("q", Kind::Value)
-        .needs("state", Kind::State)
-        .needs("layer", Kind::Int);
+        .needs("q", ParamKind::Value)
+        .needs("state", ParamKind::State)
+        .needs("layer", ParamKind::Int);
     let differ = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("P", Kind::Tensor)
-        .needs("size", Kind::Dim)
-        .needs("init", Kind::Float);
+        .needs("x", ParamKind::Value)
+        .needs("P", ParamKind::Tensor)
+        .needs("size", ParamKind::Dim)
+        .needs("init", ParamKind::Float);
     vec![
         OpRule::new("rope", rope, infer_rope).gives("like x").notes(
             "`inverse` turns the other way; rotates the first `table.dim` of the last axis of \
@@ -80,7 +80,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-fn infer_rope(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_rope(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let table = call.rope("table")?;
     let (name, dim) = (table.name.clone(), table.dim);
@@ -105,7 +105,7 @@ fn infer_rope(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_attend(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_attend(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
     for (param, value) in [("q", &q), ("k", &k), ("v", &v)] {
         heads(call, param, value)?;
@@ -126,11 +126,11 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), Fail> {
     }
     call.state("state", StateKind::Attention, &[("k", k.shape), ("v", v.shape.clone())])?;
     let (shape, dtype) = (v.shape, v.dtype);
-    attended(call, &q, &shape, dtype)
+    attention_result(call, &q, &shape, dtype)
 }
 
 /// Checks attention to the state of an earlier layer.
-fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let q = call.input("q")?;
     heads(call, "q", &q)?;
     let (parts, kept, dtype) = call.state_of("state", "layer", StateKind::Attention)?;
@@ -151,10 +151,10 @@ fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), Fail> {
             .error("window", "that layer does not keep as many positions as this one sees")
             .into());
     }
-    attended(call, &q, &v, dtype)
+    attention_result(call, &q, &v, dtype)
 }
 
-fn heads(call: &Infer<'_>, param: &str, value: &Input) -> Result<(), Fail> {
+fn heads(call: &Infer<'_>, param: &str, value: &Input) -> Result<(), EvalError> {
     if value.shape.len() == 2 {
         return Ok(());
     }
@@ -167,7 +167,12 @@ fn heads(call: &Infer<'_>, param: &str, value: &Input) -> Result<(), Fail> {
 
 /// Checks the arguments that all attention ops share, and gives the result. `v` is the shape of the stored
 /// values, and the result has their dtype.
-fn attended(call: &mut Infer<'_>, q: &Input, v: &[usize], dtype: DtypeRule) -> Result<(), Fail> {
+fn attention_result(
+    call: &mut Infer<'_>,
+    q: &Input,
+    v: &[usize],
+    dtype: DtypeRule,
+) -> Result<(), EvalError> {
     if call.given("sinks") {
         call.weight("sinks", "sinks", "", &[q.shape[0]])?;
     }
@@ -198,7 +203,7 @@ fn attended(call: &mut Infer<'_>, q: &Input, v: &[usize], dtype: DtypeRule) -> R
     Ok(())
 }
 
-fn infer_differ(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_differ(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let size = call.dim("size")?;
     let [heads, width] = x.shape[..] else {

@@ -2,22 +2,22 @@
 
 use super::infer::join;
 use super::pointwise::{CONFIG_NAMES, activation};
-use super::{Infer, Kind, OpRule, Signature, Trait};
-use crate::eval::Fail;
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
+use crate::eval::EvalError;
 use crate::graph::StateKind;
 use crate::graph::show;
 use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let conv = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("W", Kind::Module)
-        .needs("width", Kind::Dim)
-        .needs("state", Kind::State)
+        .needs("x", ParamKind::Value)
+        .needs("W", ParamKind::Module)
+        .needs("width", ParamKind::Dim)
+        .needs("state", ParamKind::State)
         .flag("bias", false)
         .flag("stepwise", false)
         .neutral()
-        .may("activation", Kind::Word(CONFIG_NAMES));
+        .may("activation", ParamKind::Word(CONFIG_NAMES));
     vec![OpRule::new("causal_conv", conv, infer).is_a(&[Trait::KeepsState]).gives("like x").notes(
         "`stepwise`: in rows that continue a sequence each product, the sum and the bias \
                  are rounded; depthwise, `W.weight [c, 1, width]`; accumulates f32, one rounding \
@@ -25,7 +25,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     )]
 }
 
-fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let width = call.dim("width")?;
     let &[channels] = x.shape.as_slice() else {

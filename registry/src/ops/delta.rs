@@ -1,26 +1,26 @@
 //! The gated delta rule and its decay.
 
-use super::{Infer, Kind, OpRule, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::graph::StateKind;
 use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let decay = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("A", Kind::Tensor)
-        .needs("dt", Kind::Tensor)
-        .may("floor", Kind::Float);
+        .needs("x", ParamKind::Value)
+        .needs("A", ParamKind::Tensor)
+        .needs("dt", ParamKind::Tensor)
+        .may("floor", ParamKind::Float);
     let rule = Signature::new()
-        .needs("q", Kind::Value)
-        .needs("k", Kind::Value)
-        .needs("v", Kind::Value)
-        .needs("g", Kind::Value)
-        .needs("beta", Kind::Value)
-        .needs("state", Kind::State)
-        .needs("scale", Kind::Float)
-        .may("eps", Kind::Float)
+        .needs("q", ParamKind::Value)
+        .needs("k", ParamKind::Value)
+        .needs("v", ParamKind::Value)
+        .needs("g", ParamKind::Value)
+        .needs("beta", ParamKind::Value)
+        .needs("state", ParamKind::State)
+        .needs("scale", ParamKind::Float)
+        .may("eps", ParamKind::Float)
         .word("norm", &["multiply", "divide"]);
     vec![
         OpRule::new("log_decay", decay, infer_decay).gives("like x, f32").notes(
@@ -40,7 +40,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-fn infer_decay(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_decay(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let (&[heads] | &[heads, _]) = x.shape.as_slice() else {
         return Err(call
@@ -57,7 +57,7 @@ fn infer_decay(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_rule(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_rule(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
     let (g, beta) = (call.input("g")?, call.input("beta")?);
     for (param, value) in [("q", &q), ("k", &k), ("v", &v)] {

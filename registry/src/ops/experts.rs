@@ -1,8 +1,8 @@
 //! `experts`: the MLPs of a mixture, of which each row uses a few.
 
 use super::pointwise::{CONFIG_NAMES, activation};
-use super::{Infer, Kind, OpRule, Signature, Trait};
-use crate::eval::Fail;
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
+use crate::eval::EvalError;
 use crate::scalar::Scalar;
 
 /// The most experts of a layer.
@@ -10,21 +10,21 @@ const MAX_EXPERTS: usize = 1 << 14;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let experts = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("chosen", Kind::Value)
-        .needs("weights", Kind::Value)
-        .needs("W", Kind::Module)
-        .needs("n", Kind::Dim)
-        .needs("ffn", Kind::Dim)
-        .needs("act", Kind::Word(CONFIG_NAMES))
+        .needs("x", ParamKind::Value)
+        .needs("chosen", ParamKind::Value)
+        .needs("weights", ParamKind::Value)
+        .needs("W", ParamKind::Module)
+        .needs("n", ParamKind::Dim)
+        .needs("ffn", ParamKind::Dim)
+        .needs("act", ParamKind::Word(CONFIG_NAMES))
         .word("form", &["glu", "plain"])
         .flag("bias", false)
-        .may("limit", Kind::Float)
-        .may("alpha", Kind::Float)
+        .may("limit", ParamKind::Float)
+        .may("alpha", ParamKind::Float)
         .word("weigh", &["output", "input"])
         .word("sum", &["each", "once"])
         .neutral()
-        .takes("identities", Kind::Int, Scalar::Int(0));
+        .takes("identities", ParamKind::Int, Scalar::Int(0));
     vec![
         OpRule::new("experts", experts, infer_experts)
             .is_a(&[Trait::Experts, Trait::RoundsInputs])
@@ -42,7 +42,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-fn infer_experts(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (x, chosen, weights) = (call.input("x")?, call.input("chosen")?, call.input("weights")?);
     if chosen.shape != weights.shape || chosen.shape.len() != 1 {
         return Err(call

@@ -6,7 +6,7 @@ use super::Op;
 use crate::builder::Builder;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::graph::{Node, RopeId, StateKind, StatePart, ValueId, show};
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
@@ -87,7 +87,7 @@ impl<'a> Infer<'a> {
     }
 
     /// Adds the node to the graph.
-    pub(crate) fn finish(self) -> Result<Vec<ValueId>, Fail> {
+    pub(crate) fn finish(self) -> Result<Vec<ValueId>, EvalError> {
         self.builder.push(self.node, self.outputs, self.tap)
     }
 
@@ -103,12 +103,12 @@ impl<'a> Infer<'a> {
     }
 
     /// Takes a value argument, which becomes the node's next input.
-    pub fn input(&mut self, param: &str) -> Result<Input, Fail> {
-        self.inputs(param)?.into_iter().next().ok_or(Fail::Reported)
+    pub fn input(&mut self, param: &str) -> Result<Input, EvalError> {
+        self.inputs(param)?.into_iter().next().ok_or(EvalError::Reported)
     }
 
     /// Takes a list of values, which become the node's next inputs.
-    pub fn inputs(&mut self, param: &str) -> Result<Vec<Input>, Fail> {
+    pub fn inputs(&mut self, param: &str) -> Result<Vec<Input>, EvalError> {
         let Some((Argument::Values(ids), _)) = self.args.get(param) else {
             return Err(self.missing(param));
         };
@@ -128,7 +128,7 @@ impl<'a> Infer<'a> {
             .collect())
     }
 
-    fn missing(&self, param: &str) -> Fail {
+    fn missing(&self, param: &str) -> EvalError {
         // Binding has checked every argument against the signature, so this is a rule
         // that asks for what its own signature does not have.
         self.error(
@@ -151,12 +151,12 @@ impl<'a> Infer<'a> {
     }
 
     /// Returns a size argument.
-    pub fn dim(&self, param: &str) -> Result<usize, Fail> {
+    pub fn dim(&self, param: &str) -> Result<usize, EvalError> {
         self.scalar(param).and_then(Scalar::as_usize).ok_or_else(|| self.missing(param))
     }
 
     /// Returns an integer argument.
-    pub fn int(&self, param: &str) -> Result<i64, Fail> {
+    pub fn int(&self, param: &str) -> Result<i64, EvalError> {
         match self.scalar(param) {
             Some(Scalar::Int(n)) => Ok(*n),
             _ => Err(self.missing(param)),
@@ -164,7 +164,7 @@ impl<'a> Infer<'a> {
     }
 
     /// Returns a list of sizes; a lone number counts as a list of one.
-    pub fn dims(&self, param: &str) -> Result<Vec<usize>, Fail> {
+    pub fn dims(&self, param: &str) -> Result<Vec<usize>, EvalError> {
         let dims: Option<Vec<usize>> = match self.scalar(param) {
             Some(Scalar::List(items)) => items.iter().map(Scalar::as_usize).collect(),
             Some(one) => one.as_usize().map(|n| vec![n]),
@@ -187,7 +187,7 @@ impl<'a> Infer<'a> {
     }
 
     /// Returns a number argument.
-    pub fn float(&self, param: &str) -> Result<f64, Fail> {
+    pub fn float(&self, param: &str) -> Result<f64, EvalError> {
         self.scalar(param).and_then(Scalar::as_f64).ok_or_else(|| self.missing(param))
     }
 
@@ -205,7 +205,7 @@ impl<'a> Infer<'a> {
     }
 
     /// Returns a path argument, prefix included.
-    pub fn path(&self, param: &str) -> Result<String, Fail> {
+    pub fn path(&self, param: &str) -> Result<String, EvalError> {
         match self.args.get(param) {
             Some((Argument::Path(path), _)) => Ok(path.name.clone()),
             _ => Err(self.missing(param)),
@@ -220,7 +220,7 @@ impl<'a> Infer<'a> {
         param: &str,
         suffix: &str,
         shape: &[usize],
-    ) -> Result<(), Fail> {
+    ) -> Result<(), EvalError> {
         let Some((Argument::Path(path), _)) = self.args.get(param) else {
             return Err(self.missing(param));
         };
@@ -240,7 +240,7 @@ impl<'a> Infer<'a> {
     }
 
     /// Says that a tensor of `param` is another's.
-    pub fn tie(&mut self, param: &str, owner: &str, suffix: &str) -> Result<(), Fail> {
+    pub fn tie(&mut self, param: &str, owner: &str, suffix: &str) -> Result<(), EvalError> {
         let alias = format!("{}.{suffix}", self.path(param)?);
         let owner = format!("{}.{suffix}", self.path(owner)?);
         self.builder.tie(alias, owner);
@@ -248,7 +248,7 @@ impl<'a> Infer<'a> {
     }
 
     /// Returns the rotary table of an argument, and adds it to the node.
-    pub fn rope(&mut self, param: &str) -> Result<&RopeTable, Fail> {
+    pub fn rope(&mut self, param: &str) -> Result<&RopeTable, EvalError> {
         let Some(&(Argument::Rope(id), _)) = self.args.get(param) else {
             return Err(self.missing(param));
         };
@@ -262,7 +262,7 @@ impl<'a> Infer<'a> {
         param: &str,
         kind: StateKind,
         parts: &[(&str, Vec<usize>)],
-    ) -> Result<(), Fail> {
+    ) -> Result<(), EvalError> {
         let Some((Argument::State(name), at)) = self.args.get(param) else {
             return Err(self.missing(param));
         };
@@ -282,7 +282,7 @@ impl<'a> Infer<'a> {
         param: &str,
         layer: &str,
         kind: StateKind,
-    ) -> Result<(Vec<StatePart>, Option<usize>, DtypeRule), Fail> {
+    ) -> Result<(Vec<StatePart>, Option<usize>, DtypeRule), EvalError> {
         let layer = self.int(layer)?;
         let Some((Argument::State(name), at)) = self.args.get(param) else {
             return Err(self.missing(param));
@@ -339,7 +339,7 @@ impl<'a> Infer<'a> {
 
     /// Adds taps of a choice and of its scores. Their paths are the one that `param` names, with `:chosen`
     /// and `:scores` appended.
-    pub fn tap_choice(&mut self, chosen: &str, param: &str) -> Result<(), Fail> {
+    pub fn tap_choice(&mut self, chosen: &str, param: &str) -> Result<(), EvalError> {
         let path = self.path(param)?;
         let Some((Argument::Values(ids), _)) = self.args.get(chosen) else {
             return Err(self.missing(chosen));

@@ -1,8 +1,8 @@
 //! Multi-head latent attention: keys and values are expanded from what is kept.
 
-use super::{Infer, Kind, OpRule, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::graph::StateKind;
 use crate::graph::show;
 
@@ -11,21 +11,21 @@ const MAX_TOPK: usize = 1 << 16;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let attend = Signature::new()
-        .needs("q", Kind::Value)
-        .needs("c", Kind::Value)
-        .needs("r", Kind::Value)
-        .needs("W", Kind::Module)
-        .needs("state", Kind::State)
-        .needs("scale", Kind::Float)
-        .needs("v_dim", Kind::Dim)
-        .may("selected", Kind::Value);
+        .needs("q", ParamKind::Value)
+        .needs("c", ParamKind::Value)
+        .needs("r", ParamKind::Value)
+        .needs("W", ParamKind::Module)
+        .needs("state", ParamKind::State)
+        .needs("scale", ParamKind::Float)
+        .needs("v_dim", ParamKind::Dim)
+        .may("selected", ParamKind::Value);
     let index = Signature::new()
-        .needs("q", Kind::Value)
-        .needs("k", Kind::Value)
-        .needs("w", Kind::Value)
-        .needs("state", Kind::State)
-        .needs("topk", Kind::Dim)
-        .needs("scale", Kind::Float);
+        .needs("q", ParamKind::Value)
+        .needs("k", ParamKind::Value)
+        .needs("w", ParamKind::Value)
+        .needs("state", ParamKind::State)
+        .needs("topk", ParamKind::Dim)
+        .needs("scale", ParamKind::Float);
     vec![
         OpRule::new("latent_attend", attend, infer)
             .is_a(&[
@@ -53,7 +53,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-fn infer_index(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_index(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (q, k, w) = (call.input("q")?, call.input("k")?, call.input("w")?);
     if q.shape.len() != 2 || k.shape != [1, q.last()] {
         return Err(call.misfit("queries are [heads, size] and the key [1, size]", &q, &k).into());
@@ -73,7 +73,7 @@ fn infer_index(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (q, c, r) = (call.input("q")?, call.input("c")?, call.input("r")?);
     let v_dim = call.dim("v_dim")?;
     for (param, value, one) in [("q", &q, false), ("c", &c, true), ("r", &r, true)] {

@@ -1,18 +1,18 @@
 //! Lightning attention: a linear attention that decays by a fixed slope per head.
 
-use super::{Infer, Kind, OpRule, Signature, Trait};
-use crate::eval::Fail;
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
+use crate::eval::EvalError;
 use crate::graph::StateKind;
 use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let lightning = Signature::new()
-        .needs("q", Kind::Value)
-        .needs("k", Kind::Value)
-        .needs("v", Kind::Value)
-        .needs("P", Kind::Tensor)
-        .needs("state", Kind::State)
-        .needs("block", Kind::Dim);
+        .needs("q", ParamKind::Value)
+        .needs("k", ParamKind::Value)
+        .needs("v", ParamKind::Value)
+        .needs("P", ParamKind::Tensor)
+        .needs("state", ParamKind::State)
+        .needs("block", ParamKind::Dim);
     vec![
         OpRule::new("lightning", lightning, infer)
             .is_a(&[Trait::KeepsState])
@@ -26,7 +26,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-fn infer(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
     if q.shape.len() != 2 || k.shape != q.shape || v.shape.len() != 2 || v.shape[0] != q.shape[0] {
         return Err(call

@@ -1,42 +1,42 @@
 //! Norms over the last axis.
 
-use super::{Infer, Input, Kind, OpRule, Signature};
-use crate::eval::Fail;
+use super::{Infer, Input, OpRule, ParamKind, Signature};
+use crate::eval::EvalError;
 use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let rms = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("W", Kind::Module)
-        .needs("eps", Kind::Float)
+        .needs("x", ParamKind::Value)
+        .needs("W", ParamKind::Module)
+        .needs("eps", ParamKind::Float)
         .word("cast", &["before", "after"])
         .neutral()
         .flag("plus_one", false)
         .flag("weight", true);
     let layer = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("W", Kind::Module)
-        .needs("eps", Kind::Float)
+        .needs("x", ParamKind::Value)
+        .needs("W", ParamKind::Module)
+        .needs("eps", ParamKind::Float)
         .flag("bias", true)
         .flag("weight", true)
         .word("cast", &["after", "before"])
         .neutral()
         .flag("per_head", false)
-        .takes("each", Kind::Word(&["norms"]), Scalar::Null)
+        .takes("each", ParamKind::Word(&["norms"]), Scalar::Null)
         .flag("plus_one", false);
     let gated = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("gate", Kind::Value)
-        .needs("W", Kind::Module)
-        .needs("eps", Kind::Float)
+        .needs("x", ParamKind::Value)
+        .needs("gate", ParamKind::Value)
+        .needs("W", ParamKind::Module)
+        .needs("eps", ParamKind::Float)
         .word("order", &["gate_first", "norm_first"])
-        .takes("groups", Kind::Dim, Scalar::Int(1))
+        .takes("groups", ParamKind::Dim, Scalar::Int(1))
         .word("activation", &["silu", "sigmoid"])
         .word("cast", &["before", "after"])
         .neutral()
         .flag("stepwise", false)
         .neutral();
-    let l2 = Signature::new().needs("x", Kind::Value).needs("eps", Kind::Float);
+    let l2 = Signature::new().needs("x", ParamKind::Value).needs("eps", ParamKind::Float);
     vec![
         OpRule::new("rms_norm", rms, infer_rms).gives("like x").notes(
             "over the last axis, statistics in f32. `cast='before'`: round(w * round(x^)); \
@@ -69,7 +69,7 @@ pub(super) fn rules() -> Vec<OpRule> {
 }
 
 /// Takes the value, and checks the range of the epsilon.
-fn normed(call: &mut Infer<'_>) -> Result<Input, Fail> {
+fn normed(call: &mut Infer<'_>) -> Result<Input, EvalError> {
     let x = call.input("x")?;
     let eps = call.float("eps")?;
     if !(0.0..1.0).contains(&eps) {
@@ -81,7 +81,7 @@ fn normed(call: &mut Infer<'_>) -> Result<Input, Fail> {
     Ok(x)
 }
 
-fn infer_rms(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_rms(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = normed(call)?;
     if call.flag("weight") {
         call.weight("weight", "W", "weight", &[x.last()])?;
@@ -93,7 +93,7 @@ fn infer_rms(call: &mut Infer<'_>) -> Result<(), Fail> {
 
 /// Checks a root-mean-square norm with a gate. The weight spans the last axis, or all of the row if the value
 /// has heads.
-fn infer_gated(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_gated(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = normed(call)?;
     let gate = call.input("gate")?;
     if gate.numbers() != x.numbers() {
@@ -111,7 +111,7 @@ fn infer_gated(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_layer(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_layer(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = normed(call)?;
     let parts: Vec<&str> = [("weight", "weight"), ("bias", "bias")]
         .iter()

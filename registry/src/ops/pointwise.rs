@@ -1,8 +1,8 @@
 //! Ops on each number by itself.
 
-use super::{Infer, Kind, OpRule, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::graph::show;
 
 /// A value times a number.
@@ -77,13 +77,13 @@ pub(super) const CONFIG_NAMES: &[&str] = &[
 ];
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let x = || Signature::new().needs("x", Kind::Value);
+    let x = || Signature::new().needs("x", ParamKind::Value);
     let function = |(name, traits, notes): &(&'static str, &'static [Trait], &'static str)| {
         OpRule::new(name, x(), same).is_a(traits).gives("like x").notes(notes)
     };
     let mut rules: Vec<OpRule> = ACTIVATIONS.iter().map(function).collect();
     rules.extend([
-        OpRule::new("act", x().needs("name", Kind::Word(CONFIG_NAMES)), infer_act)
+        OpRule::new("act", x().needs("name", ParamKind::Word(CONFIG_NAMES)), infer_act)
             .gives("like x")
             .notes(
                 "the activation that a config names: `silu`/`swish`, `gelu`, `gelu_new`, \
@@ -91,19 +91,23 @@ pub(super) fn rules() -> Vec<OpRule> {
                  `tanh`",
             )
             .renamed(),
-        OpRule::new("xielu", x().needs("P", Kind::Tensor), infer_xielu).gives("like x").notes(
+        OpRule::new("xielu", x().needs("P", ParamKind::Tensor), infer_xielu).gives("like x").notes(
             "learned `P.alpha_p [1]`, `P.alpha_n [1]`, scalars `P.beta []`, `P.eps []`; a \
                  rounding after every step",
         ),
-        OpRule::new("softcap", x().needs("c", Kind::Float), infer_softcap)
+        OpRule::new("softcap", x().needs("c", ParamKind::Float), infer_softcap)
             .gives("like x")
             .notes("`c * tanh(x / c)`, each step rounded"),
-        OpRule::new("clamp", x().may("lo", Kind::Float).may("hi", Kind::Float), infer_clamp)
-            .gives("like x")
-            .notes("at least `lo`, at most `hi`; null is no bound"),
+        OpRule::new(
+            "clamp",
+            x().may("lo", ParamKind::Float).may("hi", ParamKind::Float),
+            infer_clamp,
+        )
+        .gives("like x")
+        .notes("at least `lo`, at most `hi`; null is no bound"),
         OpRule::new(
             "cast",
-            x().needs("to", Kind::Word(&["f32", "activation", "f32_in_f16"]))
+            x().needs("to", ParamKind::Word(&["f32", "activation", "f32_in_f16"]))
                 .neutral()
                 .identity(&[]),
             infer_cast,
@@ -115,7 +119,7 @@ pub(super) fn rules() -> Vec<OpRule> {
         ),
         OpRule::new(
             SCALE,
-            x().needs("s", Kind::Float)
+            x().needs("s", ParamKind::Float)
                 .identity(&[("s", 1.0)])
                 .word("round", &["none", "activation"])
                 .neutral(),
@@ -125,12 +129,12 @@ pub(super) fn rules() -> Vec<OpRule> {
         .notes("`round='activation'`: s itself is rounded first"),
         OpRule::new(
             "weight_scale",
-            x().needs("P", Kind::Tensor).needs("shape", Kind::Shape),
+            x().needs("P", ParamKind::Tensor).needs("shape", ParamKind::Shape),
             infer_weight_scale,
         )
         .gives("like x")
         .notes("times a raw tensor"),
-        OpRule::new("gaussian_topk", x().needs("sparsity", Kind::Float), infer_gaussian)
+        OpRule::new("gaussian_topk", x().needs("sparsity", ParamKind::Float), infer_gaussian)
             .gives("like x")
             .notes(
                 "`relu(x - (mean + deviation * z))` over the last axis, where a normal \
@@ -140,7 +144,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     rules
 }
 
-fn same(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn same(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     call.output(x.shape, x.dtype);
     Ok(())
@@ -151,14 +155,14 @@ pub(super) fn activation(name: &str) -> &'static str {
     NAMES.iter().find(|(known, _)| *known == name).map_or("silu", |(_, op)| op)
 }
 
-fn infer_act(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_act(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let op = call.word("name").map_or("silu", activation);
     call.rename(op);
     call.drop_attr("name");
     same(call)
 }
 
-fn infer_xielu(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_xielu(call: &mut Infer<'_>) -> Result<(), EvalError> {
     for (tensor, shape) in [("alpha_p", &[1][..]), ("alpha_n", &[1]), ("beta", &[]), ("eps", &[])] {
         call.weight(tensor, "P", tensor, shape)?;
     }
@@ -166,14 +170,14 @@ fn infer_xielu(call: &mut Infer<'_>) -> Result<(), Fail> {
     same(call)
 }
 
-fn infer_softcap(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_softcap(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.float("c")? <= 0.0 {
         return Err(call.error("c", "a soft cap is above 0").into());
     }
     same(call)
 }
 
-fn infer_gaussian(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_gaussian(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let sparsity = call.float("sparsity")?;
     if !(sparsity > 0.0 && sparsity < 1.0) {
         return Err(call
@@ -184,14 +188,14 @@ fn infer_gaussian(call: &mut Infer<'_>) -> Result<(), Fail> {
     same(call)
 }
 
-fn infer_clamp(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_clamp(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.given("lo") && call.given("hi") && call.float("lo")? > call.float("hi")? {
         return Err(call.error("lo", "the lower bound is above the upper bound").into());
     }
     same(call)
 }
 
-fn infer_cast(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_cast(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let dtype = match call.word("to") {
         Some("f32") => DtypeRule::Fixed(Dtype::F32),
@@ -202,7 +206,7 @@ fn infer_cast(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_weight_scale(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_weight_scale(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let shape = call.dims("shape")?;
     let numbers: usize = shape.iter().product();

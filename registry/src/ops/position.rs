@@ -1,30 +1,30 @@
 //! Ops on a row's position alone.
 
-use super::{Infer, Kind, OpRule, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::DtypeRule;
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::graph::show;
 
 /// A value whose first row of a sequence is 0.
 pub const ZERO_FIRST: &str = "zero_first";
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let tokens = || Signature::new().needs("tokens", Kind::Tokens);
+    let tokens = || Signature::new().needs("tokens", ParamKind::Tokens);
     let embed = tokens()
-        .needs("W", Kind::Module)
-        .needs("n", Kind::Dim)
-        .needs("d", Kind::Dim)
-        .takes("offset", Kind::Int, crate::scalar::Scalar::Int(0));
-    let sinusoid = tokens().needs("frequencies", Kind::Numbers).takes(
+        .needs("W", ParamKind::Module)
+        .needs("n", ParamKind::Dim)
+        .needs("d", ParamKind::Dim)
+        .takes("offset", ParamKind::Int, crate::scalar::Scalar::Int(0));
+    let sinusoid = tokens().needs("frequencies", ParamKind::Numbers).takes(
         "offset",
-        Kind::Int,
+        ParamKind::Int,
         crate::scalar::Scalar::Int(0),
     );
     let temperature = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("scale", Kind::Float)
-        .needs("every", Kind::Float)
-        .takes("shift", Kind::Float, crate::scalar::Scalar::Float(0.0))
+        .needs("x", ParamKind::Value)
+        .needs("scale", ParamKind::Float)
+        .needs("every", ParamKind::Float)
+        .takes("shift", ParamKind::Float, crate::scalar::Scalar::Float(0.0))
         .word("factor", &["rounded", "f32"])
         .neutral();
     vec![
@@ -43,7 +43,7 @@ pub(super) fn rules() -> Vec<OpRule> {
                 "times `1 + scale * log(1 + floor((position + shift) / every))`, rounded before \
                  (not with `factor='f32'`) and after",
             ),
-        OpRule::new(ZERO_FIRST, Signature::new().needs("x", Kind::Value), infer_zero_first)
+        OpRule::new(ZERO_FIRST, Signature::new().needs("x", ParamKind::Value), infer_zero_first)
             .is_a(&[Trait::Positional])
             .gives("like x")
             .notes("the first row of a sequence becomes 0; `nextn: first: zeroed` makes it"),
@@ -51,12 +51,12 @@ pub(super) fn rules() -> Vec<OpRule> {
 }
 
 /// Returns the offset between rows and positions.
-fn offset(call: &Infer<'_>) -> Result<usize, Fail> {
+fn offset(call: &Infer<'_>) -> Result<usize, EvalError> {
     usize::try_from(call.int("offset")?)
         .map_err(|_| call.error("offset", "an offset is 0 or above").into())
 }
 
-fn infer_embed(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_embed(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let _tokens = call.input("tokens")?;
     let (n, d) = (call.dim("n")?, call.dim("d")?);
     let rows = n.saturating_add(offset(call)?);
@@ -66,7 +66,7 @@ fn infer_embed(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_sinusoid(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_sinusoid(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let _tokens = call.input("tokens")?;
     offset(call)?;
     let frequencies = call.length("frequencies").unwrap_or_default();
@@ -74,13 +74,13 @@ fn infer_sinusoid(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_zero_first(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_zero_first(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     call.output(x.shape, x.dtype);
     Ok(())
 }
 
-fn infer_temperature(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_temperature(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     if x.shape.is_empty() {
         return Err(call.error("x", "this has no axis").label(show(&x.shape)).into());

@@ -1,31 +1,31 @@
 //! `embed` and `linear`.
 
-use super::{Infer, Kind, OpRule, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::DtypeRule;
-use crate::eval::Fail;
+use crate::eval::EvalError;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let embed = Signature::new()
-        .needs("tokens", Kind::Tokens)
-        .needs("W", Kind::Module)
-        .needs("n", Kind::Dim)
-        .needs("d", Kind::Dim)
-        .may("scale", Kind::Float)
+        .needs("tokens", ParamKind::Tokens)
+        .needs("W", ParamKind::Module)
+        .needs("n", ParamKind::Dim)
+        .needs("d", ParamKind::Dim)
+        .may("scale", ParamKind::Float)
         .word("round", &["activation", "none"])
         .neutral()
         .word("outside", &["error", "first"]);
     let linear = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("W", Kind::Module)
-        .needs("out", Kind::Dim)
+        .needs("x", ParamKind::Value)
+        .needs("W", ParamKind::Module)
+        .needs("out", ParamKind::Dim)
         .flag("bias", false)
-        .may("tied", Kind::Module)
+        .may("tied", ParamKind::Module)
         .flag("tap", true);
     let heads = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("P", Kind::Tensor)
-        .needs("out", Kind::Dim)
-        .may("bias", Kind::Tensor)
+        .needs("x", ParamKind::Value)
+        .needs("P", ParamKind::Tensor)
+        .needs("out", ParamKind::Dim)
+        .may("bias", ParamKind::Tensor)
         .word("layout", &["out_in", "in_out"]);
     vec![
         OpRule::new("embed", embed, infer_embed)
@@ -55,7 +55,7 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-fn infer_embed(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_embed(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let _tokens = call.input("tokens")?;
     let (n, d) = (call.dim("n")?, call.dim("d")?);
     call.weight("weight", "W", "weight", &[n, d])?;
@@ -65,7 +65,7 @@ fn infer_embed(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_linear(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_linear(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let (out, within) = (call.dim("out")?, x.numbers());
     if call.given("tied") {
@@ -88,7 +88,7 @@ fn infer_linear(call: &mut Infer<'_>) -> Result<(), Fail> {
 }
 
 /// Checks a projection with a matrix for each head.
-fn infer_heads(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_heads(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let out = call.dim("out")?;
     let &[heads, size] = x.shape.as_slice() else {

@@ -4,17 +4,17 @@
 //! families is which score, in which dtype, chosen and shared out how.
 
 use super::infer::join;
-use super::{Infer, Kind, OpRule, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let x = || Signature::new().needs("x", Kind::Value);
+    let x = || Signature::new().needs("x", ParamKind::Value);
     let choose = x()
-        .needs("k", Kind::Dim)
-        .may("groups", Kind::Dim)
-        .may("keep", Kind::Dim)
+        .needs("k", ParamKind::Dim)
+        .may("groups", ParamKind::Dim)
+        .may("keep", ParamKind::Dim)
         .word("by", &["top2", "max"])
         .word("mask", &["lowest", "zero"]);
     vec![
@@ -24,7 +24,7 @@ pub(super) fn rules() -> Vec<OpRule> {
         OpRule::new("total", x(), infer_total)
             .gives("`[1]`")
             .notes("the sum of all numbers of a row, f32 inside, one rounding"),
-        OpRule::new("p_norm", x().needs("p", Kind::Float), infer_p_norm)
+        OpRule::new("p_norm", x().needs("p", ParamKind::Float), infer_p_norm)
             .gives("`[1]`")
             .notes("the p-norm of all numbers of a row, f32 inside, one rounding"),
         OpRule::new("choose", choose, infer_choose).is_a(&[Trait::Chooses]).gives("`[k]`").notes(
@@ -33,12 +33,12 @@ pub(super) fn rules() -> Vec<OpRule> {
                  of its two best, or `by='max'` its best); `mask='zero'`: the others' numbers \
                  become 0 and can be chosen",
         ),
-        OpRule::new("pick", x().needs("chosen", Kind::Value), infer_pick)
+        OpRule::new("pick", x().needs("chosen", ParamKind::Value), infer_pick)
             .gives("like chosen")
             .notes("the numbers of `[n]` at the places that `choose` gave"),
         OpRule::new(
             "near_shares",
-            x().needs("chosen", Kind::Value).needs("margin", Kind::Float),
+            x().needs("chosen", ParamKind::Value).needs("margin", ParamKind::Float),
             infer_near_shares,
         )
         .gives("like chosen")
@@ -49,7 +49,9 @@ pub(super) fn rules() -> Vec<OpRule> {
         ),
         OpRule::new(
             "weight_add",
-            x().needs("P", Kind::Tensor).needs("shape", Kind::Shape).may("tap", Kind::Module),
+            x().needs("P", ParamKind::Tensor)
+                .needs("shape", ParamKind::Shape)
+                .may("tap", ParamKind::Module),
             infer_weight_add,
         )
         .gives("like x")
@@ -60,26 +62,26 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
-fn infer_softmax(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_softmax(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     call.output(x.shape, x.dtype);
     Ok(())
 }
 
-fn infer_total(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_total(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     call.output(vec![1], x.dtype);
     Ok(())
 }
 
-fn infer_p_norm(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_p_norm(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.float("p")? <= 0.0 {
         return Err(call.error("p", "the order of a norm is above 0").into());
     }
     infer_total(call)
 }
 
-fn infer_choose(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_choose(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let [n] = x.shape[..] else {
         return Err(call
@@ -126,7 +128,7 @@ fn infer_choose(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_pick(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_pick(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (x, chosen) = (call.input("x")?, call.input("chosen")?);
     if x.shape.len() != 1 || chosen.shape.len() != 1 {
         return Err(call
@@ -137,14 +139,14 @@ fn infer_pick(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_near_shares(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_near_shares(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.float("margin")? < 0.0 {
         return Err(call.error("margin", "a margin is not below 0").into());
     }
     infer_pick(call)
 }
 
-fn infer_weight_add(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_weight_add(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let shape = call.dims("shape")?;
     let numbers = shape.iter().try_fold(1_usize, |n, size| n.checked_mul(*size));

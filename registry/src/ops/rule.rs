@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use super::{Infer, OpSet};
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::op::{Declaration, Op, Signature, Trait};
 
 /// Checks the shapes of a call, declares weights and gives the outputs.
-pub type InferShapes = fn(&mut Infer<'_>) -> Result<(), Fail>;
+pub type InferShapes = fn(&mut Infer<'_>) -> Result<(), EvalError>;
 
 /// The declaration of one op: all that is known of it but its kernel.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ impl OpRule {
     }
 
     /// Checks shapes, declares weights, and gives the outputs.
-    pub(crate) fn infer(&self, call: &mut Infer<'_>) -> Result<(), Fail> {
+    pub(crate) fn infer(&self, call: &mut Infer<'_>) -> Result<(), EvalError> {
         (self.infer)(call)
     }
 }

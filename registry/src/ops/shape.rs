@@ -1,8 +1,8 @@
 //! Ops that only move numbers.
 
 use super::infer::join;
-use super::{Infer, Kind, OpRule, Signature};
-use crate::eval::Fail;
+use super::{Infer, OpRule, ParamKind, Signature};
+use crate::eval::EvalError;
 use crate::graph::show;
 use crate::scalar::Scalar;
 
@@ -10,28 +10,34 @@ use crate::scalar::Scalar;
 pub const CONCAT: &str = "concat";
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let x = || Signature::new().needs("x", Kind::Value);
+    let x = || Signature::new().needs("x", ParamKind::Value);
     vec![
-        OpRule::new("heads", x().needs("n", Kind::Dim), infer_heads)
+        OpRule::new("heads", x().needs("n", ParamKind::Dim), infer_heads)
             .gives("`[n, d]`")
             .notes("reshape of the last axis; `merge` undoes it"),
         OpRule::new("merge", x(), infer_merge)
             .gives("`[n * d]`")
             .notes("the last two axes as one; undoes `heads`"),
-        OpRule::new("split", x().needs("sizes", Kind::Sizes), infer_split).gives("several").notes(
-            "along the last axis: `split(x, n)` into n equal parts, `split(x, [a, b])` into \
+        OpRule::new("split", x().needs("sizes", ParamKind::Sizes), infer_split)
+            .gives("several")
+            .notes(
+                "along the last axis: `split(x, n)` into n equal parts, `split(x, [a, b])` into \
                  these sizes",
-        ),
-        OpRule::new(CONCAT, Signature::new().needs("parts", Kind::Values), infer_concat)
+            ),
+        OpRule::new(CONCAT, Signature::new().needs("parts", ParamKind::Values), infer_concat)
             .gives("the sum of the last axes")
             .notes("along the last axis; all other axes are equal"),
-        OpRule::new("slice", x().needs("from", Kind::Int).needs("to", Kind::Int), infer_slice)
-            .gives("`[to - from]`")
-            .notes("along the last axis, `to` not included"),
+        OpRule::new(
+            "slice",
+            x().needs("from", ParamKind::Int).needs("to", ParamKind::Int),
+            infer_slice,
+        )
+        .gives("`[to - from]`")
+        .notes("along the last axis, `to` not included"),
     ]
 }
 
-fn infer_heads(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_heads(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let (n, last) = (call.dim("n")?, x.last());
     if last % n != 0 {
@@ -47,7 +53,7 @@ fn infer_heads(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_merge(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_merge(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let [rest @ .., n, d] = x.shape.as_slice() else {
         return Err(call
@@ -60,7 +66,7 @@ fn infer_merge(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_split(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_split(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let last = x.last();
     let sizes = if call.is_list("sizes") {
@@ -96,7 +102,7 @@ fn infer_split(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_concat(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_concat(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let parts = call.inputs("parts")?;
     let Some((first, rest)) = parts.split_first() else {
         return Err(call.error("parts", "there is nothing to concatenate").into());
@@ -117,7 +123,7 @@ fn infer_concat(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_slice(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_slice(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let (from, to, last) = (call.int("from")?, call.int("to")?, x.last() as i64);
     if !(0 <= from && from < to && to <= last) {

@@ -1,30 +1,30 @@
 //! Selective state spaces.
 
-use super::{Infer, Input, Kind, OpRule, Signature, Trait};
+use super::{Infer, Input, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
-use crate::eval::Fail;
+use crate::eval::EvalError;
 use crate::graph::StateKind;
 use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let values = ["x", "dt", "b", "c"]
         .into_iter()
-        .fold(Signature::new(), |signature, name| signature.needs(name, Kind::Value))
-        .needs("P", Kind::Tensor)
-        .needs("state", Kind::State);
+        .fold(Signature::new(), |signature, name| signature.needs(name, ParamKind::Value))
+        .needs("P", ParamKind::Tensor)
+        .needs("state", ParamKind::State);
     let ssd = values
         .clone()
-        .may("dt_min", Kind::Float)
-        .may("dt_max", Kind::Float)
+        .may("dt_min", ParamKind::Float)
+        .may("dt_max", ParamKind::Float)
         .flag("stepwise", false)
         .neutral();
-    let ssm1 = values.may("dt_bias", Kind::Tensor).flag("stepwise", true).neutral();
+    let ssm1 = values.may("dt_bias", ParamKind::Tensor).flag("stepwise", true).neutral();
     let lru = Signature::new()
-        .needs("x", Kind::Value)
-        .needs("input_gate", Kind::Value)
-        .needs("recurrent_gate", Kind::Value)
-        .needs("P", Kind::Tensor)
-        .needs("state", Kind::State);
+        .needs("x", ParamKind::Value)
+        .needs("input_gate", ParamKind::Value)
+        .needs("recurrent_gate", ParamKind::Value)
+        .needs("P", ParamKind::Tensor)
+        .needs("state", ParamKind::State);
     vec![
         OpRule::new("ssd_scan", ssd, infer_ssd)
             .is_a(&[Trait::KeepsState])
@@ -56,14 +56,14 @@ pub(super) fn rules() -> Vec<OpRule> {
 }
 
 /// Says that an input is not of the shape that the op needs.
-fn wrong(call: &Infer<'_>, param: &str, input: &Input, want: &str) -> Fail {
+fn wrong(call: &Infer<'_>, param: &str, input: &Input, want: &str) -> EvalError {
     call.error(param, format!("`{param}` has to be {want}"))
         .label(format!("`{}` is {}", input.name, show(&input.shape)))
         .into()
 }
 
 /// Checks state space duality: a decay per head, `b` and `c` per group of heads.
-fn infer_ssd(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_ssd(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (x, dt) = (call.input("x")?, call.input("dt")?);
     let (b, c) = (call.input("b")?, call.input("c")?);
     let &[heads, dim] = x.shape.as_slice() else {
@@ -97,7 +97,7 @@ fn infer_ssd(call: &mut Infer<'_>) -> Result<(), Fail> {
 }
 
 /// Checks the selective scan: a decay per channel and state number; with heads, `b` and `c` per head.
-fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (x, dt) = (call.input("x")?, call.input("dt")?);
     let (b, c) = (call.input("b")?, call.input("c")?);
     if x.shape.is_empty() || x.shape.len() > 2 {
@@ -127,7 +127,7 @@ fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), Fail> {
 }
 
 /// Checks the gated linear recurrence with a decay per channel that its gate sharpens.
-fn infer_lru(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_lru(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     for gate in ["input_gate", "recurrent_gate"] {
         let gate = call.input(gate)?;

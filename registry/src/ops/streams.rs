@@ -1,10 +1,11 @@
 //! Ops on several residual streams side by side, and the mean of an axis.
 
-use super::{Infer, Kind, OpRule, Signature};
-use crate::eval::Fail;
+use super::{Infer, OpRule, ParamKind, Signature};
+use crate::eval::EvalError;
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let two = || Signature::new().needs("x", Kind::Value).needs("coefficients", Kind::Value);
+    let two =
+        || Signature::new().needs("x", ParamKind::Value).needs("coefficients", ParamKind::Value);
     vec![
         OpRule::new("mix_streams", two(), infer_mix)
             .gives("`[m, d]`")
@@ -12,13 +13,13 @@ pub(super) fn rules() -> Vec<OpRule> {
         OpRule::new("outer", two(), infer_outer)
             .gives("`[n, d]`")
             .notes("`x [d]` times each of n coefficients"),
-        OpRule::new("mean", Signature::new().needs("x", Kind::Value), infer_mean)
+        OpRule::new("mean", Signature::new().needs("x", ParamKind::Value), infer_mean)
             .gives("last axis 1")
             .notes("of the last axis, summed in f32"),
     ]
 }
 
-fn infer_mix(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_mix(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (x, c) = (call.input("x")?, call.input("coefficients")?);
     let (&[from, width], &[to, inner]) = (x.shape.as_slice(), c.shape.as_slice()) else {
         return Err(call
@@ -32,7 +33,7 @@ fn infer_mix(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_outer(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_outer(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (x, c) = (call.input("x")?, call.input("coefficients")?);
     let (&[width], &[streams]) = (x.shape.as_slice(), c.shape.as_slice()) else {
         return Err(call.misfit("`outer` takes two values of one axis", &x, &c).into());
@@ -41,7 +42,7 @@ fn infer_outer(call: &mut Infer<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn infer_mean(call: &mut Infer<'_>) -> Result<(), Fail> {
+fn infer_mean(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let mut shape = x.shape;
     if let Some(last) = shape.last_mut() {

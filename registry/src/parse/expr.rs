@@ -1,7 +1,7 @@
 //! Expressions, by precedence climbing.
 
-use super::{MAX_HEIGHT, Parser, Tree};
-use crate::lexer::Kind;
+use super::{ExprTree, MAX_HEIGHT, Parser};
+use crate::lexer::LexemeKind;
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, UnaryOp};
 
 /// Binary operators by how tightly they bind, loosest first; `**` is apart.
@@ -36,7 +36,7 @@ pub(super) fn literal(word: &str) -> Option<ExprKind> {
 
 impl Parser<'_> {
     /// Parses `a if condition else b`, or an expression that binds tighter.
-    pub(super) fn expression(&mut self) -> Option<Tree> {
+    pub(super) fn expression(&mut self) -> Option<ExprTree> {
         self.enter()?;
         let tree = self.ternary();
         self.depth -= 1;
@@ -58,16 +58,16 @@ impl Parser<'_> {
     }
 
     /// Wraps `kind`, whose deepest part is `height`, from `start` to here.
-    fn tree(&mut self, kind: ExprKind, start: usize, height: usize) -> Option<Tree> {
+    fn tree(&mut self, kind: ExprKind, start: usize, height: usize) -> Option<ExprTree> {
         if height >= MAX_HEIGHT {
             // What was built so far is dropped here, while it is still shallow.
             return self.too_deep();
         }
         let at = self.span(start, self.last_end());
-        Some(Tree { expr: Expr { kind, at }, height: height + 1 })
+        Some(ExprTree { expr: Expr { kind, at }, height: height + 1 })
     }
 
-    fn ternary(&mut self) -> Option<Tree> {
+    fn ternary(&mut self) -> Option<ExprTree> {
         let start = self.token().range.start;
         let then = self.binary(0)?;
         if !self.eat("if") {
@@ -87,7 +87,7 @@ impl Parser<'_> {
         self.tree(kind, start, height)
     }
 
-    fn binary(&mut self, level: usize) -> Option<Tree> {
+    fn binary(&mut self, level: usize) -> Option<ExprTree> {
         let Some(ops) = LEVELS.get(level) else { return self.unary() };
         let start = self.token().range.start;
         if level == COMPARISON && self.eat("not") {
@@ -116,11 +116,11 @@ impl Parser<'_> {
 
     /// Passes over one of `ops`; `not` only as part of `not in`.
     fn operator(&mut self, ops: &[(&str, BinaryOp)]) -> Option<BinaryOp> {
-        let Kind::Op(found) = self.token().kind else { return None };
+        let LexemeKind::Op(found) = self.token().kind else { return None };
         let (_, op) = ops.iter().find(|(word, _)| *word == found)?;
         if found == "not" {
             let next = &self.tokens[self.pos + 1].kind;
-            if *next != Kind::Op("in") {
+            if *next != LexemeKind::Op("in") {
                 return None;
             }
             self.advance();
@@ -130,7 +130,7 @@ impl Parser<'_> {
     }
 
     /// Parses `-x`, or a power; `-x ** y` is `-(x ** y)`.
-    fn unary(&mut self) -> Option<Tree> {
+    fn unary(&mut self) -> Option<ExprTree> {
         let start = self.token().range.start;
         if self.eat("-") {
             self.enter()?;
@@ -154,7 +154,7 @@ impl Parser<'_> {
     }
 
     /// Parses an atom and the `[...]` that follow it.
-    fn postfix(&mut self) -> Option<Tree> {
+    fn postfix(&mut self) -> Option<ExprTree> {
         let start = self.token().range.start;
         let mut tree = self.atom()?;
         while self.at_op("[") {
@@ -166,7 +166,7 @@ impl Parser<'_> {
             let kind = if self.eat(":") {
                 let to = if self.at_op("]") { None } else { Some(self.expression()?) };
                 height = height.max(to.as_ref().map_or(0, |tree| tree.height));
-                let boxed = |tree: Option<Tree>| tree.map(|tree| Box::new(tree.expr));
+                let boxed = |tree: Option<ExprTree>| tree.map(|tree| Box::new(tree.expr));
                 ExprKind::Slice(list, boxed(from), boxed(to))
             } else {
                 ExprKind::Index(list, Box::new(from.expect("only `:` leaves it out").expr))
@@ -177,14 +177,14 @@ impl Parser<'_> {
         Some(tree)
     }
 
-    fn atom(&mut self) -> Option<Tree> {
+    fn atom(&mut self) -> Option<ExprTree> {
         let token = self.token().clone();
         let start = token.range.start;
         let kind = match token.kind {
-            Kind::Int(value) => ExprKind::Int(value),
-            Kind::Float(value) => ExprKind::Float(value),
-            Kind::Str(value) => ExprKind::Str(value),
-            Kind::Path(segments) => {
+            LexemeKind::Int(value) => ExprKind::Int(value),
+            LexemeKind::Float(value) => ExprKind::Float(value),
+            LexemeKind::Str(value) => ExprKind::Str(value),
+            LexemeKind::Path(segments) => {
                 self.advance();
                 if self.at_op("(") {
                     if segments.len() > 1 {
@@ -200,13 +200,13 @@ impl Parser<'_> {
                 };
                 return self.tree(kind.unwrap_or(ExprKind::Path(path)), start, 0);
             }
-            Kind::Op("(") => {
+            LexemeKind::Op("(") => {
                 self.advance();
                 let tree = self.expression()?;
                 self.close(")", token.range)?;
                 return Some(tree);
             }
-            Kind::Op("[") => {
+            LexemeKind::Op("[") => {
                 self.advance();
                 return self.list(start);
             }
@@ -216,14 +216,14 @@ impl Parser<'_> {
         self.tree(kind, start, 0)
     }
 
-    fn call(&mut self, start: usize, name: &std::ops::Range<usize>) -> Option<Tree> {
+    fn call(&mut self, start: usize, name: &std::ops::Range<usize>) -> Option<ExprTree> {
         let function = self.ident(name);
         let open = self.advance().range;
         let mut args: Vec<Arg> = Vec::new();
         let mut height = 0;
         while !self.at_op(")") {
-            let named = matches!(self.token().kind, Kind::Path(_))
-                && self.tokens[self.pos + 1].kind == Kind::Op("=");
+            let named = matches!(self.token().kind, LexemeKind::Path(_))
+                && self.tokens[self.pos + 1].kind == LexemeKind::Op("=");
             let name = if named { Some(self.name("the argument's name")?) } else { None };
             let place = self.token().range.clone();
             if let Some(name) = &name {
@@ -249,7 +249,7 @@ impl Parser<'_> {
     }
 
     /// Parses a list or a comprehension, after its `[`.
-    fn list(&mut self, start: usize) -> Option<Tree> {
+    fn list(&mut self, start: usize) -> Option<ExprTree> {
         let open = self.tokens[self.pos - 1].range.clone();
         let mut items = Vec::new();
         let mut height = 0;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::Parser;
-use crate::lexer::Kind;
-use crate::syntax::{Expr, Ident, Param, Program, Stmt};
+use crate::lexer::LexemeKind;
+use crate::syntax::{Expr, FunctionParam, Ident, Program, Stmt};
 
 /// Statements of Python that a static graph has no place for.
 const LOOPS: [&str; 6] = ["while", "def", "class", "import", "with", "assert"];
@@ -17,11 +17,11 @@ impl Parser<'_> {
         // A broken last line may have been the `return`.
         let mut broken = false;
         loop {
-            while self.token().kind == Kind::Newline {
+            while self.token().kind == LexemeKind::Newline {
                 self.advance();
             }
             let start = self.token().range.start;
-            if self.token().kind == Kind::End {
+            if self.token().kind == LexemeKind::End {
                 break;
             }
             if returned && !too_late {
@@ -30,11 +30,11 @@ impl Parser<'_> {
                 let _: Option<()> = self.fail(range, "nothing may follow the result", "");
             }
             broken = match self.statement() {
-                Some(Line::Assign(stmt)) => {
+                Some(ProgramLine::Assign(stmt)) => {
                     program.body.push(stmt);
                     false
                 }
-                Some(Line::Result(result)) => {
+                Some(ProgramLine::Result(result)) => {
                     returned = true;
                     program.result = result;
                     false
@@ -58,21 +58,21 @@ impl Parser<'_> {
     }
 
     fn skip_line(&mut self) {
-        while !matches!(self.token().kind, Kind::End | Kind::Newline) {
+        while !matches!(self.token().kind, LexemeKind::End | LexemeKind::Newline) {
             self.advance();
         }
     }
 
-    fn statement(&mut self) -> Option<Line> {
+    fn statement(&mut self) -> Option<ProgramLine> {
         let first = self.token().clone();
         if let Some(targets) = self.targets() {
             let targets = self.bound(targets)?;
             let value = self.expression()?.expr;
             self.line_end()?;
-            return Some(Line::Assign(Stmt { targets, value }));
+            return Some(ProgramLine::Assign(Stmt { targets, value }));
         }
         let word = &self.text.value()[first.range.clone()];
-        if matches!(first.kind, Kind::Op("for" | "if")) || LOOPS.contains(&word) {
+        if matches!(first.kind, LexemeKind::Op("for" | "if")) || LOOPS.contains(&word) {
             let message = format!("there is no `{word}` statement");
             let help = "programs are straight-line; `a if dim else b` chooses";
             return self.fail(first.range, message, help);
@@ -88,18 +88,18 @@ impl Parser<'_> {
             let help = "assign it to a name, or remove it";
             return self.fail(range, "the value of this line goes nowhere", help);
         }
-        Some(Line::Result(result))
+        Some(ProgramLine::Result(result))
     }
 
     /// True if a statement follows this one.
     fn more_lines(&self) -> bool {
         let rest = &self.tokens[self.pos..];
-        rest.iter().any(|token| !matches!(token.kind, Kind::Newline | Kind::End))
+        rest.iter().any(|token| !matches!(token.kind, LexemeKind::Newline | LexemeKind::End))
     }
 
     fn line_end(&mut self) -> Option<()> {
         match self.token().kind {
-            Kind::Newline | Kind::End => Some(()),
+            LexemeKind::Newline | LexemeKind::End => Some(()),
             _ => self.unexpected("the end of the line"),
         }
     }
@@ -109,19 +109,19 @@ impl Parser<'_> {
         let mut pos = self.pos;
         let mut targets = Vec::new();
         loop {
-            let Kind::Path(_) = self.tokens[pos].kind else { return None };
+            let LexemeKind::Path(_) = self.tokens[pos].kind else { return None };
             targets.push(self.tokens[pos].range.clone());
             match self.tokens[pos + 1].kind {
-                Kind::Op(",") => pos += 2,
-                Kind::Op("=") => {
+                LexemeKind::Op(",") => pos += 2,
+                LexemeKind::Op("=") => {
                     self.pos = pos + 2;
                     return Some(targets);
                 }
                 // `x += y`
-                Kind::Op("+" | "-" | "*" | "/") if targets.len() == 1 => {
+                LexemeKind::Op("+" | "-" | "*" | "/") if targets.len() == 1 => {
                     let op = self.tokens[pos + 1].range.clone();
                     let next = &self.tokens[pos + 2];
-                    if next.kind == Kind::Op("=") && next.range.start == op.end {
+                    if next.kind == LexemeKind::Op("=") && next.range.start == op.end {
                         let x = &self.text.value()[targets[0].clone()];
                         let sign = &self.text.value()[op.clone()];
                         let help = format!("write `{x} = {x} {sign} ...`");
@@ -159,7 +159,7 @@ impl Parser<'_> {
         Some(names)
     }
 
-    pub(super) fn header(&mut self) -> Option<(Ident, Vec<Param>)> {
+    pub(super) fn header(&mut self) -> Option<(Ident, Vec<FunctionParam>)> {
         let name = self.name("the function's name")?;
         if !self.at_op("(") {
             let help = format!("write `{}(x)`", name.name);
@@ -167,7 +167,7 @@ impl Parser<'_> {
             return self.fail(range, "a function says its parameters", &help);
         }
         let open = self.advance().range;
-        let mut params: Vec<Param> = Vec::new();
+        let mut params: Vec<FunctionParam> = Vec::new();
         while !self.at_op(")") {
             let range = self.token().range.clone();
             let name = self.name("the name of a parameter")?;
@@ -179,7 +179,7 @@ impl Parser<'_> {
                 let message = "a parameter without a default follows one that has one";
                 return self.fail(range, message, "put it before them, or give it a default");
             }
-            params.push(Param { name, default });
+            params.push(FunctionParam { name, default });
             if !self.eat(",") {
                 break;
             }
@@ -189,7 +189,7 @@ impl Parser<'_> {
     }
 }
 
-enum Line {
+enum ProgramLine {
     Assign(Stmt),
     Result(Vec<Expr>),
 }

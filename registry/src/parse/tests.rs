@@ -83,13 +83,16 @@ fn precedence_is_pythons() {
         ("none.x", "none.x"),
         ("config('a.b', null)", "config(\"a.b\", null)"),
     ] {
-        assert_eq!(parse_expr(&Text::whole("t", text)).map(|expr| show(&expr)), Ok(want.into()));
+        assert_eq!(
+            parse_expr(&MappedText::whole("t", text)).map(|expr| show(&expr)),
+            Ok(want.into())
+        );
     }
 }
 
 #[test]
 fn places_are_exact() {
-    let expr = parse_expr(&Text::whole("t", " a + f(b.c, d)")).unwrap();
+    let expr = parse_expr(&MappedText::whole("t", " a + f(b.c, d)")).unwrap();
     let text = |at: &Span| at.source.text[at.start..at.end].to_owned();
     assert_eq!(text(&expr.at), "a + f(b.c, d)");
     let ExprKind::Binary(_, _, right) = expr.kind else { panic!() };
@@ -118,7 +121,7 @@ fn broken_expressions() {
         ("f(true=1)", "`true` is a value, not a name `true`"),
         ("1 +", "syntax error ``: the text ends here; expected a value"),
     ] {
-        assert_eq!(messages(parse_expr(&Text::whole("t", text))), [want], "{text}");
+        assert_eq!(messages(parse_expr(&MappedText::whole("t", text))), [want], "{text}");
     }
 }
 
@@ -128,20 +131,20 @@ fn depth_is_limited() {
         [("(", ")", ""), ("[", "]", ""), ("-", "", ""), ("not ", "", ""), ("f(", ")", "")]
     {
         let nested = |n: usize| format!("{}a{op}{}", open.repeat(n), close.repeat(n));
-        assert!(parse_expr(&Text::whole("t", nested(50))).is_ok());
-        assert_eq!(parse_expr(&Text::whole("t", nested(100_000))).unwrap_err().len(), 1);
+        assert!(parse_expr(&MappedText::whole("t", nested(50))).is_ok());
+        assert_eq!(parse_expr(&MappedText::whole("t", nested(100_000))).unwrap_err().len(), 1);
     }
     for (chain, len) in [("a + ", 50), ("a ** ", 50), ("a if b else ", 50), ("a or ", 50)] {
-        let text = |n: usize| Text::whole("t", chain.repeat(n) + "a");
+        let text = |n: usize| MappedText::whole("t", chain.repeat(n) + "a");
         assert!(parse_expr(&text(len)).is_ok());
         assert_eq!(parse_expr(&text(100_000)).unwrap_err().len(), 1, "{chain}");
     }
-    assert!(parse_expr(&Text::whole("t", format!("a{}", "[0]".repeat(100_000)))).is_err());
+    assert!(parse_expr(&MappedText::whole("t", format!("a{}", "[0]".repeat(100_000)))).is_err());
 }
 
 #[test]
 fn programs() {
-    let text = Text::whole(
+    let text = MappedText::whole(
         "t",
         "b, c, u = split(linear(x, conv.in_proj, 3 * hidden,\n    bias=bias), 3)  # three parts\n\n\
          y = causal_conv(b * u, state=conv)\nreturn c * y, b\n",
@@ -150,12 +153,12 @@ fn programs() {
     assert_eq!(program.body.len(), 2);
     assert_eq!(program.body[0].targets[2].name, "u");
     assert_eq!(program.result.iter().map(show).collect::<Vec<_>>(), ["(c Mul y)", "b"]);
-    assert_eq!(parse_program(&Text::whole("t", "x = a\nx + b")).unwrap().result.len(), 1);
+    assert_eq!(parse_program(&MappedText::whole("t", "x = a\nx + b")).unwrap().result.len(), 1);
 }
 
 #[test]
 fn each_broken_statement_is_found() {
-    let found = messages(parse_program(&Text::whole(
+    let found = messages(parse_program(&MappedText::whole(
         "t",
         "a = = b\nc = f(d e)\ng.h = 1\nx + y\nreturn )\n",
     )));
@@ -180,18 +183,18 @@ fn each_broken_statement_is_found() {
         ("a, a = f(x)\nreturn a", "`a` is assigned twice at once `a`"),
         ("y = f(x\nreturn y", "this `(` is never closed `(`"),
     ] {
-        assert_eq!(messages(parse_program(&Text::whole("t", text))), [want], "{text}");
+        assert_eq!(messages(parse_program(&MappedText::whole("t", text))), [want], "{text}");
     }
 }
 
 #[test]
 fn headers() {
     let (name, params) =
-        parse_function_header(&Text::whole("t", "conv(x, width, bias=false)")).unwrap();
+        parse_function_header(&MappedText::whole("t", "conv(x, width, bias=false)")).unwrap();
     assert_eq!(name.name, "conv");
     assert_eq!(params.len(), 3);
     assert!(params[2].default.is_some());
-    assert!(parse_function_header(&Text::whole("t", "conv()")).is_ok());
+    assert!(parse_function_header(&MappedText::whole("t", "conv()")).is_ok());
     for (text, want) in [
         ("mlp", "a function says its parameters ``"),
         ("mlp(x, x)", "parameter `x` stands twice `x`"),
@@ -200,14 +203,18 @@ fn headers() {
         ("mlp(x) y", "syntax error `y`: found `y`; expected the end of the header"),
         ("a.b(x)", "syntax error `a.b`: found `a.b`; expected the function's name"),
     ] {
-        assert_eq!(messages(parse_function_header(&Text::whole("t", text))), [want], "{text}");
+        assert_eq!(
+            messages(parse_function_header(&MappedText::whole("t", text))),
+            [want],
+            "{text}"
+        );
     }
 }
 
 proptest! {
     #[test]
     fn any_text_is_parsed_or_refused(text in "\\PC{0,80}") {
-        let text = Text::whole("t", text);
+        let text = MappedText::whole("t", text);
         drop(parse_expr(&text));
         drop(parse_program(&text));
         drop(parse_function_header(&text));
@@ -220,7 +227,7 @@ proptest! {
             "a", "b.0", "1", "1e-3", "'s'", "(", ")", "[", "]", ",", ":", "=", "+", "-", "**",
             "not", "in", "if", "else", "for", "or", "return", "\n", "\n", "none", "f(", "==", "é",
         ]), 0..40)) {
-        let text = Text::whole("t", words.join(" "));
+        let text = MappedText::whole("t", words.join(" "));
         for findings in [parse_expr(&text).err(), parse_program(&text).err()].into_iter().flatten() {
             prop_assert!(!findings.is_empty());
             for finding in findings {

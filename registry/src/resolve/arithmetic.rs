@@ -3,28 +3,28 @@
 use std::collections::BTreeMap;
 
 use crate::diag::{Finding, Span};
-use crate::eval::{self, Fail};
+use crate::eval::{self, EvalError};
 use crate::graph::ValueId;
 use crate::ops::{self, Argument, DIVIDE, INVERSE, OFFSET, SCALE};
 use crate::scalar::Scalar;
 use crate::syntax::{BinaryOp, UnaryOp};
 
 use super::Resolver;
-use super::scope::{Bound, Scope};
+use super::scope::{Binding, Scope};
 
 impl Resolver<'_> {
     /// Applies `+ - * /` to two bound operands.
     pub(super) fn operator(
         &mut self,
         op: BinaryOp,
-        (a, a_at): (Bound, &Span),
-        (b, b_at): (Bound, &Span),
+        (a, a_at): (Binding, &Span),
+        (b, b_at): (Binding, &Span),
         at: &Span,
         scope: &Scope<'_>,
-    ) -> Result<Bound, Fail> {
+    ) -> Result<Binding, EvalError> {
         match (a, b) {
-            (Bound::Poison, _) | (_, Bound::Poison) => Err(Fail::Reported),
-            (Bound::Value(x), Bound::Value(y)) => {
+            (Binding::Poison, _) | (_, Binding::Poison) => Err(EvalError::Reported),
+            (Binding::Value(x), Binding::Value(y)) => {
                 let name = ops::of_values(op);
                 let args = BTreeMap::from([
                     ("x", (Argument::Values(vec![x]), a_at.clone())),
@@ -32,7 +32,7 @@ impl Resolver<'_> {
                 ]);
                 self.apply(name, args, at)
             }
-            (Bound::Value(x), b) => {
+            (Binding::Value(x), b) => {
                 let number = self.number(b, b_at, scope)?;
                 match op {
                     BinaryOp::Add => self.with_number(OFFSET, x, &number, at),
@@ -44,7 +44,7 @@ impl Resolver<'_> {
                     _ => self.with_number(DIVIDE, x, &number, at),
                 }
             }
-            (a, Bound::Value(y)) => {
+            (a, Binding::Value(y)) => {
                 let number = self.number(a, a_at, scope)?;
                 match op {
                     BinaryOp::Add => self.with_number(OFFSET, y, &number, at),
@@ -52,7 +52,9 @@ impl Resolver<'_> {
                     BinaryOp::Sub => {
                         match self.with_number(SCALE, y, &Scalar::Float(-1.0), at)? {
                             // Negating is exact, so there is one rounding, as in `s - y`.
-                            Bound::Value(negated) => self.with_number(OFFSET, negated, &number, at),
+                            Binding::Value(negated) => {
+                                self.with_number(OFFSET, negated, &number, at)
+                            }
                             other => Ok(other),
                         }
                     }
@@ -62,12 +64,12 @@ impl Resolver<'_> {
             (a, b) => {
                 let (a, b) = (self.to_scalar(a, a_at, scope)?, self.to_scalar(b, b_at, scope)?);
                 self.fuel.spend(at, 1)?;
-                Ok(Bound::Scalar(eval::binary(op, &a, &b, at).map_err(Fail::from)?))
+                Ok(Binding::Scalar(eval::binary(op, &a, &b, at).map_err(EvalError::from)?))
             }
         }
     }
 
-    fn number(&self, bound: Bound, at: &Span, scope: &Scope<'_>) -> Result<Scalar, Fail> {
+    fn number(&self, bound: Binding, at: &Span, scope: &Scope<'_>) -> Result<Scalar, EvalError> {
         let value = self.to_scalar(bound, at, scope)?;
         match value.as_f64() {
             Some(_) => Ok(value),
@@ -84,7 +86,7 @@ impl Resolver<'_> {
         x: ValueId,
         number: &Scalar,
         at: &Span,
-    ) -> Result<Bound, Fail> {
+    ) -> Result<Binding, EvalError> {
         let float = Scalar::Float(number.as_f64().unwrap_or_default());
         let mut args = BTreeMap::from([
             ("x", (Argument::Values(vec![x]), at.clone())),

@@ -3,28 +3,28 @@
 use std::collections::BTreeMap;
 
 use crate::diag::{Finding, Span};
-use crate::eval::{Fail, expected};
+use crate::eval::{EvalError, expected};
 use crate::graph::ValueId;
-use crate::ops::{Argument, Declaration, Kind, Param, PathArg};
+use crate::ops::{Argument, Declaration, Param, ParamKind, PathArg};
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Function, Ident};
 
-use super::scope::{ABSOLUTE, Bound, Scope};
+use super::scope::{ABSOLUTE, Binding, Scope};
 use super::{MAX_DIM, Resolver, words};
 
 /// An argument as the call has it: its name if it was given one, what it is, where it stands.
-pub(super) type Given<'c> = (Option<&'c Ident>, Bound, &'c Span);
+pub(super) type CallArg<'c> = (Option<&'c Ident>, Binding, &'c Span);
 
 impl Resolver<'_> {
     /// Binds the parameters of a function.
     pub(super) fn bind_function(
         &mut self,
         function: &Function,
-        args: Vec<Given<'_>>,
+        args: Vec<CallArg<'_>>,
         at: &Span,
         scope: &Scope<'_>,
-    ) -> Result<BTreeMap<String, Bound>, Fail> {
+    ) -> Result<BTreeMap<String, Binding>, EvalError> {
         let name = &function.name.name;
         let params: Vec<&str> =
             function.params.iter().map(|param| param.name.name.as_str()).collect();
@@ -41,7 +41,7 @@ impl Resolver<'_> {
                 }
                 (None, None) => {
                     missing.push(format!("`{}`", param.name.name));
-                    Bound::Poison
+                    Binding::Poison
                 }
             };
             locals.insert(param.name.name.clone(), bound);
@@ -56,13 +56,13 @@ impl Resolver<'_> {
     pub(super) fn bind(
         &mut self,
         rule: &Declaration,
-        args: Vec<Given<'_>>,
+        args: Vec<CallArg<'_>>,
         at: &Span,
         scope: &Scope<'_>,
-    ) -> Result<BTreeMap<&'static str, (Argument, Span)>, Fail> {
+    ) -> Result<BTreeMap<&'static str, (Argument, Span)>, EvalError> {
         let signature = rule.signature();
         let takes = signature.to_string();
-        if let [Param { name, kind: Kind::Values, .. }] = signature.params.as_slice() {
+        if let [Param { name, kind: ParamKind::Values, .. }] = signature.params.as_slice() {
             return Ok(BTreeMap::from([(*name, (values(rule.name(), args, at)?, at.clone()))]));
         }
         let params: Vec<&str> = signature.params.iter().map(|param| param.name).collect();
@@ -72,7 +72,7 @@ impl Resolver<'_> {
         for param in &signature.params {
             let (given, place) = match (places.remove(param.name), &param.default) {
                 (Some((given, place)), _) => (given, place),
-                (None, Some(default)) => (Bound::Scalar(default.clone()), at),
+                (None, Some(default)) => (Binding::Scalar(default.clone()), at),
                 (None, None) => {
                     missing.push(format!("`{}`", param.name));
                     continue;
@@ -91,48 +91,54 @@ impl Resolver<'_> {
         if !missing.is_empty() {
             return Err(too_few(rule.name(), &missing, at, &takes).into());
         }
-        if failed { Err(Fail::Reported) } else { Ok(bound) }
+        if failed { Err(EvalError::Reported) } else { Ok(bound) }
     }
 
     fn argument(
         &self,
         op: &str,
         param: &Param,
-        given: Bound,
+        given: Binding,
         at: &Span,
         scope: &Scope<'_>,
-    ) -> Result<Argument, Fail> {
+    ) -> Result<Argument, EvalError> {
         let wrong = |found: String| {
             Finding::error(at, format!("`{}` of `{op}` is {}", param.name, param.kind.describe()))
                 .label(found)
         };
         let optional = param.default == Some(Scalar::Null);
         match (param.kind, given) {
-            (_, Bound::Poison) => Err(Fail::Reported),
-            (_, Bound::Many(values)) => Err(wrong(format!("these are {} results", values.len()))
-                .help("assign them to names first")
-                .into()),
-            (_, Bound::Scalar(Scalar::Null)) if optional => Ok(Argument::Scalar(Scalar::Null)),
-            (Kind::Tokens, Bound::Value(ValueId(0))) => Ok(Argument::Values(vec![ValueId(0)])),
-            (Kind::Value | Kind::Values, Bound::Value(ValueId(0))) => {
+            (_, Binding::Poison) => Err(EvalError::Reported),
+            (_, Binding::Values(values)) => {
+                Err(wrong(format!("these are {} results", values.len()))
+                    .help("assign them to names first")
+                    .into())
+            }
+            (_, Binding::Scalar(Scalar::Null)) if optional => Ok(Argument::Scalar(Scalar::Null)),
+            (ParamKind::Tokens, Binding::Value(ValueId(0))) => {
+                Ok(Argument::Values(vec![ValueId(0)]))
+            }
+            (ParamKind::Value | ParamKind::Values, Binding::Value(ValueId(0))) => {
                 Err(wrong("these are the token ids".into())
                     .help("only `embed` takes `tokens`")
                     .into())
             }
-            (Kind::Value | Kind::Values, Bound::Value(id)) => Ok(Argument::Values(vec![id])),
-            (Kind::Value | Kind::Values, Bound::Name(name)) => {
+            (ParamKind::Value | ParamKind::Values, Binding::Value(id)) => {
+                Ok(Argument::Values(vec![id]))
+            }
+            (ParamKind::Value | ParamKind::Values, Binding::Name(name)) => {
                 let locals =
-                    scope.locals.iter().filter(|(_, bound)| matches!(bound, Bound::Value(_)));
+                    scope.locals.iter().filter(|(_, bound)| matches!(bound, Binding::Value(_)));
                 let mut finding =
                     Finding::error(&name.at, format!("there is no value `{}`", name.name))
                         .label(format!("`{}` of `{op}` is a value", param.name));
                 finding.help = suggest::help(&name.name, locals.map(|(name, _)| name.as_str()));
                 Err(finding.into())
             }
-            (Kind::Module | Kind::Tensor, Bound::Scalar(Scalar::Str(name))) => {
+            (ParamKind::Module | ParamKind::Tensor, Binding::Scalar(Scalar::Str(name))) => {
                 Ok(Argument::Path(PathArg { name, at: at.clone() }))
             }
-            (Kind::Module | Kind::Tensor, Bound::Name(path)) => {
+            (ParamKind::Module | ParamKind::Tensor, Binding::Name(path)) => {
                 let name = match path.name.strip_prefix(ABSOLUTE) {
                     Some(whole) => whole.to_owned(),
                     None if scope.prefix.is_empty() => path.name,
@@ -140,44 +146,50 @@ impl Resolver<'_> {
                 };
                 Ok(Argument::Path(PathArg { name, at: path.at }))
             }
-            (Kind::State, Bound::Name(name)) if self.spec.states.contains_key(&name.name) => {
+            (ParamKind::State, Binding::Name(name))
+                if self.spec.states.contains_key(&name.name) =>
+            {
                 Ok(Argument::State(name.name))
             }
-            (Kind::State, Bound::Name(name)) => {
+            (ParamKind::State, Binding::Name(name)) => {
                 let mut finding = wrong(format!("there is no state `{}`", name.name));
                 finding.help =
                     suggest::help(&name.name, self.spec.states.keys().map(String::as_str));
                 Err(finding.into())
             }
-            (Kind::Rope, Bound::Name(name)) => {
+            (ParamKind::Rope, Binding::Name(name)) => {
                 if let Some(place) = self.spec.rope.get_index_of(&name.name) {
-                    return self.builder.rope_id(place).map(Argument::Rope).ok_or(Fail::Reported);
+                    return self
+                        .builder
+                        .rope_id(place)
+                        .map(Argument::Rope)
+                        .ok_or(EvalError::Reported);
                 }
                 let mut finding = wrong(format!("there is no rotary table `{}`", name.name));
                 finding.help = suggest::help(&name.name, self.spec.rope.keys().map(String::as_str));
                 Err(finding.into())
             }
             (
-                Kind::Tokens
-                | Kind::Value
-                | Kind::Values
-                | Kind::Module
-                | Kind::Tensor
-                | Kind::State
-                | Kind::Rope,
+                ParamKind::Tokens
+                | ParamKind::Value
+                | ParamKind::Values
+                | ParamKind::Module
+                | ParamKind::Tensor
+                | ParamKind::State
+                | ParamKind::Rope,
                 given,
             ) => Err(wrong(match given {
-                Bound::Scalar(value) => format!("this is {value}"),
-                Bound::Name(name) => format!("this is the name `{}`", name.name),
+                Binding::Scalar(value) => format!("this is {value}"),
+                Binding::Name(name) => format!("this is the name `{}`", name.name),
                 _ => "this is a value".to_owned(),
             })
             .into()),
-            (_, Bound::Value(_)) => {
+            (_, Binding::Value(_)) => {
                 Err(wrong("this is a value, known only when the model runs".into()).into())
             }
             (kind, given) => {
                 let name = match &given {
-                    Bound::Name(name) => Some(name.name.clone()),
+                    Binding::Name(name) => Some(name.name.clone()),
                     _ => None,
                 };
                 let value = self.to_scalar(given, at, scope)?;
@@ -186,7 +198,9 @@ impl Resolver<'_> {
                 }
                 check(kind, value).map(Argument::Scalar).map_err(|value| {
                     let key = name.as_deref().and_then(|name| self.dims.key(name));
-                    if let (Kind::Word(words), Scalar::Str(word), Some(key)) = (kind, &value, key) {
+                    if let (ParamKind::Word(words), Scalar::Str(word), Some(key)) =
+                        (kind, &value, key)
+                    {
                         let known = words.iter().copied();
                         return words::unknown(self.config, key, &[], word, known).into();
                     }
@@ -200,7 +214,7 @@ impl Resolver<'_> {
                     if let Some(key) = key {
                         finding = finding
                             .help(format!("it is the key `{key}` of `{}`", self.config.path()));
-                    } else if let (Kind::Word(words), Scalar::Str(word)) = (kind, &value) {
+                    } else if let (ParamKind::Word(words), Scalar::Str(word)) = (kind, &value) {
                         finding.help = suggest::closest(word, words.iter().copied())
                             .map(|close| format!("did you mean '{close}'?"));
                     }
@@ -212,21 +226,21 @@ impl Resolver<'_> {
 }
 
 /// Converts all arguments to values.
-fn values(op: &str, args: Vec<Given<'_>>, at: &Span) -> Result<Argument, Fail> {
+fn values(op: &str, args: Vec<CallArg<'_>>, at: &Span) -> Result<Argument, EvalError> {
     let mut ids = Vec::new();
     for (name, bound, place) in args {
         if let Some(name) = name {
             return Err(Finding::error(&name.at, format!("`{op}` takes no named arguments")).into());
         }
         match bound {
-            Bound::Value(id) if id != ValueId(0) => ids.push(id),
-            Bound::Many(values) => {
+            Binding::Value(id) if id != ValueId(0) => ids.push(id),
+            Binding::Values(values) => {
                 ids.extend(values.into_iter().filter_map(|value| match value {
-                    Bound::Value(id) => Some(id),
+                    Binding::Value(id) => Some(id),
                     _ => None,
                 }));
             }
-            Bound::Poison => return Err(Fail::Reported),
+            Binding::Poison => return Err(EvalError::Reported),
             _ => return Err(Finding::error(place, format!("`{op}` needs values")).into()),
         }
     }
@@ -240,20 +254,22 @@ fn values(op: &str, args: Vec<Given<'_>>, at: &Span) -> Result<Argument, Fail> {
 const MAX_NUMBERS: usize = 1 << 16;
 
 /// Returns a scalar of the right kind, or gives the scalar back as an error.
-fn check(kind: Kind, value: Scalar) -> Result<Scalar, Scalar> {
+fn check(kind: ParamKind, value: Scalar) -> Result<Scalar, Scalar> {
     let size = |value: &Scalar| value.as_usize().is_some_and(|n| n > 0 && n <= MAX_DIM);
     let fits = match (kind, &value) {
-        (Kind::Dim | Kind::Sizes, value) if size(value) => true,
-        (Kind::Sizes | Kind::Shape, Scalar::List(items)) => {
+        (ParamKind::Dim | ParamKind::Sizes, value) if size(value) => true,
+        (ParamKind::Sizes | ParamKind::Shape, Scalar::List(items)) => {
             !items.is_empty() && items.len() <= 4096 && items.iter().all(size)
         }
-        (Kind::Int, Scalar::Int(_)) | (Kind::Flag, Scalar::Bool(_)) => true,
-        (Kind::Numbers, Scalar::List(items)) if !items.is_empty() && items.len() <= MAX_NUMBERS => {
+        (ParamKind::Int, Scalar::Int(_)) | (ParamKind::Flag, Scalar::Bool(_)) => true,
+        (ParamKind::Numbers, Scalar::List(items))
+            if !items.is_empty() && items.len() <= MAX_NUMBERS =>
+        {
             items.iter().all(|item| item.as_f64().is_some_and(f64::is_finite))
         }
-        (Kind::Float, Scalar::Int(n)) => return Ok(Scalar::Float(*n as f64)),
-        (Kind::Float, Scalar::Float(x)) => x.is_finite(),
-        (Kind::Word(words), Scalar::Str(word)) => words.contains(&word.as_str()),
+        (ParamKind::Float, Scalar::Int(n)) => return Ok(Scalar::Float(*n as f64)),
+        (ParamKind::Float, Scalar::Float(x)) => x.is_finite(),
+        (ParamKind::Word(words), Scalar::Str(word)) => words.contains(&word.as_str()),
         _ => false,
     };
     if fits { Ok(value) } else { Err(value) }
@@ -263,10 +279,10 @@ fn check(kind: Kind, value: Scalar) -> Result<Scalar, Scalar> {
 fn place<'c>(
     callee: &str,
     params: &[&str],
-    args: Vec<Given<'c>>,
+    args: Vec<CallArg<'c>>,
     at: &Span,
     takes: &str,
-) -> Result<BTreeMap<String, (Bound, &'c Span)>, Fail> {
+) -> Result<BTreeMap<String, (Binding, &'c Span)>, EvalError> {
     let mut placed = BTreeMap::new();
     let given = args.len();
     let mut named = false;

@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::diag::{Finding, Span};
-use crate::eval::{self, Env, Evaluated, Fail, Fuel};
+use crate::eval::{self, Env, EvalError, EvalResult, Fuel};
 use crate::scalar::Scalar;
 use crate::spec::{Dim, DimSource, Spec};
 use crate::suggest;
 use crate::syntax::Ident;
 
-use super::Report;
+use super::FindingSet;
 use super::explain::explain;
 
 /// A dim that was computed, and where from.
 #[derive(Debug, Clone)]
-struct Known {
+struct ComputedDim {
     /// `None` if that failed; why was reported.
     value: Option<Scalar>,
     /// The config key it was read from.
@@ -27,22 +27,27 @@ struct Known {
 
 /// All dims of a spec.
 #[derive(Debug, Default)]
-pub(super) struct Dims {
-    known: BTreeMap<String, Known>,
+pub(super) struct DimTable {
+    known: BTreeMap<String, ComputedDim>,
     config: String,
 }
 
-impl Dims {
-    pub(super) fn resolve(spec: &Spec, config: &Config, fuel: &Fuel, report: &mut Report) -> Self {
+impl DimTable {
+    pub(super) fn resolve(
+        spec: &Spec,
+        config: &Config,
+        fuel: &Fuel,
+        report: &mut FindingSet,
+    ) -> Self {
         let solver = Solver { spec, config, fuel, cells: RefCell::default() };
         for (name, dim) in &spec.dims {
-            if let Err(Fail::Finding(finding)) = solver.solve(name, dim) {
+            if let Err(EvalError::Finding(finding)) = solver.solve(name, dim) {
                 report.add(*finding);
             }
         }
         let known = solver.cells.into_inner().into_iter().filter_map(|(name, cell)| match cell {
-            Cell::Done(known) => Some((name, known)),
-            Cell::Open => None,
+            DimCell::Computed(known) => Some((name, known)),
+            DimCell::Pending => None,
         });
         let dims = Self { known: known.collect(), config: config.path().to_owned() };
         if dims.known.values().any(|known| known.value.is_none()) {
@@ -69,8 +74,8 @@ impl Dims {
     }
 
     /// Returns the value of a dim: none if there is no such dim, `Reported` if it failed.
-    pub(super) fn get(&self, name: &str) -> Option<Result<&Scalar, Fail>> {
-        self.known.get(name).map(|known| known.value.as_ref().ok_or(Fail::Reported))
+    pub(super) fn get(&self, name: &str) -> Option<Result<&Scalar, EvalError>> {
+        self.known.get(name).map(|known| known.value.as_ref().ok_or(EvalError::Reported))
     }
 
     /// Returns the config key that a dim was read from.
@@ -116,28 +121,30 @@ impl Dims {
     }
 }
 
-enum Cell {
-    Open,
-    Done(Known),
+enum DimCell {
+    Pending,
+    Computed(ComputedDim),
 }
 
 struct Solver<'a> {
     spec: &'a Spec,
     config: &'a Config,
     fuel: &'a Fuel,
-    cells: RefCell<BTreeMap<String, Cell>>,
+    cells: RefCell<BTreeMap<String, DimCell>>,
 }
 
 impl Solver<'_> {
-    fn solve(&self, name: &str, dim: &Dim) -> Result<Scalar, Fail> {
+    fn solve(&self, name: &str, dim: &Dim) -> Result<Scalar, EvalError> {
         match self.cells.borrow().get(name) {
-            Some(Cell::Done(known)) => return known.value.clone().ok_or(Fail::Reported),
-            Some(Cell::Open) => {
+            Some(DimCell::Computed(known)) => {
+                return known.value.clone().ok_or(EvalError::Reported);
+            }
+            Some(DimCell::Pending) => {
                 let open: Vec<String> = self
                     .cells
                     .borrow()
                     .iter()
-                    .filter(|(_, cell)| matches!(cell, Cell::Open))
+                    .filter(|(_, cell)| matches!(cell, DimCell::Pending))
                     .map(|(name, _)| format!("`{name}`"))
                     .collect();
                 return Err(Finding::error(
@@ -149,21 +156,23 @@ impl Solver<'_> {
             }
             None => {}
         }
-        self.cells.borrow_mut().insert(name.to_owned(), Cell::Open);
+        self.cells.borrow_mut().insert(name.to_owned(), DimCell::Pending);
         let result = read(&dim.name, &dim.sources, self).map_err(|fail| self.explain(fail, dim));
         let (value, key, at) = match &result {
             Ok(found) => (Some(found.value.clone()), found.key.clone(), found.at.clone()),
             Err(_) => (None, None, dim.name.at.clone()),
         };
-        self.cells.borrow_mut().insert(name.to_owned(), Cell::Done(Known { value, key, at }));
+        self.cells
+            .borrow_mut()
+            .insert(name.to_owned(), DimCell::Computed(ComputedDim { value, key, at }));
         result.map(|found| found.value)
     }
 }
 
 impl Solver<'_> {
-    fn explain(&self, fail: Fail, dim: &Dim) -> Fail {
+    fn explain(&self, fail: EvalError, dim: &Dim) -> EvalError {
         let source = |name: &str| match self.cells.borrow().get(name)? {
-            Cell::Done(Known { value: Some(value), key: Some(key), .. }) => {
+            DimCell::Computed(ComputedDim { value: Some(value), key: Some(key), .. }) => {
                 Some((key.clone(), value.clone()))
             }
             _ => None,
@@ -176,7 +185,7 @@ impl Solver<'_> {
 }
 
 impl Env for Solver<'_> {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         match self.spec.dims.get(&name.name) {
             Some(dim) => self.solve(&name.name, dim).map(Cow::Owned),
             None => {
@@ -196,13 +205,13 @@ impl Env for Solver<'_> {
 
 /// Dims, and nothing else.
 pub(super) struct DimsEnv<'a> {
-    dims: &'a Dims,
+    dims: &'a DimTable,
     config: &'a Config,
     fuel: &'a Fuel,
 }
 
 impl Env for DimsEnv<'_> {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         match self.dims.get(&name.name) {
             Some(value) => value.map(Cow::Borrowed),
             None => Err(unknown(name, self.dims.names(), self.config).into()),
@@ -235,14 +244,18 @@ pub(super) fn unknown<'a>(
 }
 
 /// The value found by a list of alternatives.
-pub(crate) struct Found {
+pub(crate) struct SourcedScalar {
     pub(crate) value: Scalar,
     pub(crate) key: Option<String>,
     pub(crate) at: Span,
 }
 
 /// Returns the first alternative that is present and not null.
-pub(crate) fn read(what: &Ident, sources: &[DimSource], env: &dyn Env) -> Result<Found, Fail> {
+pub(crate) fn read(
+    what: &Ident,
+    sources: &[DimSource],
+    env: &dyn Env,
+) -> Result<SourcedScalar, EvalError> {
     let config = env.config();
     let mut found = None;
     for source in sources {
@@ -250,7 +263,7 @@ pub(crate) fn read(what: &Ident, sources: &[DimSource], env: &dyn Env) -> Result
             // Later keys are looked at too, so that none of them counts as unread.
             DimSource::Key(key) => match config.get(&key.name) {
                 Some(value) if *value != Scalar::Null && found.is_none() => {
-                    found = Some(Found {
+                    found = Some(SourcedScalar {
                         value: value.clone(),
                         key: Some(key.name.clone()),
                         at: key.at.clone(),
@@ -260,7 +273,7 @@ pub(crate) fn read(what: &Ident, sources: &[DimSource], env: &dyn Env) -> Result
             },
             DimSource::Compute(expr) if found.is_none() => {
                 let value = eval::eval_owned(expr, env)?;
-                found = Some(Found { value, key: None, at: expr.at.clone() });
+                found = Some(SourcedScalar { value, key: None, at: expr.at.clone() });
             }
             DimSource::Compute(_) => {}
         }
@@ -290,14 +303,14 @@ fn missing(what: &Ident, sources: &[DimSource], config: &Config) -> Finding {
         match close {
             Some(close) => format!(
                 "the config has `{close}`; or give a default: `[{}, = ...]`",
-                at_text(&keys)
+                key_list(&keys)
             ),
-            None => format!("give a default: `[{}, = ...]`", at_text(&keys)),
+            None => format!("give a default: `[{}, = ...]`", key_list(&keys)),
         },
     )
 }
 
-fn at_text(keys: &[&Ident]) -> String {
+fn key_list(keys: &[&Ident]) -> String {
     let names: Vec<&str> = keys.iter().map(|key| key.name.as_str()).collect();
     names.join(", ")
 }

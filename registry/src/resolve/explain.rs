@@ -1,7 +1,7 @@
 //! Help for a faulty expression: the config keys and values behind its names.
 
 use crate::config::Config;
-use crate::eval::{self, Fail};
+use crate::eval::{self, EvalError};
 use crate::scalar::Scalar;
 use crate::syntax::{Expr, ExprKind};
 
@@ -9,7 +9,7 @@ use super::Resolver;
 
 impl Resolver<'_> {
     /// Adds where the dims of a failed expression come from.
-    pub(super) fn explain(&self, fail: Fail, expr: &Expr) -> Fail {
+    pub(super) fn explain(&self, fail: EvalError, expr: &Expr) -> EvalError {
         explain(fail, expr, self.config, &|name| {
             Some((self.dims.key(name)?.to_owned(), self.dims.get(name)?.ok()?.clone()))
         })
@@ -19,12 +19,12 @@ impl Resolver<'_> {
 /// Adds to a finding without help which names were read from which keys of the config, and
 /// what stands there.
 pub(super) fn explain(
-    fail: Fail,
+    fail: EvalError,
     expr: &Expr,
     config: &Config,
     source: &dyn Fn(&str) -> Option<(String, Scalar)>,
-) -> Fail {
-    let Fail::Finding(mut finding) = fail else { return fail };
+) -> EvalError {
+    let EvalError::Finding(mut finding) = fail else { return fail };
     if finding.help.is_none() {
         let mut names = Vec::new();
         names_of(expr, &mut names);
@@ -38,7 +38,7 @@ pub(super) fn explain(
             finding.help = Some(told.join("; "));
         }
     }
-    Fail::Finding(finding)
+    EvalError::Finding(finding)
 }
 
 /// Names in an expression that may be dims.
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn names_are_collected_once() {
-        let text = crate::text::Text::whole("t", "a * b + [a for a in c][d] if e else f(a)");
+        let text = crate::text::MappedText::whole("t", "a * b + [a for a in c][d] if e else f(a)");
         let expr = crate::parse::parse_expr(&text).unwrap();
         let mut names = Vec::new();
         names_of(&expr, &mut names);

@@ -1,21 +1,21 @@
 //! The `gguf:` section with its dims put in.
 
 use crate::diag::Finding;
-use crate::eval::{self, Env, Fail, expected};
-use crate::gguf::{Gguf, TensorRule, around};
+use crate::eval::{self, Env, EvalError, expected};
+use crate::gguf::{Gguf, TensorRule, split_at_layer};
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufEntry, GgufWeight, Spec};
 use crate::syntax::{Expr, Ident};
-use crate::weight_map::{Pattern, Rule};
+use crate::weight_map::{Pattern, WeightRule};
 
-use super::Report;
+use super::FindingSet;
 use super::rules::{pattern, step};
 
 mod head;
 mod tables;
 
-pub(super) use head::Place;
-use tables::Tables;
+pub(super) use head::HeadLayer;
+use tables::GgufEnv;
 
 /// Keys that are not below the architecture's name.
 const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
@@ -25,61 +25,66 @@ const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
 pub(super) fn resolve(
     spec: &Spec,
     env: &dyn Env,
-    ahead: &[Place],
-    report: &mut Report,
+    ahead: &[HeadLayer],
+    report: &mut FindingSet,
 ) -> Option<Gguf> {
     let decl = spec.gguf.as_ref()?;
-    let nameless = || -> Fail {
+    let nameless = || -> EvalError {
         Finding::error(&decl.at, "the `gguf` section has no `arch`")
             .help("write the name that llama.cpp gives the architecture: `arch: <name>`")
             .into()
     };
-    let tables = Tables::new(spec, env, ahead.len());
+    let tables = GgufEnv::new(spec, env, ahead.len());
     let env: &dyn Env = &tables;
     let arch = match &decl.arch {
         Some(source) => word(source, env).and_then(|word| word.ok_or_else(nameless)),
         None => Err(nameless()),
     };
-    let arch = report.kept(arch)?;
-    let pre = decl.pre.as_ref().and_then(|source| report.kept(word(source, env))).flatten();
+    let arch = report.ok_or_report(arch)?;
+    let pre = decl.pre.as_ref().and_then(|source| report.ok_or_report(word(source, env))).flatten();
     let mut metadata = Vec::new();
     for entry in decl.metadata.values() {
         let value = eval::eval_owned(&entry.value, env).and_then(|value| typed(value, entry));
-        if let Some(Some(value)) = report.kept(value) {
+        if let Some(Some(value)) = report.ok_or_report(value) {
             metadata.push((whole(&arch, &entry.name.name), value));
         }
     }
     let mut tensors = Vec::new();
     for entry in decl.tensors.values() {
         let value = eval::eval_owned(&entry.value, env).and_then(|value| numbers(&value, entry));
-        if let Some(Some(numbers)) = report.kept(value) {
+        if let Some(Some(numbers)) = report.ok_or_report(value) {
             tensors.push((entry.name.name.clone(), numbers));
         }
     }
     let mut rules = Vec::new();
     for place in ahead {
         let own = decl.nextn.iter().map(|decl| place.own(decl));
-        rules.extend(own.filter_map(|decl| report.kept(rules_of(&decl, env))).flatten());
+        rules.extend(own.filter_map(|decl| report.ok_or_report(rules_of(&decl, env))).flatten());
     }
-    rules.extend(decl.weights.iter().filter_map(|decl| report.kept(rules_of(decl, env))).flatten());
-    let aliases = ahead.iter().filter_map(Place::alias).collect();
+    rules.extend(
+        decl.weights.iter().filter_map(|decl| report.ok_or_report(rules_of(decl, env))).flatten(),
+    );
+    let aliases = ahead.iter().filter_map(HeadLayer::alias).collect();
     let scalars = decl.scalars.iter().filter_map(|(key, weights)| {
-        let weights = report.kept(pattern(weights).map_err(Fail::from))?;
+        let weights = report.ok_or_report(pattern(weights).map_err(EvalError::from))?;
         Some((whole(&arch, &key.name), weights))
     });
     let scalars = scalars.collect();
     let mut doubts = Vec::new();
     for entry in decl.assumes.values() {
-        if report.kept(eval::eval_owned(&entry.value, env)).is_some_and(|is| !eval::truth(&is)) {
+        if report
+            .ok_or_report(eval::eval_owned(&entry.value, env))
+            .is_some_and(|is| !eval::truth(&is))
+        {
             doubts.push(entry.name.name.clone());
         }
     }
-    let drop = |ident| report.kept(pattern(ident).map_err(Fail::from));
+    let drop = |ident| report.ok_or_report(pattern(ident).map_err(EvalError::from));
     let drop = decl.drop.iter().filter_map(drop).collect();
     let idle = decl.idle.iter().map(|ident| (ident, false));
     let filled = decl.filled.iter().map(|ident| (ident, true));
     let per_layer =
-        |(ident, filled)| report.kept(of_layers(ident)).map(|pattern| (pattern, filled));
+        |(ident, filled)| report.ok_or_report(of_layers(ident)).map(|pattern| (pattern, filled));
     let idle = idle.chain(filled).filter_map(per_layer).collect();
     let ahead = ahead.len();
     let text = |(kind, token): &(Ident, Ident)| (kind.name.clone(), token.name.clone());
@@ -103,9 +108,9 @@ pub(super) fn resolve(
 }
 
 /// Parses a pattern of one weight in each layer.
-fn of_layers(ident: &Ident) -> Result<Pattern, Fail> {
+fn of_layers(ident: &Ident) -> Result<Pattern, EvalError> {
     let pattern = pattern(ident)?;
-    if around(&pattern).is_none() {
+    if split_at_layer(&pattern).is_none() {
         return Err(Finding::error(&ident.at, "this is not one weight of each layer")
             .label("one hole `{i}` and no other, as in `model.layers.{i}.self_attn.k_proj.weight`")
             .into());
@@ -122,7 +127,7 @@ fn whole(arch: &str, key: &str) -> String {
 }
 
 /// Reads a literal word, or text that is computed; null is none.
-fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, Fail> {
+fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, EvalError> {
     match source {
         DimSource::Key(ident) => Ok(Some(ident.name.clone())),
         DimSource::Compute(expr) => match eval::eval_owned(expr, env)? {
@@ -136,7 +141,7 @@ fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, Fail> {
 }
 
 /// Checks a value against the types that the format can hold; null is none.
-fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, Fail> {
+fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, EvalError> {
     let kind = |value: &Scalar| match value {
         Scalar::Bool(_) => Some("boolean"),
         Scalar::Int(_) | Scalar::Float(_) => Some("number"),
@@ -164,7 +169,7 @@ fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, Fail> {
 }
 
 /// Returns the numbers of a tensor; null is none.
-fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> {
+fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, EvalError> {
     let numbers: Option<Vec<f32>> = match value {
         Scalar::Null => return Ok(None),
         Scalar::List(items) => items.iter().map(|x| x.as_f64().map(|x| x as f32)).collect(),
@@ -178,7 +183,7 @@ fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, Fail> 
 }
 
 /// Returns the rules of an entry; none if it does not count in this model.
-fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, Fail> {
+fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalError> {
     /// More layers than any model has.
     const MOST: i64 = 10_000;
     if let Some(when) = &decl.when
@@ -191,7 +196,7 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, Fail> {
     };
     let count = |expr: &Expr| match eval::eval_owned(expr, env)? {
         Scalar::Int(n @ 0..=MOST) => Ok(n),
-        other => Err(Fail::from(
+        other => Err(EvalError::from(
             Finding::error(&expr.at, "this is no number of layers")
                 .label(expected(&format!("a whole number up to {MOST}"), &other)),
         )),
@@ -211,7 +216,7 @@ fn rule(
     weight: &Ident,
     name: &Ident,
     env: &dyn Env,
-) -> Result<TensorRule, Fail> {
+) -> Result<TensorRule, EvalError> {
     let mut names = (weight.clone(), name.clone());
     if !decl.exact {
         for ident in [&mut names.0, &mut names.1] {
@@ -219,7 +224,7 @@ fn rule(
         }
     }
     Ok(TensorRule {
-        rule: Rule {
+        rule: WeightRule {
             disk: pattern(&names.0)?,
             weight: pattern(&names.1)?,
             steps: decl.steps.iter().map(|expr| step(expr, env)).collect::<Result<_, _>>()?,

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::resolve;
 use crate::config::Config;
 use crate::diag::Finding;
-use crate::gguf::compare::{Difference, Side, differences};
-use crate::gguf::config::{Evidence, Tree, config_of};
-use crate::gguf::{Gguf, Group};
+use crate::gguf::compare::{LabeledGraph, OpDifference, differences};
+use crate::gguf::config::{FileMetadata, KeyTree, config_of};
+use crate::gguf::{Gguf, TensorGroup};
 use crate::gguf_head::with_head;
 use crate::model::Model;
 use crate::ops::OpSet;
@@ -19,7 +19,7 @@ use crate::scalar::Scalar;
 use crate::spec::{ArchOwner, Spec};
 
 /// Returns a warning if the model is not the one that the owner of its architecture name describes.
-pub(crate) fn unlike(
+pub(crate) fn owner_difference(
     model: &Model,
     owner: &ArchOwner,
     config: &Config,
@@ -30,7 +30,7 @@ pub(crate) fn unlike(
         Some((gguf, model.graph.weights.clone()))
     })?;
     let whole = |text: String| {
-        Some(Difference { node: 0, at: model.graph.nodes.first()?.at.clone(), text })
+        Some(OpDifference { node: 0, at: model.graph.nodes.first()?.at.clone(), text })
     };
     let found = match (&owner.spec, gguf.groups(&weights)) {
         (Some(spec), Ok(groups)) => first(model, &gguf, &groups, spec, config, ops)?,
@@ -58,28 +58,28 @@ pub(crate) fn unlike(
 fn first(
     model: &Model,
     gguf: &Gguf,
-    groups: &[Group],
+    groups: &[TensorGroup],
     owner: &Spec,
     config: &Config,
     ops: &OpSet,
-) -> Option<Difference> {
+) -> Option<OpDifference> {
     let resolved = |config: &Config| resolve(owner, config, ops);
     let (by_config, refused) = match resolved(&config.clone()) {
         Ok((other, _)) => {
             let found = between(model, &other, &owner.name.name, ops);
-            if found.is_empty() && says_the_same(gguf, &other) {
+            if found.is_empty() && has_all_keys(gguf, &other) {
                 return None;
             }
             (found, None)
         }
         Err(findings) => (Vec::new(), findings.into_iter().next()),
     };
-    let told = told(gguf, groups);
-    let by_file = match config_of(owner, &told).and_then(|config| resolved(&config)) {
+    let header = file_metadata(gguf, groups);
+    let by_file = match config_of(owner, &header).and_then(|config| resolved(&config)) {
         Ok((other, _)) => Some(between(model, &other, &owner.name.name, ops)),
         Err(_) => None,
     };
-    let both = |found: &&Difference| by_config.iter().any(|other| other.node == found.node);
+    let both = |found: &&OpDifference| by_config.iter().any(|other| other.node == found.node);
     match &by_file {
         Some(found) if found.is_empty() => None,
         // A setting that keys of the file carry differs by the config alone; one that does not read
@@ -89,7 +89,7 @@ fn first(
             let at = model.graph.nodes.first()?.at.clone();
             let name = &owner.name.name;
             let why = refused.map(|finding| format!(": {}", finding.message)).unwrap_or_default();
-            Some(Difference {
+            Some(OpDifference {
                 node: 0,
                 at,
                 text: format!("`{name}` does not describe this model{why}"),
@@ -99,21 +99,21 @@ fn first(
 }
 
 /// Differences of the graphs, and of those of the heads that a file has.
-fn between(ours: &Model, theirs: &Model, name: &str, ops: &OpSet) -> Vec<Difference> {
-    let mut found = differences(&side(ours), &side(theirs), name, ops);
+fn between(ours: &Model, theirs: &Model, name: &str, ops: &OpSet) -> Vec<OpDifference> {
+    let mut found = differences(&labeled_graph(ours), &labeled_graph(theirs), name, ops);
     let heads = ours.nextn.iter().filter(|nextn| nextn.gguf.is_some());
     for (n, layer) in heads.flat_map(|nextn| &nextn.layers).enumerate() {
         let other = theirs.nextn.as_ref().and_then(|nextn| nextn.layers.get(n));
         // A file says how many there are, and their own weights are known by the rules of a file with them.
         if let Some(other) = other {
-            found.extend(differences(&side(layer), &side(other), name, ops));
+            found.extend(differences(&labeled_graph(layer), &labeled_graph(other), name, ops));
         }
     }
     found
 }
 
 /// Describes a model's graph, its weights named by the tensors that they become.
-fn side(model: &Model) -> Side<'_> {
+fn labeled_graph(model: &Model) -> LabeledGraph<'_> {
     let weights = &model.graph.weights;
     let mut labels: Vec<String> = weights.iter().map(|weight| weight.name.clone()).collect();
     let groups = model.gguf.as_ref().and_then(|gguf| gguf.groups(weights).ok());
@@ -123,11 +123,11 @@ fn side(model: &Model) -> Side<'_> {
             labels[weight] = format!("{tensor} ({n} of {:?})", group.steps);
         }
     }
-    Side { graph: &model.graph, ropes: &model.ropes, labels }
+    LabeledGraph { graph: &model.graph, ropes: &model.ropes, labels }
 }
 
 /// True if the file has every key and every computed tensor of the owner's file.
-fn says_the_same(gguf: &Gguf, owner: &Model) -> bool {
+fn has_all_keys(gguf: &Gguf, owner: &Model) -> bool {
     let Some(other) = &owner.gguf else { return false };
     let keys: BTreeMap<&str, &Scalar> =
         gguf.metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
@@ -139,9 +139,9 @@ fn says_the_same(gguf: &Gguf, owner: &Model) -> bool {
         && gguf.tensors == other.tensors
 }
 
-/// Returns the evidence that the file of a model gives to a reader.
-pub fn told(gguf: &Gguf, groups: &[Group]) -> Evidence {
-    let mut keys = Tree::default();
+/// Returns the metadata and tensors that the file of a model has.
+pub fn file_metadata(gguf: &Gguf, groups: &[TensorGroup]) -> FileMetadata {
+    let mut keys = KeyTree::default();
     let prefix = format!("{}.", gguf.arch);
     for (key, value) in &gguf.metadata {
         if let Some(key) = key.strip_prefix(&prefix) {
@@ -161,7 +161,7 @@ pub fn told(gguf: &Gguf, groups: &[Group]) -> Evidence {
         let shape = shape.iter().map(|&dim| Scalar::Int(dim as i64)).collect();
         keys.add(&format!("shapes.{name}"), Scalar::List(shape));
     }
-    Evidence { keys: keys.into_config("the file"), tensors, companions: BTreeSet::new() }
+    FileMetadata { keys: keys.into_config("the file"), tensors, companions: BTreeSet::new() }
 }
 
 /// Returns an f32 as its shortest decimal.

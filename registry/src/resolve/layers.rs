@@ -5,33 +5,33 @@ use std::collections::BTreeMap;
 use indexmap::IndexMap;
 
 use crate::diag::{Finding, Span};
-use crate::eval::{self, Fail, expected};
+use crate::eval::{self, EvalError, expected};
 use crate::graph::ValueId;
 use crate::scalar::Scalar;
-use crate::spec::{EachDecl, LayersDecl};
+use crate::spec::{LayerScalarDecl, LayersDecl};
 use crate::suggest;
 use crate::syntax::{Expr, Ident, Program};
 
-use super::scope::{Bound, Scope};
-use super::{Each, MAX_LAYERS, Resolver};
+use super::scope::{Binding, Scope};
+use super::{LayerScalars, MAX_LAYERS, Resolver};
 
 /// The properties that set one layer apart from the others.
-pub(super) struct Block<'d> {
+pub(super) struct LayerContext<'d> {
     /// The values known of the layer before its kind is.
-    pub(super) each: Each,
+    pub(super) each: LayerScalars,
     /// Its number in the graph.
     pub(super) layer: usize,
     pub(super) prefix: &'d Ident,
     pub(super) kind: Option<&'d Expr>,
     /// Scalars that stand in place of those of `layers: each:`.
-    pub(super) instead: Option<&'d IndexMap<String, EachDecl>>,
+    pub(super) instead: Option<&'d IndexMap<String, LayerScalarDecl>>,
 }
 
 impl Resolver<'_> {
     /// Runs the program from tokens to logits.
     pub(super) fn model(&mut self, vocab: Option<usize>) {
-        let each = Each::new();
-        let locals = BTreeMap::from([("tokens".to_owned(), Bound::Value(ValueId(0)))]);
+        let each = LayerScalars::new();
+        let locals = BTreeMap::from([("tokens".to_owned(), Binding::Value(ValueId(0)))]);
         let scope = Scope { locals, each: &each, prefix: "" };
         let spec = self.spec;
         let result = self.program(&spec.model, scope);
@@ -59,13 +59,13 @@ impl Resolver<'_> {
 
     pub(super) fn only_value(
         &mut self,
-        results: &[Bound],
+        results: &[Binding],
         at: &Span,
         what: &str,
     ) -> Option<ValueId> {
         match results {
-            [Bound::Value(id)] => Some(*id),
-            [Bound::Poison] => None,
+            [Binding::Value(id)] => Some(*id),
+            [Binding::Poison] => None,
             [_] => {
                 self.report.add(
                     Finding::error(at, format!("{what} gives no value"))
@@ -87,10 +87,10 @@ impl Resolver<'_> {
     pub(super) fn layers(
         &mut self,
         x: ValueId,
-        others: &BTreeMap<String, Bound>,
+        others: &BTreeMap<String, Binding>,
         at: &Span,
         scope: &Scope<'_>,
-    ) -> Result<Bound, Fail> {
+    ) -> Result<Binding, EvalError> {
         let spec = self.spec;
         if !scope.prefix.is_empty() || self.builder.layer().is_some() {
             return Err(Finding::error(at, "`layers` can only be called in `model`").into());
@@ -102,11 +102,11 @@ impl Resolver<'_> {
             return Err(Finding::error(at, "`layers` is called a second time").into());
         }
         let count = self.layer_count(decl)?;
-        let mut x = Bound::Value(x);
+        let mut x = Binding::Value(x);
         let mut carried = others.clone();
         for i in 0..count {
-            let block = Block {
-                each: Each::from([("i".to_owned(), Some(Scalar::Int(i as i64)))]),
+            let block = LayerContext {
+                each: LayerScalars::from([("i".to_owned(), Some(Scalar::Int(i as i64)))]),
                 layer: i,
                 prefix: &decl.prefix,
                 kind: decl.kind.as_ref(),
@@ -118,15 +118,15 @@ impl Resolver<'_> {
         Ok(x)
     }
 
-    fn layer_count(&mut self, decl: &LayersDecl) -> Result<usize, Fail> {
+    fn layer_count(&mut self, decl: &LayersDecl) -> Result<usize, EvalError> {
         let Some(count) = &decl.count else {
             return self
                 .dims
                 .count("layers", MAX_LAYERS)
-                .map_err(Fail::from)?
-                .ok_or(Fail::Reported);
+                .map_err(EvalError::from)?
+                .ok_or(EvalError::Reported);
         };
-        let each = Each::new();
+        let each = LayerScalars::new();
         let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
         let value = eval::eval_owned(count, &self.env(&scope))?;
         match value.as_usize() {
@@ -140,16 +140,16 @@ impl Resolver<'_> {
     pub(super) fn one_layer(
         &mut self,
         decl: &LayersDecl,
-        block: Block<'_>,
-        x: Bound,
-        carried: &mut BTreeMap<String, Bound>,
-    ) -> Bound {
+        block: LayerContext<'_>,
+        x: Binding,
+        carried: &mut BTreeMap<String, Binding>,
+    ) -> Binding {
         let mut each = block.each;
         let (kind, program) = match self.layer_program(decl, block.kind, &each) {
             Ok(found) => found,
             Err(fail) => {
                 self.report.fail(fail);
-                return Bound::Poison;
+                return Binding::Poison;
             }
         };
         each.insert("kind".to_owned(), Some(Scalar::Str(kind.clone())));
@@ -184,16 +184,16 @@ impl Resolver<'_> {
         if results.len() == 1 + decl.carry.len() {
             for (name, result) in decl.carry.iter().zip(results.split_off(1)) {
                 let value = self.only_value(&[result], &program.at, &format!("`{}`", name.name));
-                carried.insert(name.name.clone(), value.map_or(Bound::Poison, Bound::Value));
+                carried.insert(name.name.clone(), value.map_or(Binding::Poison, Binding::Value));
             }
         }
         let result = self.only_value(&results, &program.at, "a layer");
         self.builder.leave(&kind, &prefix, first, result);
-        result.map_or(Bound::Poison, Bound::Value)
+        result.map_or(Binding::Poison, Binding::Value)
     }
 
     /// Returns a prefix with its holes filled.
-    pub(super) fn filled(&mut self, template: &Ident, each: &Each) -> String {
+    pub(super) fn filled(&mut self, template: &Ident, each: &LayerScalars) -> String {
         let mut prefix = template.name.clone();
         for (name, scalar) in each {
             let text = match scalar {
@@ -220,8 +220,8 @@ impl Resolver<'_> {
         &mut self,
         decl: &'d LayersDecl,
         kind: Option<&Expr>,
-        each: &Each,
-    ) -> Result<(String, &'d Program), Fail> {
+        each: &LayerScalars,
+    ) -> Result<(String, &'d Program), EvalError> {
         let Some(kind) = kind else {
             // Without a kind there is one program; `*` of a parent stands for it too.
             let mut programs = decl.programs.iter();
@@ -245,7 +245,7 @@ impl Resolver<'_> {
         };
         match decl.programs.get(&name).or_else(|| decl.programs.get("*")) {
             Some(layer) => Ok((name, &layer.program)),
-            None if self.refused.contains(&name) => Err(Fail::Reported),
+            None if self.refused.contains(&name) => Err(EvalError::Reported),
             None => Err(self.unknown_kind(decl, &kind.at, &name).into()),
         }
     }

@@ -7,7 +7,7 @@ use crate::diag::Finding;
 use crate::spec::{DimSource, Spec};
 use crate::syntax::{Expr, ExprKind, Ident, Program};
 
-use super::Report;
+use super::FindingSet;
 
 /// Names and config keys that occur anywhere in a spec, also in branches that this config
 /// does not take.
@@ -112,7 +112,7 @@ const KNOWN: &[&str] = &["hidden", "layers", "vocab", "context"];
 
 /// Warns of what the spec's own file declares and nothing names. What is inherited, or comes
 /// from a shared file, need not be used.
-pub(super) fn unused(spec: &Spec, mentions: &Mentions, report: &mut Report) {
+pub(super) fn unused(spec: &Spec, mentions: &Mentions, report: &mut FindingSet) {
     let mut warn = |what: &str, name: &Ident, used: bool| {
         let own = Arc::ptr_eq(&name.at.source, &spec.source) || *name.at.source == *spec.source;
         if own && !used {

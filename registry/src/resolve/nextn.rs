@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::diag::{Finding, Span};
-use crate::eval::{self, Fail, expected};
+use crate::eval::{self, EvalError, expected};
 use crate::graph::{Graph, ValueId};
 use crate::ops;
 use crate::rope::RopeTable;
@@ -12,20 +12,20 @@ use crate::scalar::Scalar;
 use crate::spec::NextnDecl;
 use crate::syntax::Program;
 
-use super::gguf::Place;
-use super::layers::Block;
-use super::scope::{Bound, Scope};
-use super::{Builder, Each, Resolver, kept};
+use super::gguf::HeadLayer;
+use super::layers::LayerContext;
+use super::scope::{Binding, Scope};
+use super::{Builder, LayerScalars, Resolver, stored_dtypes};
 
 /// The most tokens that any checkpoint looks ahead, many times over.
 const MAX_COUNT: usize = 64;
 
 /// The graphs of a head, before they are models.
-pub(super) struct Heads {
+pub(super) struct NextnGraphs {
     pub(super) from: String,
     pub(super) recycle: String,
     pub(super) graphs: Vec<Graph>,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<HeadLayer>,
 }
 
 impl Resolver<'_> {
@@ -35,9 +35,9 @@ impl Resolver<'_> {
         decl: &NextnDecl,
         vocab: Option<usize>,
         ropes: &[Option<RopeTable>],
-    ) -> Option<Heads> {
+    ) -> Option<NextnGraphs> {
         let count = self.nextn_count(decl);
-        let count = self.report.kept(count).filter(|count| *count > 0)?;
+        let count = self.report.ok_or_report(count).filter(|count| *count > 0)?;
         let from = &decl.from;
         let Some(shape) = self.builder.all_rows_up_to(&from.name) else {
             self.report.add(
@@ -50,7 +50,7 @@ impl Resolver<'_> {
         let (mut graphs, mut places) = (Vec::new(), Vec::new());
         let mut recycle = None;
         for depth in 0..count {
-            self.builder = Builder::new(ropes.to_vec(), kept(self.spec));
+            self.builder = Builder::new(ropes.to_vec(), stored_dtypes(self.spec));
             let h = self.builder.feed("h", shape.clone(), usize::from(decl.pos.name == "token"));
             if let Some((tap, place)) = self.head(decl, depth, h, vocab) {
                 recycle = recycle.or(tap);
@@ -60,12 +60,12 @@ impl Resolver<'_> {
             graphs.push(done.finish().0);
         }
         self.builder = main;
-        Some(Heads { from: from.name.clone(), recycle: recycle?, graphs, places })
+        Some(NextnGraphs { from: from.name.clone(), recycle: recycle?, graphs, places })
     }
 
-    fn nextn_count(&mut self, decl: &NextnDecl) -> Result<usize, Fail> {
+    fn nextn_count(&mut self, decl: &NextnDecl) -> Result<usize, EvalError> {
         let Some(expr) = &decl.count else { return Ok(1) };
-        let each = Each::new();
+        let each = LayerScalars::new();
         let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
         let value = eval::eval_owned(expr, &self.env(&scope))?;
         match value.as_usize() {
@@ -86,10 +86,10 @@ impl Resolver<'_> {
         depth: usize,
         h: ValueId,
         vocab: Option<usize>,
-    ) -> Option<(Option<String>, Place)> {
+    ) -> Option<(Option<String>, HeadLayer)> {
         let layers = self.spec.layers.as_ref()?;
         let behind = self.dims.count("layers", super::MAX_LAYERS).ok().flatten()?;
-        let each = Each::from([
+        let each = LayerScalars::from([
             ("i".to_owned(), Some(Scalar::Int((behind + depth) as i64))),
             ("depth".to_owned(), Some(Scalar::Int(depth as i64))),
         ]);
@@ -97,7 +97,7 @@ impl Resolver<'_> {
         let holes = decl.prefix.name.contains('{');
         let prefix =
             if holes { self.filled(&decl.prefix, &each) } else { decl.prefix.name.clone() };
-        let value = |name: &str, id| BTreeMap::from([(name.to_owned(), Bound::Value(id))]);
+        let value = |name: &str, id| BTreeMap::from([(name.to_owned(), Binding::Value(id))]);
         let run = |this: &mut Self, program: &Program, name: &str, x, prefix: &str| {
             let scope = Scope { locals: value(name, x), each: &each, prefix };
             let results = this.program(program, scope);
@@ -113,7 +113,7 @@ impl Resolver<'_> {
             decl.concat.iter().map(|word| if word.name == "e" { e } else { h }).collect();
         let both = self.op(ops::CONCAT, &parts, &decl.concat.first()?.at)?;
         let x = run(self, &decl.proj, "x", both, &prefix)?;
-        let block = Block {
+        let block = LayerContext {
             each: each.clone(),
             layer: depth,
             prefix: decl.block.as_ref().unwrap_or(&decl.prefix),
@@ -121,8 +121,8 @@ impl Resolver<'_> {
             instead: Some(&decl.each),
         };
         let place = self.place(decl, behind + depth, &prefix, &each);
-        let x = self.one_layer(layers, block, Bound::Value(x), &mut BTreeMap::new());
-        let Bound::Value(x) = x else { return None };
+        let x = self.one_layer(layers, block, Binding::Value(x), &mut BTreeMap::new());
+        let Binding::Value(x) = x else { return None };
         self.builder.set_head();
         let y = run(self, &decl.out_norm, "x", x, &prefix)?;
         let logits = run(self, &decl.head, "x", y, "")?;
@@ -145,27 +145,33 @@ impl Resolver<'_> {
         Some((tap, place))
     }
 
-    fn place(&mut self, decl: &NextnDecl, index: usize, prefix: &str, each: &Each) -> Place {
+    fn place(
+        &mut self,
+        decl: &NextnDecl,
+        index: usize,
+        prefix: &str,
+        each: &LayerScalars,
+    ) -> HeadLayer {
         let block = match (&decl.block, self.spec.layers.as_ref()) {
             (Some(block), Some(layers)) => {
                 (self.filled(block, each), self.filled(&layers.prefix, each))
             }
             _ => (prefix.to_owned(), prefix.to_owned()),
         };
-        Place { index, prefix: prefix.to_owned(), block }
+        HeadLayer { index, prefix: prefix.to_owned(), block }
     }
 
     /// Adds a node of an op that takes values alone.
     fn op(&mut self, op: &str, values: &[ValueId], at: &Span) -> Option<ValueId> {
         let ops = self.ops;
         let rule = ops.get(op)?;
-        let each = Each::new();
+        let each = LayerScalars::new();
         let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
-        let given = values.iter().map(|id| (None, Bound::Value(*id), at)).collect();
+        let given = values.iter().map(|id| (None, Binding::Value(*id), at)).collect();
         let args = self.bind(rule, given, at, &scope);
         let result = args.and_then(|args| self.apply(op, args, at));
-        match self.report.kept(result)? {
-            Bound::Value(id) => Some(id),
+        match self.report.ok_or_report(result)? {
+            Binding::Value(id) => Some(id),
             _ => None,
         }
     }

@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use crate::diag::{Finding, Span};
-use crate::eval::{self, Fail};
+use crate::eval::{self, EvalError};
 use crate::ops::{Argument, SCALE};
 use crate::scalar::Scalar;
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident, Program, UnaryOp};
 
 use super::Resolver;
-use super::scope::{Bound, Scope};
+use super::scope::{Binding, Scope};
 
 /// The deepest nesting of calls and expressions together.
 const MAX_DEPTH: usize = 200;
 
 impl Resolver<'_> {
     /// Runs a program; gives what it returns.
-    pub(super) fn program(&mut self, program: &Program, mut scope: Scope<'_>) -> Vec<Bound> {
+    pub(super) fn program(&mut self, program: &Program, mut scope: Scope<'_>) -> Vec<Binding> {
         for stmt in &program.body {
             let value = self.bound_or_poison(&stmt.value, &scope);
             self.assign(&stmt.targets, value, &stmt.value.at, &mut scope);
@@ -24,10 +24,10 @@ impl Resolver<'_> {
         program.result.iter().map(|expr| self.bound_or_poison(expr, &scope)).collect()
     }
 
-    fn assign(&mut self, targets: &[Ident], value: Bound, at: &Span, scope: &mut Scope<'_>) {
+    fn assign(&mut self, targets: &[Ident], value: Binding, at: &Span, scope: &mut Scope<'_>) {
         let values = match value {
-            Bound::Poison => vec![Bound::Poison; targets.len()],
-            Bound::Many(values) => values,
+            Binding::Poison => vec![Binding::Poison; targets.len()],
+            Binding::Values(values) => values,
             one => vec![one],
         };
         if values.len() != targets.len() {
@@ -40,24 +40,24 @@ impl Resolver<'_> {
                 .label(format!("this gives {}", values.len())),
             );
         }
-        let poison = std::iter::repeat(Bound::Poison);
+        let poison = std::iter::repeat(Binding::Poison);
         for (target, value) in targets.iter().zip(values.into_iter().chain(poison)) {
-            if let Bound::Value(id) = value {
+            if let Binding::Value(id) = value {
                 self.builder.name(id, &target.name);
             }
             scope.locals.insert(target.name.clone(), value);
         }
     }
 
-    fn bound_or_poison(&mut self, expr: &Expr, scope: &Scope<'_>) -> Bound {
+    fn bound_or_poison(&mut self, expr: &Expr, scope: &Scope<'_>) -> Binding {
         self.bound(expr, scope).unwrap_or_else(|fail| {
             self.report.fail(fail);
-            Bound::Poison
+            Binding::Poison
         })
     }
 
     /// Evaluates an expression to the value, scalar or name it stands for.
-    pub(super) fn bound(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Bound, Fail> {
+    pub(super) fn bound(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Binding, EvalError> {
         self.fuel.spend(&expr.at, 1)?;
         if self.depth >= MAX_DEPTH {
             return Err(Finding::error(&expr.at, "calls are nested too deeply").into());
@@ -68,7 +68,7 @@ impl Resolver<'_> {
         bound
     }
 
-    fn step(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Bound, Fail> {
+    fn step(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Binding, EvalError> {
         match &expr.kind {
             ExprKind::Path(names) => Ok(scope.path(names, &expr.at)),
             ExprKind::If { then, condition, otherwise } => {
@@ -79,13 +79,13 @@ impl Resolver<'_> {
                 self.call(name, args, &expr.at, scope)
             }
             ExprKind::Unary(op, operand) => match (op, self.bound(operand, scope)?) {
-                (_, Bound::Poison) => Ok(Bound::Poison),
-                (UnaryOp::Neg, Bound::Value(x)) => {
+                (_, Binding::Poison) => Ok(Binding::Poison),
+                (UnaryOp::Neg, Binding::Value(x)) => {
                     self.with_number(SCALE, x, &Scalar::Float(-1.0), &expr.at)
                 }
                 (op, other) => {
                     let value = self.to_scalar(other, &operand.at, scope)?;
-                    Ok(Bound::Scalar(eval::unary(*op, &value, &expr.at)?))
+                    Ok(Binding::Scalar(eval::unary(*op, &value, &expr.at)?))
                 }
             },
             ExprKind::Binary(
@@ -97,12 +97,12 @@ impl Resolver<'_> {
                 let b = self.bound_or_poison(right, scope);
                 self.operator(*op, (a, &left.at), (b, &right.at), &expr.at, scope)
             }
-            _ => self.scalar_of(expr, scope).map(Bound::Scalar),
+            _ => self.scalar_of(expr, scope).map(Binding::Scalar),
         }
     }
 
     /// Evaluates a scalar expression; the values behind its names are added to a finding.
-    fn scalar_of(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Scalar, Fail> {
+    fn scalar_of(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Scalar, EvalError> {
         let result = match &expr.kind {
             ExprKind::Call(name, _) if !self.is_scalar_call(&name.name) => {
                 let bound = self.bound(expr, scope)?;
@@ -116,22 +116,22 @@ impl Resolver<'_> {
     /// Converts a bound operand to a scalar.
     pub(super) fn to_scalar(
         &self,
-        bound: Bound,
+        bound: Binding,
         at: &Span,
         scope: &Scope<'_>,
-    ) -> Result<Scalar, Fail> {
+    ) -> Result<Scalar, EvalError> {
         match bound {
-            Bound::Scalar(value) => Ok(value),
-            Bound::Name(path) if !path.name.contains('.') => {
+            Binding::Scalar(value) => Ok(value),
+            Binding::Name(path) if !path.name.contains('.') => {
                 self.env(scope).global(&path).map(std::borrow::Cow::into_owned)
             }
-            Bound::Name(path) => {
+            Binding::Name(path) => {
                 Err(Finding::error(&path.at, format!("`{}` is a path", path.name))
                     .label("expected a number or a text")
                     .into())
             }
-            Bound::Poison => Err(Fail::Reported),
-            Bound::Value(_) | Bound::Many(_) => {
+            Binding::Poison => Err(EvalError::Reported),
+            Binding::Value(_) | Binding::Values(_) => {
                 Err(Finding::error(at, "this is a value, known only when the model runs")
                     .label("expected a number or a text that follows from the config")
                     .into())
@@ -153,7 +153,7 @@ impl Resolver<'_> {
         args: &[Arg],
         at: &Span,
         scope: &Scope<'_>,
-    ) -> Result<Bound, Fail> {
+    ) -> Result<Binding, EvalError> {
         let spec = self.spec;
         let mut bound = Vec::new();
         for arg in args {
@@ -164,7 +164,7 @@ impl Resolver<'_> {
             let mut others = BTreeMap::new();
             for (name, bound, place) in bound.get(1..).unwrap_or_default() {
                 match (name, bound) {
-                    (Some(name), Bound::Value(_) | Bound::Poison) => {
+                    (Some(name), Binding::Value(_) | Binding::Poison) => {
                         others.insert(name.name.clone(), bound.clone());
                     }
                     _ => {
@@ -175,8 +175,8 @@ impl Resolver<'_> {
                 }
             }
             return match bound.first() {
-                Some((None, Bound::Value(x), _)) => self.layers(*x, &others, at, scope),
-                Some((None, Bound::Poison, _)) => Err(Fail::Reported),
+                Some((None, Binding::Value(x), _)) => self.layers(*x, &others, at, scope),
+                Some((None, Binding::Poison, _)) => Err(EvalError::Reported),
                 _ => Err(Finding::error(at, "`layers` takes a value").into()),
             };
         }
@@ -207,7 +207,7 @@ impl Resolver<'_> {
         op: &str,
         args: BTreeMap<&'static str, (Argument, Span)>,
         at: &Span,
-    ) -> Result<Bound, Fail> {
+    ) -> Result<Binding, EvalError> {
         let ops = self.ops;
         let Some(rule) = ops.rule(op) else {
             return Err(Finding::error(at, format!("the op `{op}` is not registered")).into());
@@ -216,18 +216,18 @@ impl Resolver<'_> {
         rule.infer(&mut call)?;
         let outputs = call.finish()?;
         Ok(match outputs.as_slice() {
-            [one] => Bound::Value(*one),
-            many => Bound::Many(many.iter().map(|id| Bound::Value(*id)).collect()),
+            [one] => Binding::Value(*one),
+            many => Binding::Values(many.iter().map(|id| Binding::Value(*id)).collect()),
         })
     }
 
     fn inline(
         &mut self,
         function: &Function,
-        args: Vec<(Option<&Ident>, Bound, &Span)>,
+        args: Vec<(Option<&Ident>, Binding, &Span)>,
         at: &Span,
         scope: &Scope<'_>,
-    ) -> Result<Bound, Fail> {
+    ) -> Result<Binding, EvalError> {
         let name = &function.name.name;
         if let Some(start) = self.stack.iter().position(|open| open == name) {
             let mut circle: Vec<String> =
@@ -247,9 +247,9 @@ impl Resolver<'_> {
         if let [_] = results.as_slice() {
             return Ok(results.remove(0));
         }
-        if results.iter().any(|result| matches!(result, Bound::Poison)) {
-            return Ok(Bound::Poison);
+        if results.iter().any(|result| matches!(result, Binding::Poison)) {
+            return Ok(Binding::Poison);
         }
-        Ok(Bound::Many(results))
+        Ok(Binding::Values(results))
     }
 }

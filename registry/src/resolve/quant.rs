@@ -1,22 +1,22 @@
 //! The `quant:` section as data.
 
-use super::Report;
+use super::FindingSet;
 use super::rules::pattern;
-use crate::eval::Fail;
-use crate::quant::Quant;
+use crate::eval::EvalError;
+use crate::quant::QuantRules;
 use crate::spec::Spec;
 use crate::syntax::Ident;
 use crate::weight_map::Pattern;
 
 /// Resolves the section; faulty patterns are left out and reported.
-pub(super) fn resolve(spec: &Spec, report: &mut Report) -> Quant {
+pub(super) fn resolve(spec: &Spec, report: &mut FindingSet) -> QuantRules {
     let mut read = |entries: &[(Ident, Ident)]| -> Vec<(String, Pattern)> {
         let one = |(why, ident): &(Ident, Ident)| {
-            let pattern = report.kept(pattern(ident).map_err(Fail::from))?;
+            let pattern = report.ok_or_report(pattern(ident).map_err(EvalError::from))?;
             Some((why.name.clone(), pattern))
         };
         entries.iter().filter_map(one).collect()
     };
-    let Some(decl) = &spec.quant else { return Quant::default() };
-    Quant { keep: read(&decl.keep), together: read(&decl.together) }
+    let Some(decl) = &spec.quant else { return QuantRules::default() };
+    QuantRules { keep: read(&decl.keep), together: read(&decl.together) }
 }

@@ -3,10 +3,10 @@
 //! Both spellings of the reference library are read: `rope_scaling` with `type`, and
 //! `rope_parameters` with `rope_type`. Formulas are in `formulas`.
 
-use super::{Found, read_sources};
+use super::{SourcedScalar, read_sources};
 use crate::config::matches;
 use crate::diag::{Finding, Span};
-use crate::eval::{self, Env, Fail, expected};
+use crate::eval::{self, Env, EvalError, expected};
 use crate::rope::{DynamicRope, LongRope, RopeTable, formulas};
 use crate::scalar::Scalar;
 use crate::spec::{RopeDecl, Spec};
@@ -29,7 +29,7 @@ pub(crate) const OLDER: [(&str, &str); 2] = [("su", "longrope"), ("mrope", "defa
 pub(crate) fn resolve(
     spec: &Spec,
     env: &dyn Env,
-    report: &mut dyn FnMut(Fail),
+    report: &mut dyn FnMut(EvalError),
 ) -> Vec<Option<RopeTable>> {
     // What the spec passes over inside the scaling object counts as read.
     for key in env.config().keys().iter().filter(|key| key.contains('.')) {
@@ -49,7 +49,11 @@ pub(crate) fn resolve(
         .collect()
 }
 
-fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result<RopeTable, Fail> {
+fn table(
+    decl: &RopeDecl,
+    env: &dyn Env,
+    report: &mut dyn FnMut(EvalError),
+) -> Result<RopeTable, EvalError> {
     // Some schemes read these beside the parameters; with the others they mean nothing.
     env.config().mark("original_max_position_embeddings");
     env.config().mark("partial_rotary_factor");
@@ -179,7 +183,7 @@ fn table(decl: &RopeDecl, env: &dyn Env, report: &mut dyn FnMut(Fail)) -> Result
 
 /// Describes a table as a map of its sources. The keys are `theta`, the `kind`, the number of rotated dims of
 /// a head (`dim`), the `original` context, and every parameter, null where the config has none.
-pub(crate) fn describe(decl: &RopeDecl, env: &dyn Env) -> Result<Scalar, Fail> {
+pub(crate) fn describe(decl: &RopeDecl, env: &dyn Env) -> Result<Scalar, EvalError> {
     let parameters = scaling(decl, env)?;
     let kind = parameters.kind(env)?;
     let head = size(decl, &decl.dim, env)?;
@@ -197,7 +201,7 @@ pub(crate) fn describe(decl: &RopeDecl, env: &dyn Env) -> Result<Scalar, Fail> {
     Ok(Scalar::Map(entries))
 }
 
-fn size(decl: &RopeDecl, expr: &crate::syntax::Expr, env: &dyn Env) -> Result<usize, Fail> {
+fn size(decl: &RopeDecl, expr: &crate::syntax::Expr, env: &dyn Env) -> Result<usize, EvalError> {
     let value = eval::eval_owned(expr, env)?;
     value.as_usize().filter(|size| *size > 0 && *size <= MAX_DIM).ok_or_else(|| {
         Finding::error(&expr.at, format!("`dim` of the table `{}` is out of range", decl.name.name))
@@ -206,7 +210,7 @@ fn size(decl: &RopeDecl, expr: &crate::syntax::Expr, env: &dyn Env) -> Result<us
     })
 }
 
-fn theta(decl: &RopeDecl, env: &dyn Env) -> Result<f64, Fail> {
+fn theta(decl: &RopeDecl, env: &dyn Env) -> Result<f64, EvalError> {
     let found = read_sources(&decl.name, &decl.theta, env)?;
     match found.value.as_f64() {
         Some(theta) if theta > 0.0 && theta.is_finite() => Ok(theta),
@@ -214,7 +218,7 @@ fn theta(decl: &RopeDecl, env: &dyn Env) -> Result<f64, Fail> {
     }
 }
 
-fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, Fail> {
+fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, EvalError> {
     // Null stands for no scaling, and a config that has none of the keys has none either.
     let present = decl.parameters.iter().any(|source| match source {
         crate::spec::DimSource::Key(key) => {
@@ -256,7 +260,7 @@ fn partial(
     parameters: &Parameters,
     kind: &str,
     env: &dyn Env,
-) -> Result<f64, Fail> {
+) -> Result<f64, EvalError> {
     let (value, at): (Scalar, &Span) = match &decl.partial {
         Some(expr) => (eval::eval_owned(expr, env)?, &expr.at),
         None if kind == "default" => return Ok(1.0),
@@ -280,7 +284,7 @@ fn partial(
     }
 }
 
-fn wrong(found: &Found, what: &str, wanted: &str, env: &dyn Env) -> Fail {
+fn wrong(found: &SourcedScalar, what: &str, wanted: &str, env: &dyn Env) -> EvalError {
     let message = match &found.key {
         Some(key) => format!("`{}`: the key `{key}` is not {wanted}", env.config().path()),
         None => format!("`{what}` is not {wanted}"),

@@ -4,14 +4,14 @@
 //! arguments are expressions over the dims.
 
 use crate::diag::{Finding, Span};
-use crate::eval::{self, Env, Fail, expected};
+use crate::eval::{self, Env, EvalError, expected};
 use crate::scalar::Scalar;
-use crate::spec::{Spec, WeightRule};
+use crate::spec::{Spec, WeightRuleDecl};
 use crate::suggest;
 use crate::syntax::{Arg, Expr, ExprKind, Ident};
-use crate::weight_map::{HeadLayout, Pattern, Rule, Sizes, Step};
+use crate::weight_map::{HeadLayout, Pattern, SplitSizes, WeightRule, WeightStep};
 
-use super::Report;
+use super::FindingSet;
 
 /// Each step, and how it is written.
 const STEPS: &[(&str, &str)] = &[
@@ -41,7 +41,7 @@ const STEPS: &[(&str, &str)] = &[
 const MAX_AXIS: usize = 8;
 
 /// Resolves every rule; those that are faulty are left out and reported.
-pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Vec<Rule> {
+pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut FindingSet) -> Vec<WeightRule> {
     let mut rules = Vec::new();
     for decl in &spec.weights {
         match rule(decl, env) {
@@ -52,8 +52,8 @@ pub(super) fn resolve(spec: &Spec, env: &dyn Env, report: &mut Report) -> Vec<Ru
     rules
 }
 
-fn rule(decl: &WeightRule, env: &dyn Env) -> Result<Rule, Fail> {
-    Ok(Rule {
+fn rule(decl: &WeightRuleDecl, env: &dyn Env) -> Result<WeightRule, EvalError> {
+    Ok(WeightRule {
         disk: pattern(&decl.disk)?,
         weight: pattern(&decl.weight)?,
         steps: decl.steps.iter().map(|expr| step(expr, env)).collect::<Result<_, _>>()?,
@@ -68,7 +68,7 @@ pub(super) fn pattern(ident: &Ident) -> Result<Pattern, Finding> {
     })
 }
 
-pub(super) fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
+pub(super) fn step(expr: &Expr, env: &dyn Env) -> Result<WeightStep, EvalError> {
     let (name, args): (&Ident, &[Arg]) = match &expr.kind {
         ExprKind::Path(names) if names.len() == 1 => (&names[0], &[]),
         ExprKind::Call(name, args) => (name, args),
@@ -82,73 +82,73 @@ pub(super) fn step(expr: &Expr, env: &dyn Env) -> Result<Step, Fail> {
     // `at` takes a step, which is no value.
     if let ("at", [n, inner]) = (name.name.as_str(), args) {
         let n = eval::eval_owned(&n.value, env)?;
-        let call = Call { args: &[n], at: &expr.at, usage };
-        return Ok(Step::At(call.axis(0)?, Box::new(step(&inner.value, env)?)));
+        let call = StepCall { args: &[n], at: &expr.at, usage };
+        return Ok(WeightStep::At(call.axis(0)?, Box::new(step(&inner.value, env)?)));
     }
     let args =
         args.iter().map(|arg| eval::eval_owned(&arg.value, env)).collect::<Result<Vec<_>, _>>()?;
-    let call = Call { args: &args, at: &expr.at, usage };
+    let call = StepCall { args: &args, at: &expr.at, usage };
     let step = match name.name.as_str() {
-        "transpose" if args.is_empty() => Ok(Step::Transpose(0, 1)),
+        "transpose" if args.is_empty() => Ok(WeightStep::Transpose(0, 1)),
         "transpose" => {
-            call.exactly(2).and_then(|()| Ok(Step::Transpose(call.axis(0)?, call.axis(1)?)))
+            call.exactly(2).and_then(|()| Ok(WeightStep::Transpose(call.axis(0)?, call.axis(1)?)))
         }
         "split" => call
             .exactly(2)
-            .and_then(|()| Ok(Step::Split { axis: call.axis(0)?, sizes: call.sizes(1)? })),
+            .and_then(|()| Ok(WeightStep::Split { axis: call.axis(0)?, sizes: call.sizes(1)? })),
         "reshape" => call.exactly(1).and_then(|()| match call.sizes(0)? {
-            Sizes::Each(sizes) => Ok(Step::Reshape(sizes)),
-            Sizes::Equal(size) => Ok(Step::Reshape(vec![size])),
+            SplitSizes::Each(sizes) => Ok(WeightStep::Reshape(sizes)),
+            SplitSizes::Equal(size) => Ok(WeightStep::Reshape(vec![size])),
         }),
-        "mxfp4" => call.exactly(0).map(|()| Step::Mxfp4),
-        "neg_exp" => call.exactly(0).map(|()| Step::NegExp),
-        "log_neg" => call.exactly(0).map(|()| Step::LogNeg),
-        "add" => call.exactly(1).and_then(|()| Ok(Step::Add(call.number(0)?))),
-        "mul" => call.exactly(1).and_then(|()| Ok(Step::Mul(call.number(0)?))),
-        "div" => call.exactly(1).and_then(|()| Ok(Step::Div(call.number(0)?))),
-        "resize" => call.exactly(1).and_then(|()| Ok(Step::Resize(call.size(0)?))),
+        "mxfp4" => call.exactly(0).map(|()| WeightStep::Mxfp4),
+        "neg_exp" => call.exactly(0).map(|()| WeightStep::NegExp),
+        "log_neg" => call.exactly(0).map(|()| WeightStep::LogNeg),
+        "add" => call.exactly(1).and_then(|()| Ok(WeightStep::Add(call.number(0)?))),
+        "mul" => call.exactly(1).and_then(|()| Ok(WeightStep::Mul(call.number(0)?))),
+        "div" => call.exactly(1).and_then(|()| Ok(WeightStep::Div(call.number(0)?))),
+        "resize" => call.exactly(1).and_then(|()| Ok(WeightStep::Resize(call.size(0)?))),
         "unflatten" => call.exactly(2).and_then(|()| match call.sizes(1)? {
-            Sizes::Each(sizes) => Ok(Step::Unflatten { axis: call.axis(0)?, sizes }),
-            Sizes::Equal(_) => Err(call.wrong(expected("a list of sizes", &args[1]))),
+            SplitSizes::Each(sizes) => Ok(WeightStep::Unflatten { axis: call.axis(0)?, sizes }),
+            SplitSizes::Equal(_) => Err(call.wrong(expected("a list of sizes", &args[1]))),
         }),
         "mul_rows" => call.exactly(2).and_then(|()| match (call.sizes(0)?, &args[1]) {
-            (Sizes::Each(sizes), Scalar::List(numbers)) if sizes.len() == numbers.len() => {
+            (SplitSizes::Each(sizes), Scalar::List(numbers)) if sizes.len() == numbers.len() => {
                 let numbers: Option<Vec<f64>> = numbers.iter().map(Scalar::as_f64).collect();
                 let numbers =
                     numbers.ok_or_else(|| call.wrong(expected("a list of numbers", &args[1])))?;
-                Ok(Step::MulRows(sizes.into_iter().zip(numbers).collect()))
+                Ok(WeightStep::MulRows(sizes.into_iter().zip(numbers).collect()))
             }
             _ => Err(call.wrong("the lists differ in length".to_owned())),
         }),
         "concat" if args.len() == 2 => match call.sizes(1)? {
-            Sizes::Each(runs) => Ok(Step::ConcatRuns { axis: call.axis(0)?, runs }),
-            Sizes::Equal(_) => Err(call.wrong(expected("a list of counts", &args[1]))),
+            SplitSizes::Each(runs) => Ok(WeightStep::ConcatRuns { axis: call.axis(0)?, runs }),
+            SplitSizes::Equal(_) => Err(call.wrong(expected("a list of counts", &args[1]))),
         },
-        "permute_heads" => call
-            .exactly(2)
-            .and_then(|()| Ok(Step::PermuteHeads { heads: call.size(0)?, to: call.layout(1)? })),
+        "permute_heads" => call.exactly(2).and_then(|()| {
+            Ok(WeightStep::PermuteHeads { heads: call.size(0)?, to: call.layout(1)? })
+        }),
         one => call.exactly(1).and_then(|()| {
             let axis = call.axis(0)?;
             Ok(match one {
-                "squeeze" => Step::Squeeze(axis),
-                "unsqueeze" => Step::Unsqueeze(axis),
-                "unstack" => Step::Unstack(axis),
-                "concat" => Step::Concat(axis),
-                "flatten" => Step::Flatten(axis),
-                _ => Step::Stack(axis),
+                "squeeze" => WeightStep::Squeeze(axis),
+                "unsqueeze" => WeightStep::Unsqueeze(axis),
+                "unstack" => WeightStep::Unstack(axis),
+                "concat" => WeightStep::Concat(axis),
+                "flatten" => WeightStep::Flatten(axis),
+                _ => WeightStep::Stack(axis),
             })
         }),
     }?;
     Ok(step)
 }
 
-struct Call<'a> {
+struct StepCall<'a> {
     args: &'a [Scalar],
     at: &'a Span,
     usage: &'a str,
 }
 
-impl Call<'_> {
+impl StepCall<'_> {
     fn wrong(&self, label: String) -> Finding {
         Finding::error(self.at, "the step is not understood")
             .label(label)
@@ -184,15 +184,15 @@ impl Call<'_> {
             .ok_or_else(|| self.wrong(expected("a number above 0", value)))
     }
 
-    fn sizes(&self, n: usize) -> Result<Sizes, Finding> {
+    fn sizes(&self, n: usize) -> Result<SplitSizes, Finding> {
         match &self.args[n] {
             Scalar::List(items) => {
                 let sizes: Option<Vec<usize>> = items.iter().map(Scalar::as_usize).collect();
                 sizes
-                    .map(Sizes::Each)
+                    .map(SplitSizes::Each)
                     .ok_or_else(|| self.wrong(expected("a list of sizes", &self.args[n])))
             }
-            _ => self.size(n).map(Sizes::Equal),
+            _ => self.size(n).map(SplitSizes::Equal),
         }
     }
 

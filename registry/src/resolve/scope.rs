@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::diag::{Finding, Span};
-use crate::eval::{Env, Evaluated, Fail, Fuel};
+use crate::eval::{Env, EvalError, EvalResult, Fuel};
 use crate::graph::ValueId;
 use crate::scalar::Scalar;
 use crate::syntax::Ident;
 
-use super::dims::{self, Dims};
-use super::{Each, Resolver};
+use super::dims::{self, DimTable};
+use super::{LayerScalars, Resolver};
 
 /// The meaning of an expression in a program.
 #[derive(Debug, Clone)]
-pub(super) enum Bound {
+pub(super) enum Binding {
     /// A value of the graph.
     Value(ValueId),
     /// The results of an op or a function with several results.
-    Many(Vec<Self>),
+    Values(Vec<Self>),
     /// A number, a text, a list.
     Scalar(Scalar),
     /// A name that no variable has. The parameter that receives it decides between a weight path, a dim, a
@@ -34,33 +34,33 @@ pub(super) const ABSOLUTE: char = '/';
 
 /// The variables of a program, and what the layer adds to the dims.
 pub(super) struct Scope<'a> {
-    pub(super) locals: BTreeMap<String, Bound>,
-    pub(super) each: &'a Each,
+    pub(super) locals: BTreeMap<String, Binding>,
+    pub(super) each: &'a LayerScalars,
     /// The prefix of weight paths, empty outside layers.
     pub(super) prefix: &'a str,
 }
 
 impl Scope<'_> {
     /// Creates the scope of a function that is called from here.
-    pub(super) fn inner(&self, locals: BTreeMap<String, Bound>) -> Self {
+    pub(super) fn inner(&self, locals: BTreeMap<String, Binding>) -> Self {
         Self { locals, each: self.each, prefix: self.prefix }
     }
 
     /// Resolves a path: a variable if there is one, else a name for later.
-    pub(super) fn path(&self, names: &[Ident], at: &Span) -> Bound {
+    pub(super) fn path(&self, names: &[Ident], at: &Span) -> Binding {
         let joined = |first: &str| {
             let rest = names.iter().skip(1).map(|name| name.name.as_str());
             let path: Vec<&str> = std::iter::once(first).chain(rest).collect();
-            Bound::Name(Ident { name: path.join("."), at: at.clone() })
+            Binding::Name(Ident { name: path.join("."), at: at.clone() })
         };
-        let Some(first) = names.first() else { return Bound::Poison };
+        let Some(first) = names.first() else { return Binding::Poison };
         match self.locals.get(&first.name) {
             // Findings point to where the path was written, not to where it was passed on.
-            Some(bound @ Bound::Name(_)) if names.len() == 1 => bound.clone(),
-            Some(Bound::Name(path)) => joined(&path.name),
+            Some(bound @ Binding::Name(_)) if names.len() == 1 => bound.clone(),
+            Some(Binding::Name(path)) => joined(&path.name),
             Some(bound) if names.len() == 1 => bound.clone(),
             // A text is a path of its own, whatever layer this is.
-            Some(Bound::Scalar(Scalar::Str(text))) => joined(&format!("{ABSOLUTE}{text}")),
+            Some(Binding::Scalar(Scalar::Str(text))) => joined(&format!("{ABSOLUTE}{text}")),
             _ => joined(&first.name),
         }
     }
@@ -69,16 +69,16 @@ impl Scope<'_> {
 /// The environment of scalar expressions in a program.
 pub(super) struct ProgramEnv<'a> {
     pub(super) scope: &'a Scope<'a>,
-    pub(super) dims: &'a Dims,
+    pub(super) dims: &'a DimTable,
     pub(super) config: &'a Config,
     pub(super) fuel: &'a Fuel,
 }
 
 impl ProgramEnv<'_> {
     /// Returns a dim, or a scalar of the layer.
-    pub(super) fn global(&self, name: &Ident) -> Evaluated<'_> {
+    pub(super) fn global(&self, name: &Ident) -> EvalResult<'_> {
         if let Some(value) = self.scope.each.get(&name.name) {
-            return value.as_ref().map(Cow::Borrowed).ok_or(Fail::Reported);
+            return value.as_ref().map(Cow::Borrowed).ok_or(EvalError::Reported);
         }
         if let Some(value) = self.dims.get(&name.name) {
             return value.map(Cow::Borrowed);
@@ -91,20 +91,20 @@ impl ProgramEnv<'_> {
 }
 
 impl Env for ProgramEnv<'_> {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         match self.scope.locals.get(&name.name) {
-            Some(Bound::Scalar(value)) => Ok(Cow::Borrowed(value)),
-            Some(Bound::Name(path)) if !path.name.contains('.') => self.global(path),
-            Some(Bound::Name(path)) => Err(Finding::error(
+            Some(Binding::Scalar(value)) => Ok(Cow::Borrowed(value)),
+            Some(Binding::Name(path)) if !path.name.contains('.') => self.global(path),
+            Some(Binding::Name(path)) => Err(Finding::error(
                 &name.at,
                 format!("`{}` is the path `{}` here, expected a number", name.name, path.name),
             )
             .into()),
-            Some(Bound::Value(_)) => Err(not_static(&name.at, &name.name).into()),
-            Some(Bound::Many(_)) => {
+            Some(Binding::Value(_)) => Err(not_static(&name.at, &name.name).into()),
+            Some(Binding::Values(_)) => {
                 Err(Finding::error(&name.at, format!("`{}` is several values", name.name)).into())
             }
-            Some(Bound::Poison) => Err(Fail::Reported),
+            Some(Binding::Poison) => Err(EvalError::Reported),
             None => self.global(name),
         }
     }

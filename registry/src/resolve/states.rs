@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::diag::Finding;
 use crate::dtype::{Dtype, DtypeRule};
-use crate::eval::{self, Env, Fail, expected};
+use crate::eval::{self, Env, EvalError, expected};
 use crate::graph::show;
-use crate::graph::{Scales, State, StateKind, StatePart};
+use crate::graph::{ScaleGranularity, State, StateKind, StatePart};
 use crate::scalar::Scalar;
 use crate::spec::StateDecl;
 
@@ -37,7 +37,7 @@ impl Resolver<'_> {
     }
 }
 
-fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
+fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, EvalError> {
     let kind = match decl.kind.name.as_str() {
         "attention" => StateKind::Attention,
         "conv" => StateKind::Conv,
@@ -53,7 +53,7 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, Fail> {
             .into());
         }
     };
-    let eight = Scales::parse(&decl.dtype.name);
+    let eight = ScaleGranularity::parse(&decl.dtype.name);
     if eight.is_some() && kind != StateKind::Attention {
         return Err(Finding::error(
             &decl.dtype.at,

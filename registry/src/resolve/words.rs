@@ -12,7 +12,7 @@ use crate::eval::expected;
 use crate::scalar::Scalar;
 use crate::suggest;
 
-use super::Report;
+use super::FindingSet;
 
 mod uses;
 
@@ -23,13 +23,13 @@ const MAX_FINDINGS: usize = 8;
 
 /// Config keys whose texts a spec compares, or whose items it takes one per layer.
 #[derive(Debug, Default)]
-pub(super) struct Words {
-    keys: BTreeMap<String, Use>,
+pub(super) struct KeyUses {
+    keys: BTreeMap<String, KeyUse>,
 }
 
 /// Uses of one config key.
 #[derive(Debug, Default)]
-struct Use {
+struct KeyUse {
     /// Words that its texts are compared with; none if nothing compares them.
     words: BTreeSet<String>,
     /// Words that ops take; an op refuses others by itself.
@@ -45,10 +45,10 @@ struct Use {
 /// Reports texts that the spec does not know, and lists that are not as long as there are layers.
 /// Returns the unknown texts.
 pub(super) fn check(
-    words: &Words,
+    words: &KeyUses,
     config: &Config,
     layers: Option<usize>,
-    report: &mut Report,
+    report: &mut FindingSet,
 ) -> BTreeSet<String> {
     let mut refused = BTreeSet::new();
     for (key, usage) in &words.keys {
@@ -83,13 +83,13 @@ pub(super) fn check(
 
 /// Reports unknown texts of a value of the config; `path` leads to it inside of the key.
 fn unknown_items(
-    usage: &Use,
+    usage: &KeyUse,
     config: &Config,
     key: &str,
     value: &Scalar,
     path: &mut Vec<usize>,
     refused: &mut BTreeSet<String>,
-    report: &mut Report,
+    report: &mut FindingSet,
 ) {
     let known = || usage.words.iter().map(String::as_str).chain(usage.taken.iter().copied());
     let knows = |text: &str| known().any(|word| word == text);

@@ -2,21 +2,21 @@
 
 use indexmap::IndexMap;
 
-use super::facts::{Facts, map};
+use super::facts::{ModelFacts, map};
 use super::gpus::Gpu;
-use super::roots::Roots;
+use super::roots::FactRoots;
 use super::versions::Version;
-use super::{Origin, Planned, Rule, Sheet, Template, Then};
+use super::{MemoryTerm, RuleAction, Sheet, SheetRule, SourceReference, Template};
 use crate::config::Config;
 use crate::diag::Finding;
 use crate::dtype::Dtype;
-use crate::eval::{Fail, eval, eval_owned, truth};
+use crate::eval::{EvalError, eval, eval_owned, truth};
 use crate::scalar::Scalar;
 use crate::syntax::{Expr, Ident};
 
 /// Settings that a launch was asked for.
 #[derive(Debug, Clone)]
-pub struct Launch {
+pub struct LaunchRequest {
     /// The dtype of activations, and true if the user named it.
     pub dtype: (Dtype, bool),
     /// Ranks that share out the matrices.
@@ -37,22 +37,22 @@ pub struct Launch {
 
 /// A setting with its value and the reason for it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chosen {
+pub struct ChosenSetting {
     /// The setting.
     pub name: String,
     /// The value.
     pub value: Scalar,
     /// The origin of the choice.
-    pub by: By,
+    pub by: ValueOrigin,
     /// The reason for the choice.
     pub why: String,
     /// Source of the value.
-    pub source: Option<Origin>,
+    pub source: Option<SourceReference>,
 }
 
 /// The origin of a value: the user, the model or a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum By {
+pub enum ValueOrigin {
     /// The user.
     User,
     /// The model's config.
@@ -63,18 +63,18 @@ pub enum By {
 
 /// A message of a rule.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said {
+pub struct RuleMessage {
     /// The rule.
     pub rule: String,
     /// The text.
     pub text: String,
     /// Source of the value.
-    pub source: Option<Origin>,
+    pub source: Option<SourceReference>,
 }
 
 /// A planned value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Value {
+pub struct PlannedValue {
     /// The name.
     pub name: String,
     /// The value.
@@ -84,107 +84,118 @@ pub struct Value {
     /// The meaning.
     pub why: String,
     /// Source of the formula.
-    pub source: Origin,
+    pub source: SourceReference,
     /// True for a number that no source gives.
     pub assumed: bool,
 }
 
 /// Result of applying a sheet to one launch.
 #[derive(Debug, Clone, Default)]
-pub struct Outcome {
+pub struct LaunchPlan {
     /// Settings that are passed, in the sheet's order.
-    pub settings: Vec<Chosen>,
+    pub settings: Vec<ChosenSetting>,
     /// The memory plan; empty if the launch is refused before.
-    pub plan: Vec<Value>,
+    pub plan: Vec<PlannedValue>,
     /// Reasons to refuse the launch.
-    pub refusals: Vec<Said>,
+    pub refusals: Vec<RuleMessage>,
     /// Warnings: the launch will differ from what was asked.
-    pub warnings: Vec<Said>,
+    pub warnings: Vec<RuleMessage>,
     /// Further facts.
-    pub facts: Vec<Said>,
+    pub facts: Vec<RuleMessage>,
 }
 
 /// Applies a sheet. Expressions that cannot be evaluated are findings.
 pub fn apply(
     sheet: &Sheet,
-    facts: &Facts,
+    facts: &ModelFacts,
     config: &Config,
-    launch: &Launch,
-) -> Result<Outcome, Vec<Finding>> {
-    let mut run = Run::new(sheet, facts, config, launch);
-    run.ask();
+    launch: &LaunchRequest,
+) -> Result<LaunchPlan, Vec<Finding>> {
+    let mut run = RuleRun::new(sheet, facts, config, launch);
+    run.apply_request();
     run.choose();
     // Refusals that need no plan come without one: a plan of a launch that cannot be is noise.
-    let late = run.say(|then| matches!(then, Then::Refuse(_)), sheet.rules.iter().collect());
+    let late = run
+        .add_messages(|then| matches!(then, RuleAction::Refuse(_)), sheet.rules.iter().collect());
     if run.out.refusals.is_empty() && run.findings.is_empty() {
         run.plan();
-        run.say(|_| true, late);
-        run.say(|then| matches!(then, Then::Warn(_) | Then::Fact(_)), sheet.rules.iter().collect());
+        run.add_messages(|_| true, late);
+        run.add_messages(
+            |then| matches!(then, RuleAction::Warn(_) | RuleAction::Fact(_)),
+            sheet.rules.iter().collect(),
+        );
     }
     run.finish()
 }
 
-struct Run<'a> {
+struct RuleRun<'a> {
     sheet: &'a Sheet,
-    launch: &'a Launch,
-    env: Roots<'a>,
-    chosen: IndexMap<String, Chosen>,
-    out: Outcome,
+    launch: &'a LaunchRequest,
+    env: FactRoots<'a>,
+    chosen: IndexMap<String, ChosenSetting>,
+    out: LaunchPlan,
     findings: Vec<Finding>,
 }
 
-impl<'a> Run<'a> {
-    fn new(sheet: &'a Sheet, facts: &Facts, config: &'a Config, launch: &'a Launch) -> Self {
-        let mut env = Roots::new(facts, config);
+impl<'a> RuleRun<'a> {
+    fn new(
+        sheet: &'a Sheet,
+        facts: &ModelFacts,
+        config: &'a Config,
+        launch: &'a LaunchRequest,
+    ) -> Self {
+        let mut env = FactRoots::new(facts, config);
         let texts = |names: &[String]| names.iter().cloned().map(Scalar::Str).collect();
         let tables = sheet.tables.iter();
         let tables = tables.map(|(name, names)| (name.as_str(), Scalar::List(texts(names))));
         env.set("table", map(tables));
-        let (chosen, out) = (IndexMap::new(), Outcome::default());
+        let (chosen, out) = (IndexMap::new(), LaunchPlan::default());
         Self { sheet, launch, env, chosen, out, findings: Vec::new() }
     }
 
     /// Takes over what is asked for, and refuses what the engine has no setting for.
-    fn ask(&mut self) {
+    fn apply_request(&mut self) {
         let launch = self.launch;
         let whole = |n: Option<i64>| n.map(Scalar::Int);
         let dtype = Scalar::Str(launch.dtype.0.name().to_owned());
-        let model = if launch.dtype.1 { By::User } else { By::Model };
+        let model = if launch.dtype.1 { ValueOrigin::User } else { ValueOrigin::Model };
         let asked = [
             ("dtype", Some(dtype), model),
-            ("tp", (launch.tp != 1).then_some(Scalar::Int(launch.tp)), By::User),
-            ("mtp", launch.mtp.then_some(Scalar::Bool(true)), By::User),
-            ("context", whole(launch.context), By::User),
-            ("sequences", whole(launch.sequences), By::User),
+            ("tp", (launch.tp != 1).then_some(Scalar::Int(launch.tp)), ValueOrigin::User),
+            ("mtp", launch.mtp.then_some(Scalar::Bool(true)), ValueOrigin::User),
+            ("context", whole(launch.context), ValueOrigin::User),
+            ("sequences", whole(launch.sequences), ValueOrigin::User),
         ];
-        let own =
-            launch.asked.iter().map(|(name, value)| (name.as_str(), Some(value.clone()), By::User));
+        let own = launch
+            .asked
+            .iter()
+            .map(|(name, value)| (name.as_str(), Some(value.clone()), ValueOrigin::User));
         for (name, value, by) in asked.into_iter().chain(own) {
             let Some(value) = value else { continue };
             match self.sheet.settings.get(name) {
                 Some(setting) => {
                     let why = match (&by, setting.about.is_empty()) {
-                        (By::Model, _) => "the dtype of the checkpoint".to_owned(),
+                        (ValueOrigin::Model, _) => "the dtype of the checkpoint".to_owned(),
                         (_, true) => "asked for".to_owned(),
                         (_, false) => format!("asked for: {}", setting.about),
                     };
                     let source = setting.source.clone();
                     if let Err(why) = setting.allows(&value) {
                         let (text, source) = (why.to_string(), source.clone());
-                        self.out.refusals.push(Said { rule: name.to_owned(), text, source });
+                        self.out.refusals.push(RuleMessage { rule: name.to_owned(), text, source });
                     }
-                    let chosen = Chosen { name: name.to_owned(), value, by, why, source };
+                    let chosen = ChosenSetting { name: name.to_owned(), value, by, why, source };
                     self.chosen.insert(name.to_owned(), chosen);
                 }
-                None if by == By::Model => {}
-                None => self.out.refusals.push(Said {
+                None if by == ValueOrigin::Model => {}
+                None => self.out.refusals.push(RuleMessage {
                     rule: name.to_owned(),
                     text: format!(
                         "engine `{}` has no setting `{name}`: its sheet lists none, so what was asked \
                          for would be dropped",
                         self.sheet.engine
                     ),
-                    source: Some(Origin {
+                    source: Some(SourceReference {
                         place: format!("sheet of `{}`, `settings`", self.sheet.engine),
                         quote: None,
                     }),
@@ -197,8 +208,8 @@ impl<'a> Run<'a> {
     fn choose(&mut self) {
         for rule in &self.sheet.rules {
             let (values, why, required) = match &rule.then {
-                Then::Set(values, why) => (values, why, true),
-                Then::Default(values, why) => (values, why, false),
+                RuleAction::Set(values, why) => (values, why, true),
+                RuleAction::Default(values, why) => (values, why, false),
                 _ => continue,
             };
             self.env.set("launch", self.launch_root());
@@ -211,16 +222,23 @@ impl<'a> Run<'a> {
         self.env.set("launch", self.launch_root());
     }
 
-    fn set(&mut self, rule: &Rule, name: &Ident, value: &Expr, why: &Template, required: bool) {
-        let Some(value) = self.keep(eval_owned(value, &self.env)) else { return };
-        let Some(why) = self.keep(why.fill(&self.env)) else { return };
+    fn set(
+        &mut self,
+        rule: &SheetRule,
+        name: &Ident,
+        value: &Expr,
+        why: &Template,
+        required: bool,
+    ) {
+        let Some(value) = self.ok_or_report(eval_owned(value, &self.env)) else { return };
+        let Some(why) = self.ok_or_report(why.fill(&self.env)) else { return };
         let Some(setting) = self.sheet.settings.get(&name.name) else { return };
         if let Err(why) = setting.allows(&value) {
             self.findings.push(Finding::error(&name.at, why.to_string()));
             return;
         }
         let source = Some(rule.source.clone());
-        let asked = self.chosen.get(&name.name).filter(|chosen| chosen.by == By::User);
+        let asked = self.chosen.get(&name.name).filter(|chosen| chosen.by == ValueOrigin::User);
         if let Some(asked) = asked {
             if required && asked.value != value {
                 let text = format!(
@@ -229,12 +247,12 @@ impl<'a> Run<'a> {
                     setting.spell(&asked.value),
                     setting.spell(&value)
                 );
-                self.out.refusals.push(Said { rule: rule.id.name.clone(), text, source });
+                self.out.refusals.push(RuleMessage { rule: rule.id.name.clone(), text, source });
             }
             return;
         }
-        let by = By::Rule(rule.id.name.clone());
-        let chosen = Chosen { name: name.name.clone(), value, by, why, source };
+        let by = ValueOrigin::Rule(rule.id.name.clone());
+        let chosen = ChosenSetting { name: name.name.clone(), value, by, why, source };
         self.chosen.insert(name.name.clone(), chosen);
     }
 
@@ -242,13 +260,13 @@ impl<'a> Run<'a> {
         let mut plan: Vec<(String, Scalar)> = Vec::new();
         self.env.set("plan", Scalar::Map(Vec::new()));
         for planned in &self.sheet.plan {
-            let Planned { name, when, value, unit, why, source, assumed } = planned;
+            let MemoryTerm { name, when, value, unit, why, source, assumed } = planned;
             let fits = match when {
-                Some(when) => self.keep(eval(when, &self.env).map(|value| truth(&value))),
+                Some(when) => self.ok_or_report(eval(when, &self.env).map(|value| truth(&value))),
                 None => Some(true),
             };
             let value = match fits {
-                Some(true) => self.keep(eval_owned(value, &self.env)),
+                Some(true) => self.ok_or_report(eval_owned(value, &self.env)),
                 Some(false) => Some(Scalar::Null),
                 None => None,
             };
@@ -259,18 +277,24 @@ impl<'a> Run<'a> {
             if fits != Some(true) {
                 continue;
             }
-            let why = self.keep(why.fill(&self.env)).unwrap_or_default();
+            let why = self.ok_or_report(why.fill(&self.env)).unwrap_or_default();
             let (name, unit) = (name.name.clone(), unit.clone());
             let (source, assumed) = (source.clone(), *assumed);
-            self.out.plan.push(Value { name, value, unit, why, source, assumed });
+            self.out.plan.push(PlannedValue { name, value, unit, why, source, assumed });
         }
     }
 
     /// Reports the messages of rules; returns the rules that need a plan which does not exist.
-    fn say(&mut self, wanted: fn(&Then) -> bool, rules: Vec<&'a Rule>) -> Vec<&'a Rule> {
+    fn add_messages(
+        &mut self,
+        wanted: fn(&RuleAction) -> bool,
+        rules: Vec<&'a SheetRule>,
+    ) -> Vec<&'a SheetRule> {
         let mut late = Vec::new();
         for rule in rules {
-            let (Then::Warn(text) | Then::Refuse(text) | Then::Fact(text)) = &rule.then else {
+            let (RuleAction::Warn(text) | RuleAction::Refuse(text) | RuleAction::Fact(text)) =
+                &rule.then
+            else {
                 continue;
             };
             if !wanted(&rule.then) {
@@ -280,12 +304,12 @@ impl<'a> Run<'a> {
                 None => late.push(rule),
                 Some(false) => {}
                 Some(true) => {
-                    let Some(text) = self.keep(text.fill(&self.env)) else { continue };
+                    let Some(text) = self.ok_or_report(text.fill(&self.env)) else { continue };
                     let source = Some(rule.source.clone());
-                    let said = Said { rule: rule.id.name.clone(), text, source };
+                    let said = RuleMessage { rule: rule.id.name.clone(), text, source };
                     match rule.then {
-                        Then::Refuse(_) => self.out.refusals.push(said),
-                        Then::Warn(_) => self.out.warnings.push(said),
+                        RuleAction::Refuse(_) => self.out.refusals.push(said),
+                        RuleAction::Warn(_) => self.out.warnings.push(said),
                         _ => self.out.facts.push(said),
                     }
                 }
@@ -295,7 +319,7 @@ impl<'a> Run<'a> {
     }
 
     /// True if a rule is for this version and its condition holds; none if that is not known yet.
-    fn holds(&mut self, rule: &Rule) -> Option<bool> {
+    fn holds(&mut self, rule: &SheetRule) -> Option<bool> {
         let own = rule.versions.as_ref().zip(self.launch.version.as_ref());
         if own.is_some_and(|(versions, version)| !versions.contains(version)) {
             return Some(false);
@@ -303,22 +327,22 @@ impl<'a> Run<'a> {
         let Some(when) = &rule.when else { return Some(true) };
         match eval(when, &self.env) {
             Ok(value) => Some(truth(&value)),
-            Err(Fail::Reported) => None,
-            Err(Fail::Finding(finding)) => {
+            Err(EvalError::Reported) => None,
+            Err(EvalError::Finding(finding)) => {
                 self.findings.push(*finding);
                 Some(false)
             }
         }
     }
 
-    fn keep<T>(&mut self, result: Result<T, Fail>) -> Option<T> {
+    fn ok_or_report<T>(&mut self, result: Result<T, EvalError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
-            Err(Fail::Finding(finding)) => {
+            Err(EvalError::Finding(finding)) => {
                 self.findings.push(*finding);
                 None
             }
-            Err(Fail::Reported) => None,
+            Err(EvalError::Reported) => None,
         }
     }
 
@@ -356,7 +380,7 @@ impl<'a> Run<'a> {
         Scalar::Map(entries.into_iter().collect())
     }
 
-    fn finish(mut self) -> Result<Outcome, Vec<Finding>> {
+    fn finish(mut self) -> Result<LaunchPlan, Vec<Finding>> {
         if !self.findings.is_empty() {
             return Err(self.findings);
         }

@@ -1,16 +1,16 @@
 //! Config keys that engines read and newer writers of configs leave out.
 
-use super::facts::Facts;
-use super::roots::Roots;
-use super::{Origin, Sheet};
+use super::facts::ModelFacts;
+use super::roots::FactRoots;
+use super::{Sheet, SourceReference};
 use crate::config::Config;
 use crate::diag::Finding;
-use crate::eval::{Fail, eval, eval_owned, truth};
+use crate::eval::{EvalError, eval, eval_owned, truth};
 use crate::scalar::Scalar;
 
 /// A key to be written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Added {
+pub struct AddedKey {
     /// The key, at the top of the config.
     pub key: String,
     /// The value.
@@ -18,21 +18,21 @@ pub struct Added {
     /// The engine that reads it.
     pub engine: String,
     /// Source of the rule.
-    pub source: Origin,
+    pub source: SourceReference,
 }
 
 /// Lists the keys that a config lacks, by the sheets. A key that is there is left alone, also one
 /// that is null.
 pub fn lacking(
     sheets: &[Sheet],
-    facts: &Facts,
+    facts: &ModelFacts,
     config: &Config,
-) -> Result<Vec<Added>, Vec<Finding>> {
-    let env = Roots::new(facts, config);
-    let mut added: Vec<Added> = Vec::new();
+) -> Result<Vec<AddedKey>, Vec<Finding>> {
+    let env = FactRoots::new(facts, config);
+    let mut added: Vec<AddedKey> = Vec::new();
     let mut findings = Vec::new();
     for key in sheets.iter().flat_map(|sheet| &sheet.config_keys) {
-        let made = || -> Result<Option<Scalar>, Fail> {
+        let made = || -> Result<Option<Scalar>, EvalError> {
             if let Some(when) = &key.when
                 && !truth(&*eval(when, &env)?)
             {
@@ -42,8 +42,8 @@ pub fn lacking(
         };
         let value = match made() {
             Ok(Some(value)) => value,
-            Ok(None) | Err(Fail::Reported) => continue,
-            Err(Fail::Finding(finding)) => {
+            Ok(None) | Err(EvalError::Reported) => continue,
+            Err(EvalError::Finding(finding)) => {
                 findings.push(*finding);
                 continue;
             }
@@ -60,7 +60,7 @@ pub fn lacking(
                 findings.push(Finding::error(&key.key.at, message));
             }
             Some(_) => {}
-            None => added.push(Added {
+            None => added.push(AddedKey {
                 key: key.key.name.clone(),
                 value,
                 engine: key.engine.clone(),

@@ -2,11 +2,13 @@
 
 use indexmap::IndexMap;
 
-use super::{ConfigKey, Kind, Planned, Report, Rule, Setting, Sheet, Then};
+use super::{
+    ConfigKey, EngineSetting, MemoryTerm, RuleAction, SettingKind, SettingsReport, Sheet, SheetRule,
+};
 use crate::diag::Finding;
 use crate::scalar::Scalar;
 use crate::suggest;
-use crate::yaml::{Map, Node, Value};
+use crate::yaml::{YamlMap, YamlNode, YamlValue};
 
 mod nodes;
 
@@ -57,15 +59,15 @@ const TABLE: [&str; 2] = ["source", "names"];
 const QUOTE: [&str; 2] = ["place", "quote"];
 
 #[derive(Default)]
-struct Decoder {
+struct SheetDecoder {
     findings: Vec<Finding>,
 }
 
 /// Reads a tree. What is wrong is left out of the sheet and reported.
-pub(super) fn decode(tree: &Node) -> (Sheet, Vec<Finding>) {
-    let mut decoder = Decoder::default();
+pub(super) fn decode(tree: &YamlNode) -> (Sheet, Vec<Finding>) {
+    let mut decoder = SheetDecoder::default();
     let known: Vec<&str> = KEYS.iter().chain(&CAPABILITY).copied().collect();
-    let empty = Map::new();
+    let empty = YamlMap::new();
     let map = decoder.map(tree, "a sheet", &known).unwrap_or(&empty);
     let sheet = decoder.sheet(map);
     if sheet.engine.is_empty() {
@@ -75,8 +77,8 @@ pub(super) fn decode(tree: &Node) -> (Sheet, Vec<Finding>) {
     (sheet, decoder.findings)
 }
 
-impl Decoder {
-    fn sheet(&mut self, map: &Map) -> Sheet {
+impl SheetDecoder {
+    fn sheet(&mut self, map: &YamlMap) -> Sheet {
         let mut tables = IndexMap::new();
         for key in ["architectures", "formats", "states", "dtypes", "features"] {
             if let Some(entry) = map.get(key) {
@@ -125,14 +127,14 @@ impl Decoder {
 
     fn settings(
         &mut self,
-        map: &Map,
+        map: &YamlMap,
         tables: &IndexMap<String, Vec<String>>,
-    ) -> IndexMap<String, Setting> {
+    ) -> IndexMap<String, EngineSetting> {
         let mut settings = IndexMap::new();
         for (name, node) in self.entries(map, "settings") {
             let Some(entry) = self.map(&node, "a setting", &SETTING) else { continue };
-            let kind = self.word(entry, "kind").map_or(Some(Kind::Text), |word| {
-                let kind = Kind::parse(&word.name);
+            let kind = self.word(entry, "kind").map_or(Some(SettingKind::Text), |word| {
+                let kind = SettingKind::parse(&word.name);
                 if kind.is_none() {
                     let finding = Finding::error(&word.at, "there is no such kind of value");
                     let help = "known are `int`, `number`, `text`, `switch`";
@@ -142,7 +144,7 @@ impl Decoder {
             });
             let choices = match entry.get("choices").map(|entry| &entry.value) {
                 // The name of a table.
-                Some(Node { value: Value::Plain(table), .. }) => {
+                Some(YamlNode { value: YamlValue::Plain(table), .. }) => {
                     let found = tables.get(table.value()).cloned();
                     if found.is_none() {
                         let message = format!("there is no table `{}`", table.value());
@@ -156,12 +158,12 @@ impl Decoder {
                 Some(list) => self.names(list),
                 None => Vec::new(),
             };
-            let setting = Setting {
+            let setting = EngineSetting {
                 flag: self.text(entry, "flag"),
                 off: self.text(entry, "off"),
                 env: self.text(entry, "env"),
                 default: self.constant(entry, "default"),
-                kind: kind.unwrap_or(Kind::Text),
+                kind: kind.unwrap_or(SettingKind::Text),
                 choices,
                 values: self.words(entry, "values"),
                 source: entry.get("source").and_then(|source| self.origin(&source.value)),
@@ -173,19 +175,19 @@ impl Decoder {
         settings
     }
 
-    fn rule(&mut self, at: &Node, map: &Map) -> Option<Rule> {
+    fn rule(&mut self, at: &YamlNode, map: &YamlMap) -> Option<SheetRule> {
         let id = self.needed(map, "id", at, "a rule")?;
         let why = self.template(map, "why").unwrap_or_default();
         let mut thens = Vec::new();
         if map.contains_key("set") {
-            thens.push(Then::Set(self.assignments(map, "set"), why.clone()));
+            thens.push(RuleAction::Set(self.assignments(map, "set"), why.clone()));
         }
         if map.contains_key("default") {
-            thens.push(Then::Default(self.assignments(map, "default"), why));
+            thens.push(RuleAction::Default(self.assignments(map, "default"), why));
         }
-        thens.extend(self.template(map, "warn").map(Then::Warn));
-        thens.extend(self.template(map, "refuse").map(Then::Refuse));
-        thens.extend(self.template(map, "fact").map(Then::Fact));
+        thens.extend(self.template(map, "warn").map(RuleAction::Warn));
+        thens.extend(self.template(map, "refuse").map(RuleAction::Refuse));
+        thens.extend(self.template(map, "fact").map(RuleAction::Fact));
         let one = thens.len() == 1;
         if !one {
             let message = format!("rule `{}` ends in {} ways", id.name, thens.len());
@@ -197,17 +199,17 @@ impl Decoder {
         let (when, versions) = (self.condition(map), self.versions(map));
         let source = self.source(map, at, "a rule")?;
         let then = thens.pop()?;
-        one.then_some(Rule { id, when, versions, then, source })
+        one.then_some(SheetRule { id, when, versions, then, source })
     }
 
-    fn planned(&mut self, at: &Node, map: &Map) -> Option<Planned> {
+    fn planned(&mut self, at: &YamlNode, map: &YamlMap) -> Option<MemoryTerm> {
         let name = self.needed(map, "name", at, "a planned value")?;
         let value = self.expr(map, "value");
         if !map.contains_key("value") {
             self.missing(&name, "planned value", "value");
         }
         let source = self.source(map, at, "a planned value")?;
-        Some(Planned {
+        Some(MemoryTerm {
             when: self.condition(map),
             value: value?,
             unit: self.text(map, "unit").unwrap_or_default(),
@@ -218,7 +220,7 @@ impl Decoder {
         })
     }
 
-    fn config_key(&mut self, at: &Node, map: &Map) -> Option<ConfigKey> {
+    fn config_key(&mut self, at: &YamlNode, map: &YamlMap) -> Option<ConfigKey> {
         let key = self.needed(map, "key", at, "a config key")?;
         let value = self.expr(map, "value");
         if !map.contains_key("value") {
@@ -229,11 +231,11 @@ impl Decoder {
         Some(ConfigKey { key, when, value: value?, source, engine: String::new() })
     }
 
-    fn report(&mut self, at: &Node, map: &Map) -> Option<Report> {
+    fn report(&mut self, at: &YamlNode, map: &YamlMap) -> Option<SettingsReport> {
         let path = self.needed(map, "path", at, "a report")?;
         let fields = self.words(map, "fields");
         let optional = self.constant(map, "optional") == Scalar::Bool(true);
         let source = map.get("source").and_then(|source| self.origin(&source.value));
-        Some(Report { path: path.name, fields, optional, source })
+        Some(SettingsReport { path: path.name, fields, optional, source })
     }
 }

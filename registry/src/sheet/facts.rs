@@ -38,7 +38,7 @@ pub(super) const STATE: [&str; 7] =
 
 /// Inputs of the facts besides the model.
 #[derive(Debug, Clone, Default)]
-pub struct About {
+pub struct FactInputs {
     /// The dtype of activations.
     pub dtype: Option<Dtype>,
     /// Ranks that share out the matrices and heads.
@@ -53,16 +53,16 @@ pub struct About {
 
 /// The facts of a model: one map for each root.
 #[derive(Debug, Clone)]
-pub struct Facts(pub(super) Vec<(String, Scalar)>);
+pub struct ModelFacts(pub(super) Vec<(String, Scalar)>);
 
 /// Works out the facts of a model.
-pub fn facts(model: &Model, about: &About) -> Facts {
+pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
     let dtype = about.dtype.unwrap_or(Dtype::Bf16);
     let tp = u64::try_from(about.tp).unwrap_or(1).max(1);
     let graph = &model.graph;
     let heads = model.nextn.iter().filter(|_| about.mtp).flat_map(|nextn| &nextn.layers);
     let graphs: Vec<&Graph> = std::iter::once(graph).chain(heads.map(|head| &head.graph)).collect();
-    let kinds = Kinded::ALL.map(|kind| (kind, Sum::of(&graphs, kind, tp, dtype)));
+    let kinds = StateClass::ALL.map(|kind| (kind, StateTotals::of(&graphs, kind, tp, dtype)));
     let has = kinds.iter().map(|(kind, sum)| (kind.name(), Scalar::Bool(sum.layers > 0)));
     let states = kinds.iter().map(|(kind, sum)| (kind.name(), sum.facts()));
     let (split, whole) = weights(&graphs, dtype);
@@ -91,7 +91,7 @@ pub fn facts(model: &Model, about: &About) -> Facts {
         ("mixture", Scalar::Bool(graph.nodes.iter().any(|node| node.op.is(Trait::Experts)))),
         ("first_layer_attends", Scalar::Bool(graph.states.iter().any(attends))),
     ];
-    Facts(vec![
+    ModelFacts(vec![
         ("model".to_owned(), map(entries)),
         ("has_state".to_owned(), map(has)),
         ("state".to_owned(), map(states)),
@@ -100,7 +100,7 @@ pub fn facts(model: &Model, about: &About) -> Facts {
 
 /// The kinds of state of [`StateKind`], windows apart from attention without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kinded {
+enum StateClass {
     Attention,
     Window,
     Conv,
@@ -109,7 +109,7 @@ enum Kinded {
     Index,
 }
 
-impl Kinded {
+impl StateClass {
     const ALL: [Self; 6] =
         [Self::Attention, Self::Window, Self::Conv, Self::Recurrent, Self::Latent, Self::Index];
 
@@ -138,7 +138,7 @@ impl Kinded {
 
 /// The states of one kind together, on one rank.
 #[derive(Debug, Default)]
-struct Sum {
+struct StateTotals {
     layers: u64,
     /// Numbers of all layers: for each position, or for each sequence of states without positions.
     numbers: u64,
@@ -150,13 +150,13 @@ struct Sum {
     window: Option<usize>,
 }
 
-impl Sum {
-    fn of(graphs: &[&Graph], kind: Kinded, tp: u64, activation: Dtype) -> Self {
+impl StateTotals {
+    fn of(graphs: &[&Graph], kind: StateClass, tp: u64, activation: Dtype) -> Self {
         let mut sum = Self::default();
         let mut layers = BTreeMap::<(usize, usize), u64>::new();
         let states = graphs.iter().enumerate();
         let states = states.flat_map(|(n, graph)| graph.states.iter().map(move |state| (n, state)));
-        for (graph, state) in states.filter(|(_, state)| Kinded::of(state) == kind) {
+        for (graph, state) in states.filter(|(_, state)| StateClass::of(state) == kind) {
             let parts = state.parts.iter().map(|part| numbers(&part.shape, kind, tp));
             let numbers = parts.fold(0, u64::saturating_add);
             let layer = layers.entry((graph, state.layer)).or_default();
@@ -190,8 +190,8 @@ impl Sum {
 
 /// Numbers of a part on one rank. Heads and channels are shared out; a rank has at least one
 /// head. What all heads share lies on every rank.
-fn numbers(shape: &[usize], kind: Kinded, tp: u64) -> u64 {
-    let tp = if matches!(kind, Kinded::Latent | Kinded::Index) { 1 } else { tp };
+fn numbers(shape: &[usize], kind: StateClass, tp: u64) -> u64 {
+    let tp = if matches!(kind, StateClass::Latent | StateClass::Index) { 1 } else { tp };
     let Some((&first, rest)) = shape.split_first() else { return 1 };
     let first = (first as u64).div_ceil(tp);
     rest.iter().fold(first, |product, &d| product.saturating_mul(d as u64))
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn facts_have_the_words_that_sheets_may_use() {
         let model = crate::sheet::tests::model(Graph::default());
-        let Facts(roots) = facts(&model, &About::default());
+        let ModelFacts(roots) = facts(&model, &FactInputs::default());
         for ((root, value), (word, members)) in roots.iter().zip(WORDS) {
             assert_eq!(root, word);
             let Scalar::Map(entries) = value else { panic!("a map") };
@@ -233,18 +233,18 @@ mod tests {
             assert_eq!(names.len(), members.len(), "{root}");
             assert!(members.iter().all(|member| names.contains(member)), "{root}: {names:?}");
         }
-        let Scalar::Map(entries) = Sum::default().facts() else { panic!("a map") };
+        let Scalar::Map(entries) = StateTotals::default().facts() else { panic!("a map") };
         assert!(entries.iter().map(|(name, _)| name.as_str()).eq(STATE));
     }
 
     #[test]
     fn ranks_share_heads_and_channels_but_not_latents() {
         for (shape, kind, tp, expected) in [
-            (&[8, 64][..], Kinded::Attention, 2, 256),
-            (&[2, 64], Kinded::Attention, 8, 64),
-            (&[1536, 2], Kinded::Conv, 2, 1536),
-            (&[1, 512], Kinded::Latent, 8, 512),
-            (&[], Kinded::Recurrent, 2, 1),
+            (&[8, 64][..], StateClass::Attention, 2, 256),
+            (&[2, 64], StateClass::Attention, 8, 64),
+            (&[1536, 2], StateClass::Conv, 2, 1536),
+            (&[1, 512], StateClass::Latent, 8, 512),
+            (&[], StateClass::Recurrent, 2, 1),
         ] {
             assert_eq!(numbers(shape, kind, tp), expected, "{shape:?}");
         }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::diag::{Finding, Source};
+use crate::diag::{Finding, SourceText};
 use crate::suggest;
-use crate::yaml::{self, Node};
+use crate::yaml::{self, YamlNode};
 
 /// An accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ const KEYS: [&str; 3] = ["memory", "sm", "source"];
 /// Never: the text is part of the program, and a test reads it.
 pub fn builtin() -> Vec<Gpu> {
     let text = include_str!("../../gpus.yaml").to_owned();
-    let source = Source { path: "registry/gpus.yaml".to_owned(), text };
+    let source = SourceText { path: "registry/gpus.yaml".to_owned(), text };
     read(&Arc::new(source)).expect("the table is tested")
 }
 
@@ -62,7 +62,7 @@ pub fn find(name: &str) -> Result<Gpu, UnknownGpu> {
 }
 
 /// Reads a table: a map of names, each with `memory` in MiB, `sm` and `source`.
-pub fn read(source: &Arc<Source>) -> Result<Vec<Gpu>, Vec<Finding>> {
+pub fn read(source: &Arc<SourceText>) -> Result<Vec<Gpu>, Vec<Finding>> {
     let tree = yaml::read(source)?;
     let mut findings = Vec::new();
     let mut gpus = Vec::new();
@@ -84,7 +84,7 @@ pub fn read(source: &Arc<Source>) -> Result<Vec<Gpu>, Vec<Finding>> {
     if findings.is_empty() { Ok(gpus) } else { Err(findings) }
 }
 
-fn gpu(name: &str, node: &Node, findings: &mut Vec<Finding>) -> Option<Gpu> {
+fn gpu(name: &str, node: &YamlNode, findings: &mut Vec<Finding>) -> Option<Gpu> {
     let map = node.map()?;
     for entry in map.values().filter(|entry| !KEYS.contains(&entry.key.value())) {
         let message = format!("a GPU has no key `{}`", entry.key.value());
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_bad_table_is_a_finding() {
         let read = |text: &str| {
-            let source = Source { path: "gpus.yaml".to_owned(), text: text.to_owned() };
+            let source = SourceText { path: "gpus.yaml".to_owned(), text: text.to_owned() };
             super::read(&Arc::new(source)).unwrap_err().remove(0).message
         };
         assert_eq!(read("[]"), "expected a map of GPUs");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::facts::{STATE, WORDS};
-use super::{Sheet, Template, Then};
+use super::{RuleAction, Sheet, Template};
 use crate::diag::Finding;
 use crate::eval::FUNCTIONS;
 use crate::suggest;
@@ -17,11 +17,11 @@ pub(super) const GPU: [&str; 3] = ["name", "memory", "sm"];
 
 /// Finds every unknown word of a sheet.
 pub(super) fn lint(sheet: &Sheet) -> Vec<Finding> {
-    let mut lint = Lint { sheet, planned: BTreeSet::new(), findings: Vec::new() };
+    let mut lint = SheetLint { sheet, planned: BTreeSet::new(), findings: Vec::new() };
     let late = |template: &Template| template.exprs().cloned().collect::<Vec<_>>();
     // Settings are chosen before anything is planned, so these see no plan.
     for rule in &sheet.rules {
-        if let Then::Set(values, why) | Then::Default(values, why) = &rule.then {
+        if let RuleAction::Set(values, why) | RuleAction::Default(values, why) = &rule.then {
             lint.all(rule.when.iter());
             lint.all(values.iter().map(|(_, value)| value));
             lint.all(late(why).iter());
@@ -36,7 +36,9 @@ pub(super) fn lint(sheet: &Sheet) -> Vec<Finding> {
         lint.all(late(&planned.why).iter());
     }
     for rule in &sheet.rules {
-        if let Then::Warn(text) | Then::Refuse(text) | Then::Fact(text) = &rule.then {
+        if let RuleAction::Warn(text) | RuleAction::Refuse(text) | RuleAction::Fact(text) =
+            &rule.then
+        {
             lint.all(rule.when.iter());
             lint.all(late(text).iter());
         }
@@ -49,14 +51,14 @@ pub(super) fn lint(sheet: &Sheet) -> Vec<Finding> {
     lint.findings
 }
 
-struct Lint<'s> {
+struct SheetLint<'s> {
     sheet: &'s Sheet,
     /// Planned values so far.
     planned: BTreeSet<String>,
     findings: Vec<Finding>,
 }
 
-impl Lint<'_> {
+impl SheetLint<'_> {
     fn all<'e>(&mut self, exprs: impl Iterator<Item = &'e Expr>) {
         for expr in exprs {
             self.expr(expr, &mut Vec::new());

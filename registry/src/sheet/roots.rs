@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::facts::{Facts, map};
+use super::facts::{ModelFacts, map};
 use crate::config::Config;
-use crate::eval::{Env, Evaluated, Fail, Fuel};
+use crate::eval::{Env, EvalError, EvalResult, Fuel};
 use crate::scalar::Scalar;
 use crate::syntax::Ident;
 
@@ -33,15 +33,15 @@ fn number(x: f64) -> Scalar {
 }
 
 /// Names by root.
-pub(super) struct Roots<'a> {
+pub(super) struct FactRoots<'a> {
     facts: Vec<(String, Scalar)>,
     config: &'a Config,
     fuel: Fuel,
 }
 
-impl<'a> Roots<'a> {
+impl<'a> FactRoots<'a> {
     /// Creates the roots from the facts of a model and the bytes of formats.
-    pub(super) fn new(facts: &Facts, config: &'a Config) -> Self {
+    pub(super) fn new(facts: &ModelFacts, config: &'a Config) -> Self {
         let mut env = Self { facts: facts.0.clone(), config, fuel: Fuel::default() };
         env.set("bytes", map(BYTES.map(|(name, n)| (name, number(n)))));
         env
@@ -56,11 +56,11 @@ impl<'a> Roots<'a> {
     }
 }
 
-impl Env for Roots<'_> {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+impl Env for FactRoots<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         let found = self.facts.iter().find(|(root, _)| *root == name.name);
         // Sheets are checked for unknown words: one that is not there is not there yet.
-        found.map(|(_, value)| Cow::Borrowed(value)).ok_or(Fail::Reported)
+        found.map(|(_, value)| Cow::Borrowed(value)).ok_or(EvalError::Reported)
     }
 
     fn config(&self) -> &Config {

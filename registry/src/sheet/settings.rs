@@ -1,6 +1,6 @@
 //! Values of settings: read from the command line, and spelled as the engine does.
 
-use super::{Kind, Setting};
+use super::{EngineSetting, SettingKind};
 use crate::scalar::Scalar;
 use crate::suggest;
 
@@ -10,19 +10,21 @@ use crate::suggest;
 #[non_exhaustive]
 pub enum SettingError {
     #[error("setting `{name}` is given `{found}`; expected {}", expected.name())]
-    Kind { name: String, found: String, expected: Kind },
+    Kind { name: String, found: String, expected: SettingKind },
     #[error("setting `{name}` has no value `{found}`{}", help.as_ref().map(|help| format!("; {help}")).unwrap_or_default())]
     Choice { name: String, found: String, help: Option<String> },
 }
 
-impl Setting {
+impl EngineSetting {
     /// Reads a value as `--set` gives it, or returns the reason that it is invalid.
     pub fn read(&self, text: &str) -> Result<Scalar, SettingError> {
         let value = match self.kind {
-            Kind::Int => text.parse().ok().map(Scalar::Int),
-            Kind::Number => text.parse().ok().filter(|x: &f64| x.is_finite()).map(Scalar::Float),
-            Kind::Text => Some(Scalar::Str(text.to_owned())),
-            Kind::Switch => text.parse().ok().map(Scalar::Bool),
+            SettingKind::Int => text.parse().ok().map(Scalar::Int),
+            SettingKind::Number => {
+                text.parse().ok().filter(|x: &f64| x.is_finite()).map(Scalar::Float)
+            }
+            SettingKind::Text => Some(Scalar::Str(text.to_owned())),
+            SettingKind::Switch => text.parse().ok().map(Scalar::Bool),
         };
         let Some(value) = value else {
             let (name, found) = (self.name.name.clone(), text.to_owned());
@@ -67,7 +69,7 @@ impl Setting {
     }
 }
 
-impl Kind {
+impl SettingKind {
     /// Reads the word of a sheet.
     pub(super) fn parse(word: &str) -> Option<Self> {
         match word {

@@ -1,62 +1,62 @@
 //! Texts with expressions in braces: `no prefix hits below {plan.block} tokens`.
 
 use crate::diag::Finding;
-use crate::eval::{Env, Fail, eval};
+use crate::eval::{Env, EvalError, eval};
 use crate::parse::parse_expr;
 use crate::scalar::Scalar;
 use crate::syntax::Expr;
-use crate::text::Text;
+use crate::text::MappedText;
 
 /// A text and the expressions that fill it.
 #[derive(Debug, Clone, Default)]
 pub struct Template {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Debug, Clone)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Value(Expr),
 }
 
 impl Template {
     /// Reads a text; mistakes of its expressions go to `findings`.
-    pub(super) fn parse(text: &Text, findings: &mut Vec<Finding>) -> Self {
+    pub(super) fn parse(text: &MappedText, findings: &mut Vec<Finding>) -> Self {
         let value = text.value();
         let mut parts = Vec::new();
         let mut from = 0;
         while let Some(open) = value[from..].find('{').map(|at| from + at) {
-            parts.push(Part::Text(value[from..open].to_owned()));
+            parts.push(TemplatePart::Text(value[from..open].to_owned()));
             let Some(close) = value[open..].find('}').map(|at| open + at) else {
                 let at = text.at(open..value.len());
                 findings.push(Finding::error(&at, "this `{` is never closed"));
                 return Self { parts };
             };
             match parse_expr(&text.slice(open + 1..close)) {
-                Ok(expr) => parts.push(Part::Value(expr)),
+                Ok(expr) => parts.push(TemplatePart::Value(expr)),
                 Err(found) => findings.extend(found),
             }
             from = close + 1;
         }
-        parts.push(Part::Text(value[from..].to_owned()));
+        parts.push(TemplatePart::Text(value[from..].to_owned()));
         Self { parts }
     }
 
     /// Returns the expressions.
     pub(super) fn exprs(&self) -> impl Iterator<Item = &Expr> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Value(expr) => Some(expr),
-            Part::Text(_) => None,
+            TemplatePart::Value(expr) => Some(expr),
+            TemplatePart::Text(_) => None,
         })
     }
 
     /// Returns the text with the values of its expressions.
-    pub fn fill(&self, env: &dyn Env) -> Result<String, Fail> {
+    pub fn fill(&self, env: &dyn Env) -> Result<String, EvalError> {
         let mut text = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(words) => text.push_str(words),
-                Part::Value(expr) => text.push_str(&shown(&*eval(expr, env)?)),
+                TemplatePart::Text(words) => text.push_str(words),
+                TemplatePart::Value(expr) => text.push_str(&shown(&*eval(expr, env)?)),
             }
         }
         Ok(text)

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use super::apply::{By, Launch, Outcome, apply};
-use super::facts::{About, facts};
+use super::apply::{LaunchPlan, LaunchRequest, ValueOrigin, apply};
+use super::facts::{FactInputs, facts};
 use super::gpus::Gpu;
 use super::versions::Version;
 use super::*;
@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::dtype::Dtype;
 use crate::graph::Graph;
 use crate::model::Model;
-use crate::quant::Quant;
+use crate::quant::QuantRules;
 
 /// Builds a model that has only a graph.
 pub(crate) fn model(graph: Graph) -> Model {
@@ -26,20 +26,20 @@ pub(crate) fn model(graph: Graph) -> Model {
         rules: Vec::new(),
         nextn: None,
         gguf: None,
-        quant: Quant::default(),
+        quant: QuantRules::default(),
         own_steps: false,
     }
 }
 
 fn sheet(text: &str) -> Result<Sheet, Vec<String>> {
-    let source = Source { path: "mine.yaml".to_owned(), text: text.to_owned() };
+    let source = SourceText { path: "mine.yaml".to_owned(), text: text.to_owned() };
     Sheet::read(&Arc::new(source))
         .map_err(|findings| findings.into_iter().map(|finding| finding.message).collect())
 }
 
-fn launch(asked: &[(&str, Scalar)]) -> Launch {
+fn launch(asked: &[(&str, Scalar)]) -> LaunchRequest {
     let gpu = Gpu { name: "x".to_owned(), memory: 1024, sm: Some(90), source: String::new() };
-    Launch {
+    LaunchRequest {
         dtype: (Dtype::F16, false),
         tp: 1,
         mtp: false,
@@ -51,9 +51,9 @@ fn launch(asked: &[(&str, Scalar)]) -> Launch {
     }
 }
 
-fn run(text: &str, launch: &Launch) -> Outcome {
+fn run(text: &str, launch: &LaunchRequest) -> LaunchPlan {
     let model = model(Graph::default());
-    let facts = facts(&model, &About { tp: launch.tp, ..About::default() });
+    let facts = facts(&model, &FactInputs { tp: launch.tp, ..FactInputs::default() });
     let config = Config::parse("config.json", r#"{"hidden_size": 8}"#).unwrap();
     apply(&sheet(text).unwrap(), &facts, &config, launch).unwrap()
 }
@@ -63,7 +63,10 @@ fn every_sheet_is_sound() {
     let mut launchable = 0;
     for (name, source) in builtin() {
         let sheet = Sheet::read(&source).unwrap_or_else(|findings| {
-            panic!("{name}:\n{}", crate::render::render(&findings, crate::render::Look::Plain))
+            panic!(
+                "{name}:\n{}",
+                crate::render::render(&findings, crate::render::RenderStyle::Plain)
+            )
         });
         launchable += usize::from(!sheet.command.is_empty());
         for rule in &sheet.rules {
@@ -147,11 +150,11 @@ fn rules_choose_settings_and_say_why() {
     let chosen: Vec<_> = out.settings.iter().map(|c| (c.name.as_str(), &c.value, &c.by)).collect();
     let (f16, one, fast) =
         (Scalar::Str("f16".to_owned()), Scalar::Int(1), Scalar::Str("fast".to_owned()));
-    let rule = |name: &str| By::Rule(name.to_owned());
+    let rule = |name: &str| ValueOrigin::Rule(name.to_owned());
     assert_eq!(
         chosen,
         [
-            ("dtype", &f16, &By::Model),
+            ("dtype", &f16, &ValueOrigin::Model),
             ("page", &one, &rule("pages")),
             ("conv", &f16, &rule("conv")),
             ("backend", &fast, &rule("backend")),
@@ -177,7 +180,7 @@ fn what_was_asked_for_is_done_or_refused() {
     );
     assert!(out.refusals[0].text.contains("no setting `nothing`"), "{:?}", out.refusals);
     assert!(out.refusals[1].text.contains("no value `quick`"), "{:?}", out.refusals);
-    let out = run(RULES, &Launch { tp: 2, ..launch(&[]) });
+    let out = run(RULES, &LaunchRequest { tp: 2, ..launch(&[]) });
     assert!(out.refusals[0].text.contains("no setting `tp`"), "{:?}", out.refusals);
 }
 
@@ -211,7 +214,7 @@ config_keys:
   - { key: dim, when: has('hidden_size'), value: config('hidden_size'), source: a.py:1 }
   - { key: theta, when: has('rope.theta'), value: config('rope.theta'), source: a.py:2 }
 ";
-    let facts = facts(&model(Graph::default()), &About::default());
+    let facts = facts(&model(Graph::default()), &FactInputs::default());
     let keys = |config: &str| {
         let config = Config::parse("config.json", config).unwrap();
         let added = config_keys::lacking(&[sheet(text).unwrap()], &facts, &config).unwrap();

@@ -24,7 +24,7 @@ impl Version {
 
 /// A comparison with a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compare {
+enum VersionOperator {
     AtLeast,
     Above,
     AtMost,
@@ -33,22 +33,22 @@ enum Compare {
 }
 
 /// Longest first.
-const OPERATORS: [(&str, Compare); 5] = [
-    (">=", Compare::AtLeast),
-    ("<=", Compare::AtMost),
-    ("==", Compare::Equal),
-    (">", Compare::Above),
-    ("<", Compare::Below),
+const OPERATORS: [(&str, VersionOperator); 5] = [
+    (">=", VersionOperator::AtLeast),
+    ("<=", VersionOperator::AtMost),
+    ("==", VersionOperator::Equal),
+    (">", VersionOperator::Above),
+    ("<", VersionOperator::Below),
 ];
 
 /// A range of versions: all of its comparisons hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Versions {
+pub struct VersionRange {
     text: String,
-    all: Vec<(Compare, Version)>,
+    all: Vec<(VersionOperator, Version)>,
 }
 
-impl Versions {
+impl VersionRange {
     /// Reads comparisons with commas between them.
     pub fn parse(text: &str) -> Option<Self> {
         let one = |part: &str| {
@@ -63,16 +63,16 @@ impl Versions {
     /// True if the range has the version.
     pub fn contains(&self, version: &Version) -> bool {
         self.all.iter().all(|(compare, bound)| match compare {
-            Compare::AtLeast => version >= bound,
-            Compare::Above => version > bound,
-            Compare::AtMost => version <= bound,
-            Compare::Below => version < bound,
-            Compare::Equal => version == bound,
+            VersionOperator::AtLeast => version >= bound,
+            VersionOperator::Above => version > bound,
+            VersionOperator::AtMost => version <= bound,
+            VersionOperator::Below => version < bound,
+            VersionOperator::Equal => version == bound,
         })
     }
 }
 
-impl fmt::Display for Versions {
+impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -93,7 +93,7 @@ mod tests {
             ("<=1.0", "v1.0.0+cu130", true),
             (">7000", "b7240", true),
         ] {
-            let range = Versions::parse(range).unwrap();
+            let range = VersionRange::parse(range).unwrap();
             assert_eq!(range.contains(&Version::parse(version).unwrap()), expected, "{version}");
         }
     }
@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(Version::parse(text), None, "{text}");
         }
         for text in ["", "0.5", ">=x", ">=1,", "~=1.0"] {
-            assert_eq!(Versions::parse(text), None, "{text}");
+            assert_eq!(VersionRange::parse(text), None, "{text}");
         }
     }
 }

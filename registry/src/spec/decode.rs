@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use super::keys::{Form, IGNORE, KEPT, Key, LAYERS, ROPE, SPEC, STATE, Table, WEIGHT};
+use super::keys::{IGNORE, KEPT, KeyForm, KeyRule, KeyTable, LAYERS, ROPE, SPEC, STATE, WEIGHT};
 use super::{
-    Dim, DimSource, EachDecl, IgnoreDecl, KeptDecl, LayerProgram, LayersDecl, RopeDecl, Spec,
-    StateDecl, StatePart, WeightRule,
+    Dim, DimSource, IgnoreDecl, LayerProgram, LayerScalarDecl, LayersDecl, RopeDecl, Spec,
+    StateDecl, StatePartDecl, UnroundedDecl, WeightRuleDecl,
 };
-use crate::diag::{Finding, Source, Span};
+use crate::diag::{Finding, SourceText, Span};
 use crate::parse::{parse_expr, parse_function_header, parse_program};
 use crate::suggest;
 use crate::syntax::{Expr, ExprKind, Function, Ident, Program};
-use crate::text::Text;
-use crate::yaml::{Entry, Map, Node, Value};
+use crate::text::MappedText;
+use crate::yaml::{YamlEntry, YamlMap, YamlNode, YamlValue};
 
 mod gguf;
 mod nextn;
@@ -26,12 +26,12 @@ const MAX_FINDINGS: usize = 100;
 /// Decodes a merged tree. `uses` are the function files merged into it; `orphan` says that a
 /// parent is missing, so that keys may be.
 pub(crate) fn decode(
-    tree: &Map,
+    tree: &YamlMap,
     uses: Vec<Ident>,
-    source: &Arc<Source>,
+    source: &Arc<SourceText>,
     orphan: bool,
 ) -> Result<Spec, Vec<Finding>> {
-    let mut decoder = Decoder { findings: Vec::new(), orphan };
+    let mut decoder = SpecDecoder { findings: Vec::new(), orphan };
     let whole = Span { source: source.clone(), start: 0, end: 0 };
     let spec = decoder.spec(tree, uses, &whole);
     let findings = decoder.findings;
@@ -51,13 +51,13 @@ pub(crate) fn decode(
 }
 
 /// Methods report and return `None`, or leave out what cannot be read.
-struct Decoder {
+struct SpecDecoder {
     findings: Vec<Finding>,
     orphan: bool,
 }
 
-impl Decoder {
-    fn spec(&mut self, tree: &Map, uses: Vec<Ident>, whole: &Span) -> Option<Spec> {
+impl SpecDecoder {
+    fn spec(&mut self, tree: &YamlMap, uses: Vec<Ident>, whole: &Span) -> Option<Spec> {
         self.check_keys(tree, &SPEC, whole);
         let name = self.required_word(tree, "name");
         let matches = self.words(tree, "matches");
@@ -111,7 +111,7 @@ impl Decoder {
     }
 
     /// Reports keys that are unknown or missing.
-    fn check_keys(&mut self, map: &Map, table: &Table, at: &Span) {
+    fn check_keys(&mut self, map: &YamlMap, table: &KeyTable, at: &Span) {
         for entry in map.values() {
             let name = entry.key.value();
             if !table.knows(name) && table.others.is_none() {
@@ -125,7 +125,7 @@ impl Decoder {
             return;
         }
         // The version is asked of every file, not of what they make together.
-        let needed = |key: &&Key| key.required && key.form != Form::Version;
+        let needed = |key: &&KeyRule| key.required && key.form != KeyForm::Version;
         for key in table.keys.iter().filter(needed).filter(|key| !map.contains_key(key.name)) {
             let message = format!("{} needs the key `{}`", table.what, key.name);
             let mut finding = Finding::error(at, message).help(key.doc);
@@ -139,7 +139,7 @@ impl Decoder {
         }
     }
 
-    fn wrong(&mut self, node: &Node, expected: &str) {
+    fn wrong(&mut self, node: &YamlNode, expected: &str) {
         let found = match node.text() {
             Some(text) if text.value().len() <= 40 && !text.value().contains('\n') => {
                 format!("`{}`", text.value())
@@ -153,9 +153,9 @@ impl Decoder {
     /// Reads a section whose entries the author names.
     fn section<T>(
         &mut self,
-        tree: &Map,
+        tree: &YamlMap,
         key: &str,
-        mut read: impl FnMut(&mut Self, Ident, &Entry) -> Option<T>,
+        mut read: impl FnMut(&mut Self, Ident, &YamlEntry) -> Option<T>,
     ) -> IndexMap<String, T> {
         let mut items = IndexMap::new();
         let Some(entry) = tree.get(key) else { return items };
@@ -171,10 +171,10 @@ impl Decoder {
     }
 
     /// Reads a map, or nothing where nothing is written.
-    fn map<'a>(&mut self, node: &'a Node, expected: &str) -> Option<&'a Map> {
+    fn map<'a>(&mut self, node: &'a YamlNode, expected: &str) -> Option<&'a YamlMap> {
         match &node.value {
-            Value::Map(map) => Some(map),
-            Value::Null => None,
+            YamlValue::Map(map) => Some(map),
+            YamlValue::Null => None,
             _ => {
                 self.wrong(node, expected);
                 None
@@ -183,7 +183,7 @@ impl Decoder {
     }
 
     /// Reads a name that expressions can use.
-    fn name(&mut self, key: &Text) -> Option<Ident> {
+    fn name(&mut self, key: &MappedText) -> Option<Ident> {
         match parse_expr(key) {
             Ok(Expr { kind: ExprKind::Path(path), .. }) if path.len() == 1 => Some(key.ident()),
             _ => {
@@ -195,7 +195,7 @@ impl Decoder {
         }
     }
 
-    fn word(&mut self, node: &Node) -> Option<Ident> {
+    fn word(&mut self, node: &YamlNode) -> Option<Ident> {
         match node.text() {
             Some(text)
                 if !text.value().is_empty() && !text.value().contains(char::is_whitespace) =>
@@ -209,15 +209,15 @@ impl Decoder {
         }
     }
 
-    fn required_word(&mut self, map: &Map, key: &str) -> Option<Ident> {
+    fn required_word(&mut self, map: &YamlMap, key: &str) -> Option<Ident> {
         map.get(key).and_then(|entry| self.word(&entry.value))
     }
 
     /// Reads a word or a list of words.
-    fn words(&mut self, map: &Map, key: &str) -> Vec<Ident> {
+    fn words(&mut self, map: &YamlMap, key: &str) -> Vec<Ident> {
         match map.get(key).map(|entry| &entry.value) {
-            None | Some(Node { value: Value::Null, .. }) => Vec::new(),
-            Some(Node { value: Value::List(items), .. }) => {
+            None | Some(YamlNode { value: YamlValue::Null, .. }) => Vec::new(),
+            Some(YamlNode { value: YamlValue::List(items), .. }) => {
                 items.iter().filter_map(|item| self.word(item)).collect()
             }
             Some(node) => self.word(node).into_iter().collect(),
@@ -229,15 +229,15 @@ impl Decoder {
     }
 
     /// Reads an expression; a leading `=` is allowed everywhere.
-    fn expr(&mut self, node: &Node) -> Option<Expr> {
+    fn expr(&mut self, node: &YamlNode) -> Option<Expr> {
         match &node.value {
-            Value::Plain(text) | Value::Quoted(text) => {
+            YamlValue::Plain(text) | YamlValue::Quoted(text) => {
                 let text = text.trim();
                 let skip = usize::from(text.value().starts_with('='));
                 let text = text.slice(skip..text.value().len());
                 self.parsed(parse_expr(&text))
             }
-            Value::Null if !node.at.text().is_empty() => {
+            YamlValue::Null if !node.at.text().is_empty() => {
                 Some(Expr { kind: ExprKind::Null, at: node.at.clone() })
             }
             _ => {
@@ -248,8 +248,8 @@ impl Decoder {
     }
 
     /// Expressions in a list; in words, what a list of them is here.
-    fn exprs(&mut self, node: &Node, expected: &str) -> Option<Vec<Expr>> {
-        let Value::List(items) = &node.value else {
+    fn exprs(&mut self, node: &YamlNode, expected: &str) -> Option<Vec<Expr>> {
+        let YamlValue::List(items) = &node.value else {
             self.wrong(node, expected);
             return None;
         };
@@ -258,7 +258,7 @@ impl Decoder {
         exprs.into_iter().collect()
     }
 
-    fn program(&mut self, node: &Node) -> Option<Program> {
+    fn program(&mut self, node: &YamlNode) -> Option<Program> {
         if let Some(text) = node.text() {
             self.parsed(parse_program(text))
         } else {
@@ -270,14 +270,14 @@ impl Decoder {
         }
     }
 
-    fn sources(&mut self, node: &Node) -> Option<Vec<DimSource>> {
+    fn sources(&mut self, node: &YamlNode) -> Option<Vec<DimSource>> {
         let single = std::slice::from_ref(node);
         let items = match &node.value {
-            Value::List(items) if items.is_empty() => {
+            YamlValue::List(items) if items.is_empty() => {
                 self.wrong(node, "a config key or `= expression`");
                 return None;
             }
-            Value::List(items) => items,
+            YamlValue::List(items) => items,
             _ => single,
         };
         let sources: Vec<_> = items.iter().map(|item| self.source(item)).collect();
@@ -293,7 +293,7 @@ impl Decoder {
         sources.into_iter().collect()
     }
 
-    fn source(&mut self, node: &Node) -> Option<DimSource> {
+    fn source(&mut self, node: &YamlNode) -> Option<DimSource> {
         let Some(text) = node.text() else {
             self.wrong(node, "a config key or `= expression`");
             return None;
@@ -306,7 +306,7 @@ impl Decoder {
         let value = text.value();
         let literal = value.parse::<f64>().is_ok() || matches!(value, "true" | "false");
         let words = !value.is_empty() && value.chars().all(key);
-        if words && !(literal && matches!(node.value, Value::Plain(_))) {
+        if words && !(literal && matches!(node.value, YamlValue::Plain(_))) {
             return Some(DimSource::Key(text.ident()));
         }
         let message = format!("`{value}` is not a config key");
@@ -315,7 +315,7 @@ impl Decoder {
         None
     }
 
-    fn rope(&mut self, name: Ident, entry: &Entry) -> Option<RopeDecl> {
+    fn rope(&mut self, name: Ident, entry: &YamlEntry) -> Option<RopeDecl> {
         let Some(map) = entry.value.map() else {
             self.wrong(&entry.value, "a map");
             return None;
@@ -348,7 +348,7 @@ impl Decoder {
         })
     }
 
-    fn state(&mut self, name: Ident, entry: &Entry) -> Option<StateDecl> {
+    fn state(&mut self, name: Ident, entry: &YamlEntry) -> Option<StateDecl> {
         let Some(map) = entry.value.map() else {
             self.wrong(&entry.value, "a map");
             return None;
@@ -367,7 +367,7 @@ impl Decoder {
                 _ => self.name(&entry.key),
             };
             let shape = self.exprs(&entry.value, "a shape, as a list");
-            parts.extend(part.zip(shape).map(|(name, shape)| StatePart { name, shape }));
+            parts.extend(part.zip(shape).map(|(name, shape)| StatePartDecl { name, shape }));
         }
         if map.keys().all(|key| matches!(key.as_str(), "kind" | "dtype" | "layer")) {
             let message = format!("state `{}` has no shape", name.name);
@@ -378,7 +378,7 @@ impl Decoder {
         Some(StateDecl { kind: kind?, dtype: dtype?, layer, parts, at, name })
     }
 
-    fn functions(&mut self, tree: &Map) -> IndexMap<String, Function> {
+    fn functions(&mut self, tree: &YamlMap) -> IndexMap<String, Function> {
         let mut functions = IndexMap::new();
         let Some(entry) = tree.get("functions") else { return functions };
         let Some(map) = self.map(&entry.value, "a map of functions") else { return functions };
@@ -392,7 +392,7 @@ impl Decoder {
         functions
     }
 
-    fn layers(&mut self, entry: &Entry) -> Option<LayersDecl> {
+    fn layers(&mut self, entry: &YamlEntry) -> Option<LayersDecl> {
         let map = self.map(&entry.value, "a map with `prefix:` and programs")?;
         self.check_keys(map, &LAYERS, &entry.key.span());
         let prefix = self.required_word(map, "prefix");
@@ -406,7 +406,7 @@ impl Decoder {
         let count = map.get("count").and_then(|entry| self.expr(&entry.value));
         let kind = map.get("kind").and_then(|entry| self.expr(&entry.value));
         let each = self.section(map, "each", |this, name, entry| {
-            Some(EachDecl { name, value: this.expr(&entry.value)? })
+            Some(LayerScalarDecl { name, value: this.expr(&entry.value)? })
         });
         let carry = self.words(map, "carry");
         let mut programs = IndexMap::new();
@@ -431,7 +431,7 @@ impl Decoder {
         Some(LayersDecl { prefix: prefix?, count, kind, each, carry, programs, at })
     }
 
-    fn ignore(&mut self, entry: &Entry) -> IgnoreDecl {
+    fn ignore(&mut self, entry: &YamlEntry) -> IgnoreDecl {
         let Some(map) = self.map(&entry.value, "a map with `weights:` and `config:`") else {
             return IgnoreDecl::default();
         };
@@ -439,18 +439,18 @@ impl Decoder {
         IgnoreDecl { weights: self.words(map, "weights"), config: self.words(map, "config") }
     }
 
-    fn kept(&mut self, entry: &Entry) -> KeptDecl {
+    fn kept(&mut self, entry: &YamlEntry) -> UnroundedDecl {
         let Some(map) = self.map(&entry.value, "a map with `f32:`") else {
-            return KeptDecl::default();
+            return UnroundedDecl::default();
         };
         self.check_keys(map, &KEPT, &entry.key.span());
-        KeptDecl { f32: self.words(map, "f32"), f32_in_f16: self.words(map, "f32_in_f16") }
+        UnroundedDecl { f32: self.words(map, "f32"), f32_in_f16: self.words(map, "f32_in_f16") }
     }
 
-    fn weights(&mut self, tree: &Map) -> Vec<WeightRule> {
+    fn weights(&mut self, tree: &YamlMap) -> Vec<WeightRuleDecl> {
         let items = match tree.get("weights").map(|entry| &entry.value) {
-            None | Some(Node { value: Value::Null, .. }) => return Vec::new(),
-            Some(Node { value: Value::List(items), .. }) => items,
+            None | Some(YamlNode { value: YamlValue::Null, .. }) => return Vec::new(),
+            Some(YamlNode { value: YamlValue::List(items), .. }) => items,
             Some(node) => {
                 self.wrong(node, "a list of rules");
                 return Vec::new();
@@ -460,15 +460,17 @@ impl Decoder {
     }
 
     /// Reads the steps behind `do:`, one or a list.
-    fn steps(&mut self, map: &Map) -> Option<Vec<Expr>> {
+    fn steps(&mut self, map: &YamlMap) -> Option<Vec<Expr>> {
         match map.get("do").map(|entry| &entry.value) {
             None => Some(Vec::new()),
-            Some(node @ Node { value: Value::List(_), .. }) => self.exprs(node, "a list of steps"),
+            Some(node @ YamlNode { value: YamlValue::List(_), .. }) => {
+                self.exprs(node, "a list of steps")
+            }
             Some(node) => self.expr(node).map(|step| vec![step]),
         }
     }
 
-    fn weight(&mut self, node: &Node) -> Option<WeightRule> {
+    fn weight(&mut self, node: &YamlNode) -> Option<WeightRuleDecl> {
         let Some(map) = node.map() else {
             self.wrong(node, "a rule: `{ disk: ..., weight: ... }`");
             return None;
@@ -477,6 +479,6 @@ impl Decoder {
         let disk = self.required_word(map, "disk");
         let weight = self.required_word(map, "weight");
         let steps = self.steps(map);
-        Some(WeightRule { disk: disk?, weight: weight?, steps: steps?, at: node.at.clone() })
+        Some(WeightRuleDecl { disk: disk?, weight: weight?, steps: steps?, at: node.at.clone() })
     }
 }

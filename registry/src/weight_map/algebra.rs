@@ -1,6 +1,6 @@
 //! Shapes after conversion steps, and the steps that undo them.
 
-use super::{HeadLayout, Sizes, Step};
+use super::{HeadLayout, SplitSizes, WeightStep};
 
 /// More parts than any tensor is made of.
 const MAX_PARTS: usize = 1 << 16;
@@ -23,9 +23,9 @@ pub enum StepError {
     #[error("shape {shape:?} has no axis {axis}")]
     NoAxis { shape: Vec<usize>, axis: usize },
     #[error("a tensor of shape {shape:?} has no place for an axis {axis}")]
-    NoPlace { shape: Vec<usize>, axis: usize },
+    AxisPosition { shape: Vec<usize>, axis: usize },
     #[error("axis {axis} of shape {shape:?} is not 1")]
-    NotOne { shape: Vec<usize>, axis: usize },
+    AxisNotOne { shape: Vec<usize>, axis: usize },
     #[error("the shapes {first:?} and {other:?} differ")]
     Differ { first: Vec<usize>, other: Vec<usize> },
     #[error("the shapes {first:?} and {other:?} differ beside axis {axis}")]
@@ -51,61 +51,61 @@ pub enum StepError {
     #[error("blocks {blocks:?} of 16 bytes do not fit scales {scales:?}")]
     Blocks { blocks: Vec<usize>, scales: Vec<usize> },
     #[error("this step takes no tensor by itself")]
-    NotAlone,
+    NotPerTensor,
     #[error("{found} tensors are cut at once, which cannot be undone")]
-    CutAtOnce { found: usize },
+    SeveralCuts { found: usize },
     #[error("numbers are not made 4-bit blocks again")]
     Decoded,
 }
 
 /// Returns the shapes after all steps. The error is the reason that a step is impossible.
-pub fn shapes(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, StepError> {
+pub fn shapes(steps: &[WeightStep], mut inputs: Vec<Shape>) -> Result<Vec<Shape>, StepError> {
     for step in steps {
-        inputs = one(step, &inputs)?;
+        inputs = step_shapes(step, &inputs)?;
     }
     Ok(inputs)
 }
 
 /// Returns the steps that turn the outputs of `steps` back into inputs of these shapes.
-pub fn inverse(steps: &[Step], mut inputs: Vec<Shape>) -> Result<Vec<Step>, StepError> {
+pub fn inverse(steps: &[WeightStep], mut inputs: Vec<Shape>) -> Result<Vec<WeightStep>, StepError> {
     let mut back = Vec::new();
     for step in steps {
-        let outputs = one(step, &inputs)?;
-        back.push(undo(step, &inputs)?);
+        let outputs = step_shapes(step, &inputs)?;
+        back.push(inverse_step(step, &inputs)?);
         inputs = outputs;
     }
     back.reverse();
     Ok(back)
 }
 
-fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
+fn step_shapes(step: &WeightStep, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
     match step {
-        Step::Concat(axis) => concat(*axis, inputs).map(|shape| vec![shape]),
-        Step::Stack(axis) => {
-            let first = same(inputs)?;
+        WeightStep::Concat(axis) => concat(*axis, inputs).map(|shape| vec![shape]),
+        WeightStep::Stack(axis) => {
+            let first = common_shape(inputs)?;
             let mut shape = first.clone();
             if *axis > shape.len() {
-                return Err(StepError::NoPlace { shape, axis: *axis });
+                return Err(StepError::AxisPosition { shape, axis: *axis });
             }
             shape.insert(*axis, inputs.len());
             Ok(vec![shape])
         }
-        Step::Mxfp4 => match inputs {
+        WeightStep::Mxfp4 => match inputs {
             [blocks, scales] => mxfp4(blocks, scales).map(|shape| vec![shape]),
             _ => Err(StepError::NotBlocks { found: inputs.len() }),
         },
-        Step::Split { axis, sizes } => spread(inputs, |shape| {
+        WeightStep::Split { axis, sizes } => per_tensor(inputs, |shape| {
             let sizes = cut(at(shape, *axis)?, sizes)?;
             Ok(sizes.into_iter().map(|size| replaced(shape, *axis, size)).collect())
         }),
-        Step::Unstack(axis) => spread(inputs, |shape| {
+        WeightStep::Unstack(axis) => per_tensor(inputs, |shape| {
             let parts = at(shape, *axis)?;
-            few(parts)?;
+            check_parts(parts)?;
             let mut rest = shape.clone();
             rest.remove(*axis);
             Ok(vec![rest; parts])
         }),
-        Step::ConcatRuns { axis, runs } => {
+        WeightStep::ConcatRuns { axis, runs } => {
             let mut rest = inputs;
             let mut made = Vec::with_capacity(runs.len());
             for &run in runs {
@@ -116,19 +116,19 @@ fn one(step: &Step, inputs: &[Shape]) -> Result<Vec<Shape>, StepError> {
             }
             if rest.is_empty() { Ok(made) } else { Err(uneven(runs, inputs)) }
         }
-        Step::SplitRuns { axis, sizes } => {
+        WeightStep::SplitRuns { axis, sizes } => {
             if sizes.len() != inputs.len() {
                 return Err(StepError::Tensors { found: inputs.len(), expected: sizes.len() });
             }
             let mut made = Vec::new();
             for (shape, sizes) in inputs.iter().zip(sizes) {
-                let sizes = cut(at(shape, *axis)?, &Sizes::Each(sizes.clone()))?;
+                let sizes = cut(at(shape, *axis)?, &SplitSizes::Each(sizes.clone()))?;
                 made.extend(sizes.into_iter().map(|size| replaced(shape, *axis, size)));
             }
-            few(made.len())?;
+            check_parts(made.len())?;
             Ok(made)
         }
-        Step::At(n, step) => {
+        WeightStep::At(n, step) => {
             let mut made = inputs.to_vec();
             let shape = made.get_mut(*n).ok_or_else(|| none_such(*n, inputs))?;
             *shape = each(step, shape)?;
@@ -158,96 +158,100 @@ fn none_such(number: usize, inputs: &[Shape]) -> StepError {
     StepError::NoTensor { number, found: inputs.len() }
 }
 
-fn each(step: &Step, shape: &Shape) -> Result<Shape, StepError> {
+fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
     let mut made = shape.clone();
     match step {
-        Step::Transpose(a, b) => {
+        WeightStep::Transpose(a, b) => {
             let _longer = at(shape, *a.max(b))?;
             made.swap(*a, *b);
         }
-        Step::Squeeze(axis) => {
+        WeightStep::Squeeze(axis) => {
             if at(shape, *axis)? != 1 {
-                return Err(StepError::NotOne { shape: made, axis: *axis });
+                return Err(StepError::AxisNotOne { shape: made, axis: *axis });
             }
             made.remove(*axis);
         }
-        Step::Unsqueeze(axis) => {
+        WeightStep::Unsqueeze(axis) => {
             if *axis > shape.len() {
-                return Err(StepError::NoPlace { shape: made, axis: *axis });
+                return Err(StepError::AxisPosition { shape: made, axis: *axis });
             }
             made.insert(*axis, 1);
         }
-        Step::Reshape(to) => {
+        WeightStep::Reshape(to) => {
             let count = |shape: &[usize]| shape.iter().try_fold(1_usize, |n, d| n.checked_mul(*d));
             if count(to).is_none() || count(to) != count(shape) {
                 return Err(StepError::Reshape { shape: made, to: to.clone() });
             }
             made.clone_from(to);
         }
-        Step::PermuteHeads { heads, .. } => {
+        WeightStep::PermuteHeads { heads, .. } => {
             let rows = at(shape, 0)?;
             if *heads == 0 || rows % heads != 0 || !(rows / heads).is_multiple_of(2) {
                 return Err(StepError::Heads { rows, heads: *heads });
             }
         }
-        Step::Flatten(axis) => {
+        WeightStep::Flatten(axis) => {
             let (first, second) = (at(shape, *axis)?, at(shape, axis.saturating_add(1))?);
             made[*axis] = first.checked_mul(second).ok_or(StepError::Overflow)?;
             made.remove(axis + 1);
         }
-        Step::Unflatten { axis, sizes } => {
+        WeightStep::Unflatten { axis, sizes } => {
             let sizes = inferred(at(shape, *axis)?, sizes).ok_or_else(|| {
                 let (shape, sizes) = (shape.clone(), sizes.clone());
                 StepError::Unflatten { shape, axis: *axis, sizes }
             })?;
             made.splice(*axis..=*axis, sizes);
         }
-        Step::Resize(rows) => {
+        WeightStep::Resize(rows) => {
             let _first = at(shape, 0)?;
             made[0] = *rows;
         }
-        Step::MulRows(parts) | Step::DivRows(parts) => {
+        WeightStep::MulRows(parts) | WeightStep::DivRows(parts) => {
             let sizes: Vec<usize> = parts.iter().map(|part| part.0).collect();
-            cut(at(shape, 0)?, &Sizes::Each(sizes))?;
+            cut(at(shape, 0)?, &SplitSizes::Each(sizes))?;
         }
-        Step::Add(_) | Step::Mul(_) | Step::Div(_) | Step::NegExp | Step::LogNeg => {}
-        Step::Split { .. }
-        | Step::Unstack(_)
-        | Step::Concat(_)
-        | Step::Stack(_)
-        | Step::ConcatRuns { .. }
-        | Step::SplitRuns { .. }
-        | Step::Mxfp4
-        | Step::At(..) => return Err(StepError::NotAlone),
+        WeightStep::Add(_)
+        | WeightStep::Mul(_)
+        | WeightStep::Div(_)
+        | WeightStep::NegExp
+        | WeightStep::LogNeg => {}
+        WeightStep::Split { .. }
+        | WeightStep::Unstack(_)
+        | WeightStep::Concat(_)
+        | WeightStep::Stack(_)
+        | WeightStep::ConcatRuns { .. }
+        | WeightStep::SplitRuns { .. }
+        | WeightStep::Mxfp4
+        | WeightStep::At(..) => return Err(StepError::NotPerTensor),
     }
     Ok(made)
 }
 
-fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, StepError> {
+fn inverse_step(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepError> {
     Ok(match step {
-        Step::Transpose(a, b) => Step::Transpose(*a, *b),
-        Step::Squeeze(axis) => Step::Unsqueeze(*axis),
-        Step::Unsqueeze(axis) => Step::Squeeze(*axis),
-        Step::Reshape(_) => Step::Reshape(same(inputs)?.clone()),
-        Step::PermuteHeads { heads, to } => {
+        WeightStep::Transpose(a, b) => WeightStep::Transpose(*a, *b),
+        WeightStep::Squeeze(axis) => WeightStep::Unsqueeze(*axis),
+        WeightStep::Unsqueeze(axis) => WeightStep::Squeeze(*axis),
+        WeightStep::Reshape(_) => WeightStep::Reshape(common_shape(inputs)?.clone()),
+        WeightStep::PermuteHeads { heads, to } => {
             let to =
                 if *to == HeadLayout::Half { HeadLayout::Interleaved } else { HeadLayout::Half };
-            Step::PermuteHeads { heads: *heads, to }
+            WeightStep::PermuteHeads { heads: *heads, to }
         }
-        Step::Split { axis, .. } => {
-            lone(inputs)?;
-            Step::Concat(*axis)
+        WeightStep::Split { axis, .. } => {
+            require_single(inputs)?;
+            WeightStep::Concat(*axis)
         }
-        Step::Unstack(axis) => {
-            lone(inputs)?;
-            Step::Stack(*axis)
+        WeightStep::Unstack(axis) => {
+            require_single(inputs)?;
+            WeightStep::Stack(*axis)
         }
-        Step::Concat(axis) => {
+        WeightStep::Concat(axis) => {
             let sizes = inputs.iter().map(|shape| at(shape, *axis)).collect::<Result<_, _>>()?;
-            Step::Split { axis: *axis, sizes: Sizes::Each(sizes) }
+            WeightStep::Split { axis: *axis, sizes: SplitSizes::Each(sizes) }
         }
-        Step::Stack(axis) => Step::Unstack(*axis),
-        Step::Flatten(axis) => {
+        WeightStep::Stack(axis) => WeightStep::Unstack(*axis),
+        WeightStep::Flatten(axis) => {
             let first = inputs.first().ok_or(StepError::NoTensors)?;
             let (outer, inner) = (at(first, *axis)?, at(first, axis.saturating_add(1))?);
             let all = |at: usize, size| inputs.iter().all(|shape| shape.get(at) == Some(&size));
@@ -258,26 +262,30 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, StepError> {
             } else {
                 return Err(StepError::DifferWithin { axis: *axis });
             };
-            Step::Unflatten { axis: *axis, sizes }
+            WeightStep::Unflatten { axis: *axis, sizes }
         }
-        Step::Unflatten { axis, sizes } => {
-            let shape = same(inputs)?;
-            if let [_, _] = sizes[..] { Step::Flatten(*axis) } else { Step::Reshape(shape.clone()) }
+        WeightStep::Unflatten { axis, sizes } => {
+            let shape = common_shape(inputs)?;
+            if let [_, _] = sizes[..] {
+                WeightStep::Flatten(*axis)
+            } else {
+                WeightStep::Reshape(shape.clone())
+            }
         }
-        Step::Resize(_) => Step::Resize(at(same(inputs)?, 0)?),
-        Step::Add(x) => Step::Add(-x),
-        Step::Mul(x) => Step::Div(*x),
-        Step::Div(x) => Step::Mul(*x),
-        Step::MulRows(parts) => Step::DivRows(parts.clone()),
-        Step::DivRows(parts) => Step::MulRows(parts.clone()),
-        Step::Mxfp4 => return Err(StepError::Decoded),
-        Step::NegExp => Step::LogNeg,
-        Step::LogNeg => Step::NegExp,
-        Step::At(n, step) => {
+        WeightStep::Resize(_) => WeightStep::Resize(at(common_shape(inputs)?, 0)?),
+        WeightStep::Add(x) => WeightStep::Add(-x),
+        WeightStep::Mul(x) => WeightStep::Div(*x),
+        WeightStep::Div(x) => WeightStep::Mul(*x),
+        WeightStep::MulRows(parts) => WeightStep::DivRows(parts.clone()),
+        WeightStep::DivRows(parts) => WeightStep::MulRows(parts.clone()),
+        WeightStep::Mxfp4 => return Err(StepError::Decoded),
+        WeightStep::NegExp => WeightStep::LogNeg,
+        WeightStep::LogNeg => WeightStep::NegExp,
+        WeightStep::At(n, step) => {
             let shape = inputs.get(*n).ok_or_else(|| none_such(*n, inputs))?;
-            Step::At(*n, Box::new(undo(step, std::slice::from_ref(shape))?))
+            WeightStep::At(*n, Box::new(inverse_step(step, std::slice::from_ref(shape))?))
         }
-        Step::ConcatRuns { axis, runs } => {
+        WeightStep::ConcatRuns { axis, runs } => {
             let mut rest = inputs;
             let mut sizes = Vec::with_capacity(runs.len());
             for &run in runs {
@@ -286,10 +294,10 @@ fn undo(step: &Step, inputs: &[Shape]) -> Result<Step, StepError> {
                 sizes.push(now.iter().map(|shape| at(shape, *axis)).collect::<Result<_, _>>()?);
                 rest = later;
             }
-            Step::SplitRuns { axis: *axis, sizes }
+            WeightStep::SplitRuns { axis: *axis, sizes }
         }
-        Step::SplitRuns { axis, sizes } => {
-            Step::ConcatRuns { axis: *axis, runs: sizes.iter().map(Vec::len).collect() }
+        WeightStep::SplitRuns { axis, sizes } => {
+            WeightStep::ConcatRuns { axis: *axis, runs: sizes.iter().map(Vec::len).collect() }
         }
     })
 }
@@ -303,14 +311,14 @@ fn inferred(whole: usize, sizes: &[usize]) -> Option<Vec<usize>> {
     fits.then(|| sizes.iter().map(|&size| if size == 0 { whole / known } else { size }).collect())
 }
 
-fn lone(inputs: &[Shape]) -> Result<(), StepError> {
+fn require_single(inputs: &[Shape]) -> Result<(), StepError> {
     match inputs {
         [_] => Ok(()),
-        many => Err(StepError::CutAtOnce { found: many.len() }),
+        many => Err(StepError::SeveralCuts { found: many.len() }),
     }
 }
 
-fn same(inputs: &[Shape]) -> Result<&Shape, StepError> {
+fn common_shape(inputs: &[Shape]) -> Result<&Shape, StepError> {
     let first = inputs.first().ok_or(StepError::NoTensors)?;
     match inputs.iter().find(|shape| *shape != first) {
         Some(other) => Err(StepError::Differ { first: first.clone(), other: other.clone() }),
@@ -331,31 +339,31 @@ fn concat(axis: usize, inputs: &[Shape]) -> Result<Shape, StepError> {
     Ok(replaced(first, axis, sum))
 }
 
-fn spread(
+fn per_tensor(
     inputs: &[Shape],
     cut: impl Fn(&Shape) -> Result<Vec<Shape>, StepError>,
 ) -> Result<Vec<Shape>, StepError> {
     let mut all = Vec::new();
     for shape in inputs {
         all.extend(cut(shape)?);
-        few(all.len())?;
+        check_parts(all.len())?;
     }
     Ok(all)
 }
 
-fn few(found: usize) -> Result<(), StepError> {
+fn check_parts(found: usize) -> Result<(), StepError> {
     if found > MAX_PARTS { Err(StepError::Parts { found }) } else { Ok(()) }
 }
 
 /// Returns the sizes that an axis is cut into.
-pub(super) fn cut(size: usize, sizes: &Sizes) -> Result<Vec<usize>, StepError> {
+pub(super) fn cut(size: usize, sizes: &SplitSizes) -> Result<Vec<usize>, StepError> {
     match sizes {
-        Sizes::Equal(parts) if *parts > 0 && size.is_multiple_of(*parts) => {
-            few(*parts)?;
+        SplitSizes::Equal(parts) if *parts > 0 && size.is_multiple_of(*parts) => {
+            check_parts(*parts)?;
             Ok(vec![size / parts; *parts])
         }
-        Sizes::Equal(parts) => Err(StepError::Unequal { size, parts: *parts }),
-        Sizes::Each(each) => {
+        SplitSizes::Equal(parts) => Err(StepError::Unequal { size, parts: *parts }),
+        SplitSizes::Each(each) => {
             let sum = each.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
             if sum == Some(size) {
                 Ok(each.clone())

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::Rule;
-use super::pattern::Piece;
+use super::WeightRule;
+use super::pattern::PatternPart;
 
 /// The tensors that a rule takes from the disk for one weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gathered {
+pub struct GatheredTensors {
     /// Names on disk, in the order in which the steps take them.
     pub names: Vec<String>,
     /// The index of the weight among the tensors that the steps give.
@@ -19,47 +19,49 @@ pub struct Gathered {
 /// names that the checkpoint has which begin with some text: they count what a hole of the disk
 /// side alone stands for. A checkpoint of experts has too many to look at all for each weight.
 pub fn gather<'n, I: Iterator<Item = &'n str>>(
-    rule: &Rule,
+    rule: &WeightRule,
     weight: &str,
     tensors: impl FnOnce(&str) -> I,
-) -> Option<Gathered> {
+) -> Option<GatheredTensors> {
     let holes = rule.weight.fit(weight)?;
     let on_disk = rule.disk.holes();
     let mut output = 0_usize;
     for piece in rule.weight.pieces() {
         let Some(hole) = piece.hole().filter(|hole| !on_disk.contains(hole)) else { continue };
         let (many, at) = match piece {
-            Piece::Choice(_) => {
+            PatternPart::Choice(_) => {
                 let words = piece.words();
                 (words.len(), words.iter().position(|word| *word == holes[&hole])?)
             }
             // A counter is not bounded here, so it can only be the slowest.
-            Piece::Word(_) => (1, holes[&hole].parse().ok()?),
+            PatternPart::Word(_) => (1, holes[&hole].parse().ok()?),
             _ => return None,
         };
         output = output.checked_mul(many)?.checked_add(at)?;
     }
     let pieces = rule.disk.pieces();
-    let filled = |piece: Piece<'_>| piece.hole().is_some_and(|hole| holes.contains_key(&hole));
-    let open =
-        |piece: &Piece<'_>| matches!(piece, Piece::Word(_) | Piece::Any(_)) && !filled(*piece);
+    let filled =
+        |piece: PatternPart<'_>| piece.hole().is_some_and(|hole| holes.contains_key(&hole));
+    let open = |piece: &PatternPart<'_>| {
+        matches!(piece, PatternPart::Word(_) | PatternPart::Any(_)) && !filled(*piece)
+    };
     if pieces.iter().any(open) {
         let known = pieces.iter().take_while(|piece| !open(piece)).map_while(|piece| match piece {
-            Piece::Text(text) => Some((*text).to_owned()),
+            PatternPart::Text(text) => Some((*text).to_owned()),
             hole => holes.get(&hole.hole()?).cloned(),
         });
         let mut names: Vec<String> = tensors(&known.collect::<String>())
             .filter(|name| rule.disk.fit_with(name, &holes).is_some())
             .map(str::to_owned)
             .collect();
-        names.sort_by_key(|name| natural(name));
-        return Some(Gathered { names, output });
+        names.sort_by_key(|name| natural_order_key(name));
+        return Some(GatheredTensors { names, output });
     }
     let mut names = vec![String::new()];
     for piece in pieces {
         let fillings = match piece {
-            Piece::Text(text) => vec![text],
-            Piece::Choice(_) if !filled(piece) => piece.words(),
+            PatternPart::Text(text) => vec![text],
+            PatternPart::Choice(_) if !filled(piece) => piece.words(),
             hole => vec![holes.get(&hole.hole()?)?.as_str()],
         };
         let with = |name: &String| {
@@ -67,11 +69,11 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
         };
         names = names.iter().flat_map(with).collect();
     }
-    Some(Gathered { names, output })
+    Some(GatheredTensors { names, output })
 }
 
 /// Returns a key that sorts `x.9` before `x.10`: a run of digits by its length, then as text.
-pub fn natural(name: &str) -> Vec<(usize, String)> {
+pub fn natural_order_key(name: &str) -> Vec<(usize, String)> {
     let mut runs: Vec<(usize, String)> = Vec::new();
     let mut digits = false;
     for char in name.chars() {
@@ -88,7 +90,7 @@ pub fn natural(name: &str) -> Vec<(usize, String)> {
 }
 
 /// Returns the names of a sorted map that begin with some text.
-pub fn beginning<'n, T>(
+pub fn names_with_prefix<'n, T>(
     map: &'n BTreeMap<String, T>,
     text: &str,
 ) -> impl Iterator<Item = &'n str> + use<'n, T> {
@@ -101,7 +103,7 @@ pub fn beginning<'n, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Text;
+    use crate::text::MappedText;
     use crate::weight_map::Pattern;
 
     fn gathered(
@@ -111,11 +113,11 @@ mod tests {
         tensors: &[&str],
     ) -> Option<(Vec<String>, usize)> {
         let pattern = |text| Pattern::parse(text).unwrap();
-        let rule = Rule {
+        let rule = WeightRule {
             disk: pattern(disk),
             weight: pattern(weight),
             steps: vec![],
-            at: Text::whole("t", "").span(),
+            at: MappedText::whole("t", "").span(),
         };
         gather(&rule, name, |text| {
             let text = text.to_owned();

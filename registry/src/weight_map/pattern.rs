@@ -30,7 +30,7 @@ pub enum PatternError {
 
 /// A piece of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Piece<'p> {
+pub(super) enum PatternPart<'p> {
     Text(&'p str),
     /// `{i}`.
     Word(&'p str),
@@ -40,7 +40,7 @@ pub(super) enum Piece<'p> {
     Any(usize),
 }
 
-impl<'p> Piece<'p> {
+impl<'p> PatternPart<'p> {
     /// Returns the name of the hole, if the piece is one.
     pub(super) fn hole(self) -> Option<String> {
         match self {
@@ -67,11 +67,14 @@ impl Pattern {
         let pieces = pattern.pieces();
         if pieces
             .iter()
-            .any(|piece| matches!(piece, Piece::Text(text) if text.contains(['{', '}'])))
+            .any(|piece| matches!(piece, PatternPart::Text(text) if text.contains(['{', '}'])))
         {
             return Err(PatternError::Brace);
         }
-        if pieces.iter().any(|piece| matches!(piece, Piece::Word("") | Piece::Choice("|"))) {
+        if pieces
+            .iter()
+            .any(|piece| matches!(piece, PatternPart::Word("") | PatternPart::Choice("|")))
+        {
             return Err(PatternError::NoName);
         }
         let found = pieces.iter().filter(|piece| piece.hole().is_some()).count();
@@ -81,30 +84,30 @@ impl Pattern {
         Ok(pattern)
     }
 
-    pub(super) fn pieces(&self) -> Vec<Piece<'_>> {
+    pub(super) fn pieces(&self) -> Vec<PatternPart<'_>> {
         let mut pieces = Vec::new();
         let (mut rest, mut stars) = (self.text.as_str(), 0);
         while !rest.is_empty() {
             let end = rest.find(['{', '*']).unwrap_or(rest.len());
             if end > 0 {
-                pieces.push(Piece::Text(&rest[..end]));
+                pieces.push(PatternPart::Text(&rest[..end]));
                 rest = &rest[end..];
             } else if let Some(after) = rest.strip_prefix('*') {
                 stars += 1;
-                pieces.push(Piece::Any(stars));
+                pieces.push(PatternPart::Any(stars));
                 rest = after;
             } else if let Some((hole, after)) =
                 rest.strip_prefix('{').and_then(|rest| rest.split_once('}'))
             {
                 pieces.push(if hole.contains('|') {
-                    Piece::Choice(hole)
+                    PatternPart::Choice(hole)
                 } else {
-                    Piece::Word(hole)
+                    PatternPart::Word(hole)
                 });
                 rest = after;
             } else {
                 // An open brace that is never closed stands for itself.
-                pieces.push(Piece::Text(rest));
+                pieces.push(PatternPart::Text(rest));
                 rest = "";
             }
         }
@@ -118,7 +121,7 @@ impl Pattern {
 
     /// Returns the names of the holes.
     pub(super) fn holes(&self) -> BTreeSet<String> {
-        self.pieces().into_iter().filter_map(Piece::hole).collect()
+        self.pieces().into_iter().filter_map(PatternPart::hole).collect()
     }
 
     /// Returns the texts that fill the holes if the name fits; a hole that stands twice has one filling.
@@ -139,8 +142,8 @@ impl Pattern {
 
     /// Returns the name that filled holes give.
     pub fn fill(&self, holes: &Holes) -> Option<String> {
-        let filled = |piece: Piece<'_>| match piece {
-            Piece::Text(text) => Some(text.to_owned()),
+        let filled = |piece: PatternPart<'_>| match piece {
+            PatternPart::Text(text) => Some(text.to_owned()),
             hole => holes.get(&hole.hole()?).cloned(),
         };
         self.pieces().into_iter().map(filled).collect()
@@ -152,9 +155,9 @@ impl Pattern {
         for piece in self.pieces() {
             let filled = piece.hole().and_then(|hole| holes.get(&hole));
             let fillings = match (piece, filled) {
-                (Piece::Text(text), _) => vec![text],
+                (PatternPart::Text(text), _) => vec![text],
                 (_, Some(filling)) => vec![filling.as_str()],
-                (Piece::Choice(_), None) => piece.words(),
+                (PatternPart::Choice(_), None) => piece.words(),
                 _ => return None,
             };
             let with = |name: &String| {
@@ -166,11 +169,11 @@ impl Pattern {
     }
 }
 
-fn fit(pieces: &[Piece<'_>], name: &str, holes: &Holes) -> Option<Holes> {
+fn fit(pieces: &[PatternPart<'_>], name: &str, holes: &Holes) -> Option<Holes> {
     let Some((&first, rest)) = pieces.split_first() else {
         return name.is_empty().then(|| holes.clone());
     };
-    if let Piece::Text(text) = first {
+    if let PatternPart::Text(text) = first {
         return fit(rest, name.strip_prefix(text)?, holes);
     }
     let hole = first.hole()?;
@@ -185,12 +188,12 @@ fn fit(pieces: &[Piece<'_>], name: &str, holes: &Holes) -> Option<Holes> {
     // Longest first, as people expect of a hole.
     let ends = |limit: usize| (0..=limit).rev().filter(|&end| name.is_char_boundary(end));
     match first {
-        Piece::Choice(_) => first
+        PatternPart::Choice(_) => first
             .words()
             .into_iter()
             .filter(|word| name.starts_with(word))
             .find_map(|word| fill(word.len())),
-        Piece::Word(_) => {
+        PatternPart::Word(_) => {
             let limit = name.find('.').unwrap_or(name.len());
             ends(limit).filter(|&end| end > 0).find_map(fill)
         }

@@ -2,7 +2,7 @@
 
 /// One step. Most take each tensor by itself; those that join take all there are.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum WeightStep {
     /// Swaps two axes.
     Transpose(usize, usize),
     /// Removes an axis of size one.
@@ -23,7 +23,7 @@ pub enum Step {
         /// The axis to cut.
         axis: usize,
         /// The sizes of the parts.
-        sizes: Sizes,
+        sizes: SplitSizes,
     },
     /// One tensor becomes as many as the axis is long, without that axis.
     Unstack(usize),
@@ -78,7 +78,7 @@ pub enum Step {
 
 /// The parts that an axis is cut into.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sizes {
+pub enum SplitSizes {
     /// The number of equal parts.
     Equal(usize),
     /// The size of each part.
@@ -94,7 +94,7 @@ pub enum HeadLayout {
     Interleaved,
 }
 
-impl Step {
+impl WeightStep {
     /// True if the step changes numbers, and does not only move them.
     pub fn computes(&self) -> bool {
         match self {

@@ -1,12 +1,12 @@
 //! Maps and lists by indentation.
 
-use super::{Entry, Map, Node, Reader, Value};
-use crate::text::Text;
+use super::{YamlEntry, YamlMap, YamlNode, YamlParser, YamlValue};
+use crate::text::MappedText;
 
-impl Reader<'_> {
+impl YamlParser<'_> {
     /// Reads the value whose first character is here, at `column`. `parent` is the column of the map or list
     /// that contains it; its content is indented deeper.
-    pub(super) fn block(&mut self, column: usize, parent: Option<usize>) -> Node {
+    pub(super) fn block(&mut self, column: usize, parent: Option<usize>) -> YamlNode {
         if self.at_dash() {
             return self.nested(|reader| reader.block_list(column));
         }
@@ -36,10 +36,10 @@ impl Reader<'_> {
         colon(from).is_some()
     }
 
-    fn block_map(&mut self, column: usize) -> Node {
+    fn block_map(&mut self, column: usize) -> YamlNode {
         let start = self.pos;
         let mut end = start;
-        let mut map = Map::new();
+        let mut map = YamlMap::new();
         loop {
             if let Some(entry) = self.block_entry(column) {
                 end = end.max(entry.value.at.end).max(entry.key.span().end);
@@ -49,7 +49,7 @@ impl Reader<'_> {
                 break;
             }
         }
-        self.node(Value::Map(map), start, end)
+        self.node(YamlValue::Map(map), start, end)
     }
 
     /// Moves to the next line of a map or list at `column`; false when it is over.
@@ -76,7 +76,7 @@ impl Reader<'_> {
         false
     }
 
-    fn block_entry(&mut self, column: usize) -> Option<Entry> {
+    fn block_entry(&mut self, column: usize) -> Option<YamlEntry> {
         let start = self.pos;
         if !self.at_key() {
             self.skip_line();
@@ -97,17 +97,17 @@ impl Reader<'_> {
             self.pos += len;
             let name = line[..len].trim_end();
             self.refuse_marks(start, name, true);
-            Text::of(&self.span(start, start + name.len()))
+            MappedText::of(&self.span(start, start + name.len()))
         };
         self.blanks();
         // An unfinished quote may have taken the colon.
         self.pos += usize::from(self.peek() == Some(':'));
         let value = self.entry_value(column);
-        Some(Entry { key, value })
+        Some(YamlEntry { key, value })
     }
 
     /// Parses the value that follows `key:` on its line or below it.
-    fn entry_value(&mut self, column: usize) -> Node {
+    fn entry_value(&mut self, column: usize) -> YamlNode {
         let here = self.pos;
         self.blanks();
         self.skip_marks();
@@ -132,9 +132,9 @@ impl Reader<'_> {
         }
     }
 
-    fn block_list(&mut self, column: usize) -> Node {
+    fn block_list(&mut self, column: usize) -> YamlNode {
         let start = self.pos;
-        let mut items: Vec<Node> = Vec::new();
+        let mut items: Vec<YamlNode> = Vec::new();
         loop {
             let dash = self.pos;
             self.pos += 1;
@@ -161,7 +161,7 @@ impl Reader<'_> {
             }
         }
         let end = items.last().map_or(start, |item| item.at.end);
-        self.node(Value::List(items), start, end)
+        self.node(YamlValue::List(items), start, end)
     }
 }
 

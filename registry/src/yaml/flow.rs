@@ -1,13 +1,13 @@
 //! Lists and maps in brackets.
 
-use super::{Entry, Map, Node, Reader, Value};
+use super::{YamlEntry, YamlMap, YamlNode, YamlParser, YamlValue};
 use crate::diag::Finding;
-use crate::text::Text;
+use crate::text::MappedText;
 
-impl Reader<'_> {
+impl YamlParser<'_> {
     /// Reads a `[` or `{` and its contents. They may go on over lines that are indented further than
     /// `parent`.
-    pub(super) fn flow(&mut self, parent: Option<usize>) -> Node {
+    pub(super) fn flow(&mut self, parent: Option<usize>) -> YamlNode {
         self.nested(|reader| {
             if reader.peek() == Some('[') {
                 reader.flow_list(parent)
@@ -47,7 +47,7 @@ impl Reader<'_> {
         self.skip_line();
     }
 
-    fn flow_list(&mut self, parent: Option<usize>) -> Node {
+    fn flow_list(&mut self, parent: Option<usize>) -> YamlNode {
         let start = self.pos;
         let mut items = Vec::new();
         self.pos += 1;
@@ -73,12 +73,12 @@ impl Reader<'_> {
                 break;
             }
         }
-        self.node(Value::List(items), start, self.pos)
+        self.node(YamlValue::List(items), start, self.pos)
     }
 
-    fn flow_map(&mut self, parent: Option<usize>) -> Node {
+    fn flow_map(&mut self, parent: Option<usize>) -> YamlNode {
         let start = self.pos;
-        let mut map = Map::new();
+        let mut map = YamlMap::new();
         self.pos += 1;
         loop {
             if !self.flow_space(parent) {
@@ -91,8 +91,10 @@ impl Reader<'_> {
             }
             let key_start = self.pos;
             let key = match self.flow_value(parent) {
-                Node { value: Value::Plain(text) | Value::Quoted(text), .. } => Some(text),
-                Node { at, .. } => {
+                YamlNode { value: YamlValue::Plain(text) | YamlValue::Quoted(text), .. } => {
+                    Some(text)
+                }
+                YamlNode { at, .. } => {
                     self.fail_help(at.start, at.end, "this cannot be a key", "write `key: value`");
                     None
                 }
@@ -115,13 +117,13 @@ impl Reader<'_> {
                 self.null(key_start, key_start)
             };
             if let Some(key) = key {
-                self.insert(&mut map, Entry { key, value });
+                self.insert(&mut map, YamlEntry { key, value });
             }
             if !self.separator(start, '}', parent) {
                 break;
             }
         }
-        self.node(Value::Map(map), start, self.pos)
+        self.node(YamlValue::Map(map), start, self.pos)
     }
 
     /// Passes over the comma or the closing bracket; false when the bracket is over.
@@ -150,7 +152,7 @@ impl Reader<'_> {
         }
     }
 
-    fn flow_value(&mut self, parent: Option<usize>) -> Node {
+    fn flow_value(&mut self, parent: Option<usize>) -> YamlNode {
         let mark = self.pos;
         self.skip_marks();
         let start = self.pos;
@@ -161,17 +163,17 @@ impl Reader<'_> {
             Some('[' | '{') => self.flow(parent),
             Some('\'' | '"') => {
                 let text = self.quoted();
-                self.node(Value::Quoted(text), start, self.pos)
+                self.node(YamlValue::Quoted(text), start, self.pos)
             }
             _ => self.flow_plain(parent),
         }
     }
 
     /// Reads plain text up to a separator outside the brackets that it opened itself.
-    fn flow_plain(&mut self, parent: Option<usize>) -> Node {
+    fn flow_plain(&mut self, parent: Option<usize>) -> YamlNode {
         let start = self.pos;
         let computed = self.peek() == Some('=');
-        let mut text = Text::empty(self.source, start..start);
+        let mut text = MappedText::empty(self.source, start..start);
         let mut open: Vec<(usize, char)> = Vec::new();
         let mut end = start;
         while let Some(c) = self.peek() {
@@ -237,6 +239,6 @@ impl Reader<'_> {
             }
         }
         let null = matches!(text.value(), "~" | "null" | "Null" | "NULL");
-        self.node(if null { Value::Null } else { Value::Plain(text) }, start, end)
+        self.node(if null { YamlValue::Null } else { YamlValue::Plain(text) }, start, end)
     }
 }

@@ -1,12 +1,12 @@
 //! Scalars: plain, quoted, and `|` blocks.
 
 use super::block::colon;
-use super::{Node, Reader, Value};
-use crate::text::Text;
+use super::{YamlNode, YamlParser, YamlValue};
+use crate::text::MappedText;
 
-impl Reader<'_> {
+impl YamlParser<'_> {
     /// Reads a value that starts on this line of a block.
-    pub(super) fn inline(&mut self, parent: Option<usize>) -> Node {
+    pub(super) fn inline(&mut self, parent: Option<usize>) -> YamlNode {
         let start = self.pos;
         match self.peek() {
             Some('|') => self.literal(parent),
@@ -22,7 +22,7 @@ impl Reader<'_> {
             }
             Some('\'' | '"') => {
                 let text = self.quoted();
-                let node = self.node(Value::Quoted(text), start, self.pos);
+                let node = self.node(YamlValue::Quoted(text), start, self.pos);
                 self.end_line("this value");
                 node
             }
@@ -31,9 +31,9 @@ impl Reader<'_> {
     }
 
     /// Reads plain text to the end of the line, and on lines below that are indented further.
-    fn plain(&mut self, parent: Option<usize>) -> Node {
+    fn plain(&mut self, parent: Option<usize>) -> YamlNode {
         let start = self.pos;
-        let mut text = Text::empty(self.source, start..start);
+        let mut text = MappedText::empty(self.source, start..start);
         loop {
             let line_start = self.pos;
             self.skip_line();
@@ -57,7 +57,7 @@ impl Reader<'_> {
             if commented.is_some() || !self.next_content().is_some_and(deeper) || !self.going() {
                 self.pos = newline;
                 let null = matches!(text.value(), "~" | "null" | "Null" | "NULL");
-                let value = if null { Value::Null } else { Value::Plain(text) };
+                let value = if null { YamlValue::Null } else { YamlValue::Plain(text) };
                 return self.node(value, start, end);
             }
             text.replace(' ', end..self.pos);
@@ -93,10 +93,10 @@ impl Reader<'_> {
     }
 
     /// Reads quoted text, which ends on its line; `pos` is at the quote.
-    pub(super) fn quoted(&mut self) -> Text {
+    pub(super) fn quoted(&mut self) -> MappedText {
         let start = self.pos;
         let quote = self.peek().expect("a quote");
-        let mut text = Text::empty(self.source, start..start);
+        let mut text = MappedText::empty(self.source, start..start);
         self.pos += 1;
         while let Some(c) = self.peek() {
             let at = self.pos;
@@ -126,7 +126,7 @@ impl Reader<'_> {
     }
 
     /// Reads an escape of double quotes, after its backslash at `at`.
-    fn escape(&mut self, text: &mut Text, at: usize) {
+    fn escape(&mut self, text: &mut MappedText, at: usize) {
         let found = match self.peek() {
             Some(c @ ('"' | '\\' | '/')) => Some(c),
             Some('n') => Some('\n'),
@@ -150,7 +150,7 @@ impl Reader<'_> {
     }
 
     /// Reads a `|` block: the lines below that are indented further than the key.
-    fn literal(&mut self, parent: Option<usize>) -> Node {
+    fn literal(&mut self, parent: Option<usize>) -> YamlNode {
         let start = self.pos;
         self.pos += 1;
         let marks = self.rest().len() - self.rest().trim_start_matches(['-', '+']).len();
@@ -162,7 +162,7 @@ impl Reader<'_> {
         }
         let header = self.pos;
         self.end_line("`|`");
-        let mut text = Text::empty(self.source, start..header);
+        let mut text = MappedText::empty(self.source, start..header);
         let mut indent = None;
         // The length without blank lines at the end.
         let mut kept = 0;
@@ -195,6 +195,6 @@ impl Reader<'_> {
         }
         text.truncate(kept);
         let at = text.span();
-        Node { value: Value::Quoted(text), at }
+        YamlNode { value: YamlValue::Quoted(text), at }
     }
 }

@@ -2,21 +2,22 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn source(text: &str) -> Arc<Source> {
-    Arc::new(Source { path: "t.yaml".into(), text: text.into() })
+fn source(text: &str) -> Arc<SourceText> {
+    Arc::new(SourceText { path: "t.yaml".into(), text: text.into() })
 }
 
 /// Formats the tree in one line: plain text bare, other text in quotes.
-fn show(node: &Node) -> String {
+fn show(node: &YamlNode) -> String {
     match &node.value {
-        Value::Null => "~".into(),
-        Value::Plain(text) => text.value().into(),
-        Value::Quoted(text) => format!("{:?}", text.value()),
-        Value::List(items) => {
+        YamlValue::Null => "~".into(),
+        YamlValue::Plain(text) => text.value().into(),
+        YamlValue::Quoted(text) => format!("{:?}", text.value()),
+        YamlValue::List(items) => {
             format!("[{}]", items.iter().map(show).collect::<Vec<_>>().join(" | "))
         }
-        Value::Map(map) => {
-            let entry = |entry: &Entry| format!("{}: {}", entry.key.value(), show(&entry.value));
+        YamlValue::Map(map) => {
+            let entry =
+                |entry: &YamlEntry| format!("{}: {}", entry.key.value(), show(&entry.value));
             format!("{{{}}}", map.values().map(entry).collect::<Vec<_>>().join(" | "))
         }
     }
@@ -72,7 +73,7 @@ fn places() {
     assert_eq!(program.value(), "x = é\nreturn x");
     let at = program.at(7..13);
     assert_eq!((at.text(), at.line(), at.column()), ("return", 4, 3));
-    let Value::List(items) = &map["b"].value.value else { panic!() };
+    let YamlValue::List(items) = &map["b"].value.value else { panic!() };
     assert_eq!(items[0].at.text(), "'c''d'");
     assert_eq!((items[1].at.text(), items[1].at.line(), items[1].at.column()), ("e", 5, 13));
 }
@@ -177,20 +178,20 @@ fn other(node: &saphyr::Yaml<'_>) -> String {
 }
 
 /// Formats like [`show`], with plain text read as a general reader would.
-fn resolved(node: &Node) -> String {
+fn resolved(node: &YamlNode) -> String {
     match &node.value {
         // The last newline of a block is not kept here.
-        Value::Quoted(text) => format!("{:?}", text.value().trim_end_matches('\n')),
-        Value::Plain(text) => other(&saphyr::Yaml::value_from_str(text.value())),
-        Value::List(items) => {
+        YamlValue::Quoted(text) => format!("{:?}", text.value().trim_end_matches('\n')),
+        YamlValue::Plain(text) => other(&saphyr::Yaml::value_from_str(text.value())),
+        YamlValue::List(items) => {
             format!("[{}]", items.iter().map(resolved).collect::<Vec<_>>().join(" | "))
         }
-        Value::Map(map) => {
+        YamlValue::Map(map) => {
             let entry =
-                |entry: &Entry| format!("{}: {}", entry.key.value(), resolved(&entry.value));
+                |entry: &YamlEntry| format!("{}: {}", entry.key.value(), resolved(&entry.value));
             format!("{{{}}}", map.values().map(entry).collect::<Vec<_>>().join(" | "))
         }
-        Value::Null => show(node),
+        YamlValue::Null => show(node),
     }
 }
 

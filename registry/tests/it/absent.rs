@@ -5,18 +5,18 @@ use std::sync::LazyLock;
 
 use onboard_spec::config::Config;
 use onboard_spec::gguf::Gguf;
-use onboard_spec::gguf_choice::{Chosen, Families, Refusal};
+use onboard_spec::gguf_match::{FileSpecs, SpecMatch, SpecMismatch};
 use onboard_spec::library::Library;
 use onboard_spec::model::Model;
 use onboard_spec::ops::OpSet;
+use onboard_spec::resolve::file_metadata;
 use onboard_spec::resolve::resolve;
-use onboard_spec::resolve::told;
 use onboard_spec::scalar::Scalar;
 
-static FAMILIES: LazyLock<Families> = LazyLock::new(|| Families::new(&Library::builtin()));
+static FAMILIES: LazyLock<FileSpecs> = LazyLock::new(|| FileSpecs::new(&Library::builtin()));
 
 /// A fixture's model, and what opens of its file with keys changed; null removes one.
-fn opened(name: &str, changes: &[(&str, Scalar)]) -> (Model, Result<Chosen, Vec<Refusal>>) {
+fn opened(name: &str, changes: &[(&str, Scalar)]) -> (Model, Result<SpecMatch, Vec<SpecMismatch>>) {
     let library = Library::builtin();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name);
     let config = Config::read(&path.join("config.json")).unwrap();
@@ -30,8 +30,8 @@ fn opened(name: &str, changes: &[(&str, Scalar)]) -> (Model, Result<Chosen, Vec<
     let added = changes.iter().filter(|(_, value)| *value != Scalar::Null);
     metadata.extend(added.map(|(short, value)| (key(short), value.clone())));
     let groups = gguf.groups(&model.graph.weights).unwrap();
-    let told = told(&Gguf { metadata, ..gguf.clone() }, &groups);
-    let chosen = FAMILIES.choose(&OpSet::builtin(), &gguf.arch, None, &told);
+    let header = file_metadata(&Gguf { metadata, ..gguf.clone() }, &groups);
+    let chosen = FAMILIES.choose(&OpSet::builtin(), &gguf.arch, None, &header);
     (model, chosen)
 }
 

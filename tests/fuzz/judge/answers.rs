@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use endpoints::{Ask, Cache, Options, Row, connect};
+use endpoints::{EndpointOptions, LogprobRow, PrefixCache, PromptRequest, connect};
 
 use super::{Judged, Trial, refused};
 use crate::case::Case;
@@ -85,7 +85,7 @@ fn serve(listener: &TcpListener, case: &Case, ended: &AtomicBool) {
 }
 
 fn ask(url: &str) -> Judged {
-    let options = Options {
+    let options = EndpointOptions {
         vocab: VOCAB,
         top: VOCAB,
         tries: 1,
@@ -93,13 +93,13 @@ fn ask(url: &str) -> Judged {
         answer: Duration::from_secs(5),
         backoff: Duration::from_millis(1),
         most_bytes: 4 << 20,
-        ..Options::default()
+        ..EndpointOptions::default()
     };
     let server = match connect(url, &options) {
         Ok(server) => server,
         Err(error) => return refused(&error.to_string()),
     };
-    let ask = Ask { tokens: &PROMPT, cache: Cache::Off };
+    let ask = PromptRequest { tokens: &PROMPT, cache: PrefixCache::Off };
     let mut taken = true;
     match server.score(&ask, &[0, 1, 2]) {
         Ok(scored) => {
@@ -130,7 +130,7 @@ fn ask(url: &str) -> Judged {
 }
 
 /// Checks a row: ids of the vocabulary, each once, with valid log-probabilities.
-fn sound(row: &Row) -> Result<(), String> {
+fn sound(row: &LogprobRow) -> Result<(), String> {
     let ids: Vec<usize> = row.entries().map(|(id, _)| id).collect();
     if ids.iter().any(|id| *id >= VOCAB) || ids.windows(2).any(|pair| pair[0] >= pair[1]) {
         return Err(format!("a row has the ids {ids:?}"));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::{Judged, Trial, refused};
 use crate::case::Case;
 use crate::seeds::hubs::{BODY, HEAD, HUB, LISTING, STORE, STORED};
-use hub::{Client, Options};
+use hub::{Client, HubOptions};
 
 #[path = "../../../hub/tests/bad_hub/hashes.rs"]
 pub(crate) mod hashes;
@@ -58,7 +58,7 @@ pub(crate) fn hub(trial: &Trial<'_>) -> Judged {
 
 fn fetch_all(endpoint: &str, cache: &Path) -> Judged {
     let short = Duration::from_millis(300);
-    let options = Options {
+    let options = HubOptions {
         connect: short,
         answer: short,
         read: short,
@@ -68,7 +68,7 @@ fn fetch_all(endpoint: &str, cache: &Path) -> Judged {
         most_backoff: Duration::from_millis(5),
         lock: short,
         most_listing: 1 << 20,
-        ..Options::default()
+        ..HubOptions::default()
     };
     let client = Client::new(endpoint, Some(TOKEN), cache, "fuzz", options, |_| {});
     let client = client.map_err(|error| format!("no client: {error}"))?;

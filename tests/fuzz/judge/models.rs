@@ -6,7 +6,7 @@ use std::sync::Arc;
 use registry::config::Config;
 use registry::diag::Finding;
 use registry::library::Library;
-use registry::render::{Look, render};
+use registry::render::{RenderStyle, render};
 use registry::resolve::resolve;
 use registry::{lint, print};
 
@@ -170,7 +170,7 @@ fn refuse(findings: &[Finding]) -> Judged {
 
 /// Checks that findings can be shown with their source text.
 fn shown(findings: &[Finding]) -> Result<(), String> {
-    let text = render(findings, Look::Plain);
+    let text = render(findings, RenderStyle::Plain);
     if text.len() > 4_000_000 {
         return Err(format!("findings of {} bytes", text.len()));
     }
@@ -180,7 +180,7 @@ fn shown(findings: &[Finding]) -> Result<(), String> {
 /// Judges a sheet of an engine: read for its abilities, and applied to the launch of a model.
 pub(crate) fn sheet(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("engine.yaml");
-    let read = match engine::capability::Sheet::parse(&text) {
+    let read = match engine::capability::EngineSheet::parse(&text) {
         Ok(_) => true,
         Err(error) => refused(&error.to_string())?,
     };

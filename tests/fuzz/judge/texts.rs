@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tokenizer::Options;
-use tokenizer::check::Loaded;
+use tokenizer::TokenizerOptions;
+use tokenizer::check::LlamaTokenizer;
 
-use parity::matrix::{self, Board, Outcome};
-use registry::diag::Source;
+use parity::matrix::{self, Board, CellOutcome};
+use registry::diag::SourceText;
 
 use super::{Judged, Trial, refused};
 
@@ -52,14 +52,14 @@ fn keys(trial: &Trial<'_>) -> Judged {
     let config = serde_json::from_str(&trial.case.text("config.json"));
     let config: serde_json::Value = config.unwrap_or_default();
     let vocab = config["vocab_size"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(400);
-    let made = match tokenizer::read(trial.dir, vocab, &Options::default()) {
+    let made = match tokenizer::read(trial.dir, vocab, &TokenizerOptions::default()) {
         Ok(made) => made,
         Err(error) => return refused(&error.to_string()),
     };
     if let Err(mismatch) = tokenizer::self_check(&made, trial.dir) {
         refused(&mismatch.to_string())?;
     }
-    let loaded = match Loaded::new(&made.keys) {
+    let loaded = match LlamaTokenizer::new(&made.keys) {
         Ok(loaded) => loaded,
         Err(error) => return refused(&error.to_string()),
     };
@@ -115,7 +115,7 @@ pub(crate) fn results(trial: &Trial<'_>) -> Judged {
 /// Judges a plan of a matrix, and a scoreboard for it.
 pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("parity.yaml");
-    let source = Arc::new(Source { path: "parity.yaml".to_owned(), text });
+    let source = Arc::new(SourceText { path: "parity.yaml".to_owned(), text });
     let plan = match matrix::plan::read(&source) {
         Ok(plan) => plan,
         Err(found) => {
@@ -132,7 +132,7 @@ pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
     }
     let changes = board.changes(Some(&board));
     // A board compared with itself has no failure.
-    if board.worst(&changes) != Outcome::Pass {
+    if board.worst(&changes) != CellOutcome::Pass {
         return Err("a scoreboard fails against itself".to_owned());
     }
     for shown in [

@@ -60,18 +60,19 @@ fn run(command: &mut Command) -> io::Result<()> {
 
 /// Adds a copy of each file without the config inside, which has to be opened by its keys.
 fn without_config(dir: &Path) -> io::Result<()> {
-    use formats::gguf::{Declared, Dims, File, Layout};
+    use formats::gguf::{DimsStyle, GgufFile, GgufLayout, GgufTensorSpec};
     for name in ["f16", "window", "experts"] {
-        let file = File::open(&dir.join(name).join("model.gguf")).map_err(Error::other)?;
+        let file = GgufFile::open(&dir.join(name).join("model.gguf")).map_err(Error::other)?;
         let mut keys = file.metadata().clone();
         keys.remove("onboard.config");
-        let declared = |info: &formats::gguf::TensorInfo| Declared {
+        let declared = |info: &formats::gguf::GgufTensor| GgufTensorSpec {
             name: info.name.clone(),
             shape: info.shape.clone(),
             ty: info.ty,
         };
-        let tensors: Vec<Declared> = file.tensors().iter().map(declared).collect();
-        let layout = Layout::new(dir, &keys, &tensors, Dims::Trimmed).map_err(Error::other)?;
+        let tensors: Vec<GgufTensorSpec> = file.tensors().iter().map(declared).collect();
+        let layout =
+            GgufLayout::new(dir, &keys, &tensors, DimsStyle::Trimmed).map_err(Error::other)?;
         let mut bytes = layout.header.clone();
         bytes.resize(layout.file_len as usize, 0);
         for info in &layout.tensors {

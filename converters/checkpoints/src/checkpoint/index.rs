@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use registry::file::Limit;
+use registry::file::FileLimit;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
@@ -14,7 +14,7 @@ use formats::safetensors::MAX_HEADER;
 use formats::shown;
 
 /// Size limit of an index: it lists names alone, so it is no longer than a header may be.
-const INDEX: Limit = Limit { kind: "an index", bytes: MAX_HEADER };
+const INDEX: FileLimit = FileLimit { kind: "an index", bytes: MAX_HEADER };
 
 /// Checked index, in which every shard is a file in the checkpoint's folder.
 #[derive(Debug)]
@@ -104,8 +104,8 @@ struct RawIndex {
 
 impl<'de> Deserialize<'de> for RawIndex {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Top;
-        impl<'de> Visitor<'de> for Top {
+        struct IndexVisitor;
+        impl<'de> Visitor<'de> for IndexVisitor {
             type Value = RawIndex;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for RawIndex {
                 Ok(RawIndex { weight_map })
             }
         }
-        deserializer.deserialize_map(Top)
+        deserializer.deserialize_map(IndexVisitor)
     }
 }
 
@@ -132,8 +132,8 @@ struct RawMap(BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for RawMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Names;
-        impl<'de> Visitor<'de> for Names {
+        struct WeightMapVisitor;
+        impl<'de> Visitor<'de> for WeightMapVisitor {
             type Value = RawMap;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -151,7 +151,7 @@ impl<'de> Deserialize<'de> for RawMap {
                 Ok(RawMap(names))
             }
         }
-        deserializer.deserialize_map(Names)
+        deserializer.deserialize_map(WeightMapVisitor)
     }
 }
 

@@ -4,44 +4,44 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use self::inputs::Inputs;
-use self::integers::Plan;
-use self::look::Looked;
-use self::said::Said;
+use self::checks::SchemeResult;
+use self::inputs::InputScheme;
+use self::integers::IntegerLayout;
+use self::quant_config::QuantConfig;
 use super::Checkpoint;
 use formats::FileDtype;
 use formats::codec::BlockType;
 
 mod auto_round;
 mod awq;
+mod checks;
 mod floats;
 mod gptq;
 mod inputs;
 mod integers;
-mod look;
 mod packed;
+mod quant_config;
 mod read;
-mod said;
 mod scheme;
 mod words;
 
-pub use inputs::{Codes, Rounding, Shared};
+pub use inputs::{CodeType, Rounding, ScaleSharing};
 pub(super) use read::flow;
 
 /// Encoding of a quantized weight.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum Encoding {
     /// 8-bit codes times the scale of their block: `(rows, columns)` of a block.
-    Eight(usize, usize),
+    Fp8(usize, usize),
     /// 4-bit e2m1 codes times a scale per group of values of a row.
-    Four(usize, Global),
+    Fp4(usize, GlobalScale),
     /// Integers with scales and zero points.
-    Whole(Plan),
+    Integers(IntegerLayout),
 }
 
 /// Global scale, applied to the block scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Global {
+pub(super) enum GlobalScale {
     None,
     /// Scales are divided by the global scale.
     Divides,
@@ -51,25 +51,25 @@ pub(super) enum Global {
 
 /// Weight that is stored as codes and scales.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Quantized {
-    pub(super) kind: Kind,
+pub(super) struct QuantizedWeight {
+    pub(super) kind: Encoding,
     pub(super) shape: Vec<usize>,
     /// Names of the stored tensors, in the order in which the kind reads them.
     pub(super) parts: Vec<String>,
     /// Quantization of the rows that the weight multiplies.
-    pub(super) inputs: Inputs,
+    pub(super) inputs: InputScheme,
 }
 
-impl Quantized {
+impl QuantizedWeight {
     /// Returns a weight whose input rows are not quantized.
-    fn new(kind: Kind, shape: Vec<usize>, parts: Vec<String>) -> Self {
-        Self { kind, shape, parts, inputs: Inputs::Wide }
+    fn new(kind: Encoding, shape: Vec<usize>, parts: Vec<String>) -> Self {
+        Self { kind, shape, parts, inputs: InputScheme::None }
     }
 }
 
 /// GGUF block format that can hold codes from disk unchanged.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Packed {
+pub struct BlockEncoding {
     /// Type of the blocks.
     pub ty: BlockType,
     /// Factor of the whole tensor.
@@ -77,17 +77,17 @@ pub struct Packed {
 }
 
 /// Returns the GGUF block format that can hold a weight unchanged, if there is one.
-pub(super) fn packed_in(checkpoint: &Checkpoint, made: &Quantized) -> Option<Packed> {
-    let Kind::Four(group, how) = made.kind else { return None };
+pub(super) fn packed_in(checkpoint: &Checkpoint, made: &QuantizedWeight) -> Option<BlockEncoding> {
+    let Encoding::Fp4(group, how) = made.kind else { return None };
     let global = || read::global(checkpoint, made).filter(|x| x.is_finite() && *x > 0.0);
     let (ty, factor) = match (group, how) {
-        (32, Global::None) => (BlockType::Mxfp4, 1.0),
-        (16, Global::None) => (BlockType::Nvfp4, 1.0),
-        (16, Global::Divides) => (BlockType::Nvfp4, 1.0 / global()?),
-        (16, Global::Multiplies) => (BlockType::Nvfp4, global()?),
+        (32, GlobalScale::None) => (BlockType::Mxfp4, 1.0),
+        (16, GlobalScale::None) => (BlockType::Nvfp4, 1.0),
+        (16, GlobalScale::Divides) => (BlockType::Nvfp4, 1.0 / global()?),
+        (16, GlobalScale::Multiplies) => (BlockType::Nvfp4, global()?),
         _ => return None,
     };
-    Some(Packed { ty, factor })
+    Some(BlockEncoding { ty, factor })
 }
 
 /// Suffixes of tensors of a module that do not affect its weight.
@@ -111,32 +111,32 @@ pub(super) const METHODS: [&str; 8] =
     ["auto-round", "awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"];
 
 /// Returns the `quant_method` of a folder if it is unsupported.
-pub(super) fn foreign(folder: &Path) -> Option<String> {
-    if said::is_mlx(folder) {
+pub(super) fn unsupported_method(folder: &Path) -> Option<String> {
+    if quant_config::is_mlx(folder) {
         return Some("mlx".to_owned());
     }
-    let (said, _) = said::section(folder)?;
-    let method = said.get("quant_method")?.as_str()?;
+    let (section, _) = quant_config::section(folder)?;
+    let method = section.get("quant_method")?.as_str()?;
     let known = METHODS.contains(&method) || auto_round::METHODS.contains(&method);
     (!known).then(|| method.to_owned())
 }
 
 /// Name and description of a quantized weight, if a tensor holds its codes.
-type Made = Option<(String, Quantized)>;
+type NamedWeight = Option<(String, QuantizedWeight)>;
 
 /// Returns the quantized weights by name, and the names of the tensors that are only parts of them.
 pub(super) fn find(
     checkpoint: &Checkpoint,
-) -> Looked<(BTreeMap<String, Quantized>, BTreeSet<String>)> {
+) -> SchemeResult<(BTreeMap<String, QuantizedWeight>, BTreeSet<String>)> {
     let (mut found, mut parts) = (BTreeMap::new(), BTreeSet::new());
     let stored = &checkpoint.stored;
-    let Some(said) = Said::of(checkpoint)? else {
+    let Some(config) = QuantConfig::of(checkpoint)? else {
         let eight =
             |info: &super::TensorInfo| matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
         let mut coded = stored.iter().filter(|(_, info)| eight(info)).map(|(name, _)| name);
         return match coded.find(|name| floats::scale_of(name, stored).is_some()) {
             // An unsupported method is reported later, with the unmatched tensors.
-            Some(name) if foreign(checkpoint.root()).is_none() => {
+            Some(name) if unsupported_method(checkpoint.root()).is_none() => {
                 let found = "codes of 8 bits, with scales beside them".to_owned();
                 let expected = "a `quantization_config` in config.json that says what they are";
                 Err(checkpoint.coded(name, found, expected.to_owned()))
@@ -145,14 +145,14 @@ pub(super) fn find(
         };
     };
     for name in stored.keys() {
-        let made = match said.method.as_str() {
-            "compressed-tensors" => match packed::find(checkpoint, name, &said)? {
+        let made = match config.method.as_str() {
+            "compressed-tensors" => match packed::find(checkpoint, name, &config)? {
                 Some(made) => Some(made),
-                None => floats::find(checkpoint, name, &said)?,
+                None => floats::find(checkpoint, name, &config)?,
             },
-            "fp8" | "modelopt" | "fbgemm_fp8" => floats::find(checkpoint, name, &said)?,
-            "gptq" => gptq::find(checkpoint, name, &said)?,
-            "awq" => awq::find(checkpoint, name, &said)?,
+            "fp8" | "modelopt" | "fbgemm_fp8" => floats::find(checkpoint, name, &config)?,
+            "gptq" => gptq::find(checkpoint, name, &config)?,
+            "awq" => awq::find(checkpoint, name, &config)?,
             _ => None,
         };
         let Some((weight, made)) = made else { continue };

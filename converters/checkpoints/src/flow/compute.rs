@@ -1,10 +1,12 @@
 //! Steps that change values. All of them compute in f32 and round once per step.
 
-use registry::weight_map::Step;
+use registry::weight_map::WeightStep;
+
+use super::Error;
 
 /// Step that changes values, for a tensor of known shape.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Computed {
+pub(crate) enum ValueStep {
     Add(f32),
     Mul(f32),
     Div(f32),
@@ -14,18 +16,18 @@ pub(crate) enum Computed {
     LogNeg,
 }
 
-impl Computed {
+impl ValueStep {
     /// Returns the computation of a step, if it changes values and fits the shape.
-    pub(crate) fn new(step: &Step, shape: &[usize]) -> Result<Self, String> {
+    pub(crate) fn new(step: &WeightStep, shape: &[usize]) -> Result<Self, Error> {
         Ok(match step {
-            Step::Add(x) => Self::Add(*x as f32),
-            Step::Mul(x) => Self::Mul(*x as f32),
-            Step::Div(x) => Self::Div(*x as f32),
-            Step::MulRows(parts) => Self::Rows(ends(parts, shape)?, false),
-            Step::DivRows(parts) => Self::Rows(ends(parts, shape)?, true),
-            Step::NegExp => Self::NegExp,
-            Step::LogNeg => Self::LogNeg,
-            _ => return Err("this step only moves numbers".to_owned()),
+            WeightStep::Add(x) => Self::Add(*x as f32),
+            WeightStep::Mul(x) => Self::Mul(*x as f32),
+            WeightStep::Div(x) => Self::Div(*x as f32),
+            WeightStep::MulRows(parts) => Self::Rows(ends(parts, shape)?, false),
+            WeightStep::DivRows(parts) => Self::Rows(ends(parts, shape)?, true),
+            WeightStep::NegExp => Self::NegExp,
+            WeightStep::LogNeg => Self::LogNeg,
+            _ => return Err(Error::OnlyMoves),
         })
     }
 
@@ -56,7 +58,7 @@ impl Computed {
 }
 
 /// Converts ranges of rows to ranges of values.
-fn ends(parts: &[(usize, f64)], shape: &[usize]) -> Result<Vec<(usize, f32)>, String> {
+fn ends(parts: &[(usize, f64)], shape: &[usize]) -> Result<Vec<(usize, f32)>, Error> {
     let rows = shape.first().copied().unwrap_or(0);
     let row: usize = shape.iter().skip(1).product();
     let mut end = 0_usize;
@@ -68,9 +70,5 @@ fn ends(parts: &[(usize, f64)], shape: &[usize]) -> Result<Vec<(usize, f32)>, St
         }
         ends.push((end * row, factor as f32));
     }
-    if end == rows {
-        Ok(ends)
-    } else {
-        Err(format!("the stretches do not add up to the {rows} rows of shape {shape:?}"))
-    }
+    if end == rows { Ok(ends) } else { Err(Error::Stretches { rows, shape: shape.to_vec() }) }
 }

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use registry::weight_map::{Sizes, inverse};
+use registry::weight_map::{SplitSizes, inverse};
 
 use super::*;
 
@@ -38,7 +38,7 @@ type Origin = fn(usize, &[usize]) -> Option<(usize, Vec<usize>)>;
 /// Steps that fit their tensors, with the place that each value comes from.
 struct Chain {
     shapes: Vec<Vec<usize>>,
-    steps: Vec<Step>,
+    steps: Vec<WeightStep>,
     /// Returns the tensor and the index in it, for a result and the index in that; none for a zero.
     from: Origin,
     /// Computes a value of the result from that of the source, for its row.
@@ -46,29 +46,31 @@ struct Chain {
 }
 
 impl Chain {
-    fn moves(shapes: Vec<Vec<usize>>, steps: Vec<Step>, from: Origin) -> Self {
+    fn moves(shapes: Vec<Vec<usize>>, steps: Vec<WeightStep>, from: Origin) -> Self {
         Self { shapes, steps, from, value: |x, _| x }
     }
 
-    fn computes(steps: Vec<Step>, value: fn(f32, usize) -> f32) -> Self {
+    fn computes(steps: Vec<WeightStep>, value: fn(f32, usize) -> f32) -> Self {
         Self { shapes: vec![vec![4, 3]], steps, from: |_, i| Some((0, i.to_vec())), value }
     }
 }
 
 /// Returns chains of steps: experts, fused projections, heads, multipliers.
 fn chains() -> Vec<Chain> {
-    let each = |sizes: &[usize]| Sizes::Each(sizes.to_vec());
-    let heads = |heads, to| vec![Step::PermuteHeads { heads, to }];
+    let each = |sizes: &[usize]| SplitSizes::Each(sizes.to_vec());
+    let heads = |heads, to| vec![WeightStep::PermuteHeads { heads, to }];
     vec![
-        Chain::moves(vec![vec![3, 4]; 5], vec![Step::Stack(0)], |_, i| {
+        Chain::moves(vec![vec![3, 4]; 5], vec![WeightStep::Stack(0)], |_, i| {
             Some((i[0], i[1..].to_vec()))
         }),
-        Chain::moves(vec![vec![3, 4]; 2], vec![Step::Stack(1), Step::Transpose(0, 2)], |_, i| {
-            Some((i[1], vec![i[2], i[0]]))
-        }),
+        Chain::moves(
+            vec![vec![3, 4]; 2],
+            vec![WeightStep::Stack(1), WeightStep::Transpose(0, 2)],
+            |_, i| Some((i[1], vec![i[2], i[0]])),
+        ),
         Chain::moves(
             vec![vec![2, 6, 4]],
-            vec![Step::Split { axis: 1, sizes: Sizes::Equal(2) }],
+            vec![WeightStep::Split { axis: 1, sizes: SplitSizes::Equal(2) }],
             |part, i| Some((0, vec![i[0], part * 3 + i[1], i[2]])),
         ),
         Chain::moves(vec![vec![8, 3]], heads(2, HeadLayout::Interleaved), |_, i| {
@@ -77,17 +79,19 @@ fn chains() -> Vec<Chain> {
         Chain::moves(vec![vec![8]], heads(1, HeadLayout::Half), |_, i| {
             Some((0, vec![i[0] % 4 * 2 + i[0] / 4]))
         }),
-        Chain::moves(vec![vec![5, 1, 3]], vec![Step::Squeeze(1), Step::Transpose(0, 1)], |_, i| {
-            Some((0, vec![i[1], 0, i[0]]))
-        }),
+        Chain::moves(
+            vec![vec![5, 1, 3]],
+            vec![WeightStep::Squeeze(1), WeightStep::Transpose(0, 1)],
+            |_, i| Some((0, vec![i[1], 0, i[0]])),
+        ),
         // Groups of q, k, v, z as one projection: regrouped into [q; k; v] and z.
         Chain::moves(
             vec![vec![2 * (2 + 2 + 6 + 6), 5]],
             vec![
-                Step::Unflatten { axis: 0, sizes: vec![2, 16] },
-                Step::Split { axis: 1, sizes: each(&[2, 2, 6, 6]) },
-                Step::Flatten(0),
-                Step::ConcatRuns { axis: 0, runs: vec![3, 1] },
+                WeightStep::Unflatten { axis: 0, sizes: vec![2, 16] },
+                WeightStep::Split { axis: 1, sizes: each(&[2, 2, 6, 6]) },
+                WeightStep::Flatten(0),
+                WeightStep::ConcatRuns { axis: 0, runs: vec![3, 1] },
             ],
             |part, i| {
                 let (group, row) = match (part, i[0]) {
@@ -103,9 +107,9 @@ fn chains() -> Vec<Chain> {
         Chain::moves(
             vec![vec![2 * (3 + 4), 5]],
             vec![
-                Step::Unflatten { axis: 0, sizes: vec![2, 7] },
-                Step::Split { axis: 1, sizes: each(&[3, 4]) },
-                Step::At(0, Box::new(Step::Transpose(1, 2))),
+                WeightStep::Unflatten { axis: 0, sizes: vec![2, 7] },
+                WeightStep::Split { axis: 1, sizes: each(&[3, 4]) },
+                WeightStep::At(0, Box::new(WeightStep::Transpose(1, 2))),
             ],
             |part, i| {
                 let (row, column) = if part == 0 { (i[2], i[1]) } else { (3 + i[1], i[2]) };
@@ -116,23 +120,23 @@ fn chains() -> Vec<Chain> {
         Chain::moves(
             vec![vec![3, 2 * 3 * 2]],
             vec![
-                Step::Unflatten { axis: 1, sizes: vec![2, 3, 2] },
-                Step::Transpose(1, 2),
-                Step::Reshape(vec![3, 12]),
+                WeightStep::Unflatten { axis: 1, sizes: vec![2, 3, 2] },
+                WeightStep::Transpose(1, 2),
+                WeightStep::Reshape(vec![3, 12]),
             ],
             |_, i| Some((0, vec![i[0], i[1] / 2 % 2 * 6 + i[1] / 4 * 2 + i[1] % 2])),
         ),
         Chain::moves(
             vec![vec![4, 3], vec![2, 3]],
-            vec![Step::Concat(0), Step::Transpose(0, 1)],
+            vec![WeightStep::Concat(0), WeightStep::Transpose(0, 1)],
             |_, i| Some(if i[1] < 4 { (0, vec![i[1], i[0]]) } else { (1, vec![i[1] - 4, i[0]]) }),
         ),
-        Chain::moves(vec![vec![4, 3]], vec![Step::Resize(7)], |_, i| {
+        Chain::moves(vec![vec![4, 3]], vec![WeightStep::Resize(7)], |_, i| {
             (i[0] < 4).then(|| (0, i.to_vec()))
         }),
-        Chain::computes(vec![Step::Add(1.0), Step::Mul(3.0)], |x, _| (x + 1.0) * 3.0),
+        Chain::computes(vec![WeightStep::Add(1.0), WeightStep::Mul(3.0)], |x, _| (x + 1.0) * 3.0),
         Chain::computes(
-            vec![Step::MulRows(vec![(1, 2.0), (0, 7.0), (3, 0.5)]), Step::NegExp],
+            vec![WeightStep::MulRows(vec![(1, 2.0), (0, 7.0), (3, 0.5)]), WeightStep::NegExp],
             |x, row| -((x * if row == 0 { 2.0 } else { 0.5 }) as f64).exp() as f32,
         ),
     ]
@@ -175,7 +179,7 @@ fn the_inverse_gives_back_what_was_there() {
         let there = Flow::run(&steps, flows(&shapes, &bytes)).unwrap();
         let back = Flow::run(&inverse(&steps, shapes.clone()).unwrap(), there).unwrap();
         assert_eq!(back.len(), bytes.len(), "{steps:?}");
-        let exact = !steps.iter().any(Step::computes);
+        let exact = !steps.iter().any(WeightStep::computes);
         for ((flow, shape), bytes) in back.iter().zip(&shapes).zip(&bytes) {
             assert_eq!(flow.shape(), shape);
             for (x, y) in whole(flow).iter().zip(numbers(bytes)) {
@@ -217,7 +221,7 @@ fn neighbours_are_no_stretch() {
     let (first, second) = bytes.split_at(32);
     let raw = |part| Flow::stored(&[2, 16], FileDtype::U8, part).unwrap();
     assert_eq!(raw(first).stretch(), Some(first));
-    let joined = Flow::run(&[Step::Concat(0)], vec![raw(first), raw(second)]).unwrap();
+    let joined = Flow::run(&[WeightStep::Concat(0)], vec![raw(first), raw(second)]).unwrap();
     assert_eq!(joined[0].stretch(), None);
     let mut copied = vec![0; 64];
     assert!(joined[0].copy(FileDtype::U8, 0, &mut copied) && copied == bytes);
@@ -233,7 +237,7 @@ fn blocks_of_four_bits_become_numbers() {
     let scales = [126_u8, 128];
     let raw = |shape: &[usize], bytes| Flow::stored(shape, FileDtype::U8, bytes).unwrap();
     let flows = vec![raw(&[1, 2, 16], &blocks), raw(&[1, 2], &scales)];
-    let made = Flow::run(&[Step::Mxfp4, Step::Unstack(0)], flows.clone()).unwrap();
+    let made = Flow::run(&[WeightStep::Mxfp4, WeightStep::Unstack(0)], flows.clone()).unwrap();
     assert_eq!((made.len(), made[0].shape()), (1, &[64][..]));
     let numbers = whole(&made[0]);
     let found: Vec<_> = numbers.iter().enumerate().filter(|(_, x)| **x != 0.0).collect();
@@ -242,10 +246,10 @@ fn blocks_of_four_bits_become_numbers() {
     let mut part = [0.0; 2];
     made[0].read(31, &mut part);
     assert_eq!(part, [-3.0, -2.0]);
-    assert!(Flow::run(&[Step::Mxfp4], flows[..1].to_vec()).is_err());
+    assert!(Flow::run(&[WeightStep::Mxfp4], flows[..1].to_vec()).is_err());
     let floats = [0_u8; 8];
     let plain = Flow::plain(&[1, 2], FileDtype::F32, &floats).unwrap();
-    assert!(Flow::run(&[Step::Mxfp4], vec![flows[0].clone(), plain]).is_err());
+    assert!(Flow::run(&[WeightStep::Mxfp4], vec![flows[0].clone(), plain]).is_err());
 }
 
 static CUBE: [u8; 24] =
@@ -256,7 +260,7 @@ fn cube() -> Flow<'static> {
     Flow::stored(&[2, 4, 3], FileDtype::U8, &CUBE).unwrap()
 }
 
-fn only(steps: &[Step], flow: Flow<'static>) -> Flow<'static> {
+fn only(steps: &[WeightStep], flow: Flow<'static>) -> Flow<'static> {
     let mut all = Flow::run(steps, vec![flow]).unwrap();
     assert_eq!(all.len(), 1);
     all.remove(0)
@@ -264,18 +268,21 @@ fn only(steps: &[Step], flow: Flow<'static>) -> Flow<'static> {
 
 #[test]
 fn steps_and_their_inverses_cancel() {
-    let heads =
-        [HeadLayout::Interleaved, HeadLayout::Half].map(|to| Step::PermuteHeads { heads: 2, to });
-    let flat = Step::Reshape(vec![8, 3]);
-    let back = Step::Reshape(vec![2, 4, 3]);
-    let pairs: [(&[Step], &[Step]); 8] = [
-        (&[Step::Transpose(0, 2)], &[Step::Transpose(0, 2)]),
-        (&[Step::Transpose(1, 2)], &[Step::Transpose(1, 2)]),
-        (&[Step::Unsqueeze(1)], &[Step::Squeeze(1)]),
-        (&[Step::Reshape(vec![24])], &[Step::Reshape(vec![2, 4, 3])]),
-        (&[Step::Unstack(1)], &[Step::Stack(1)]),
-        (&[Step::Unstack(2)], &[Step::Stack(2)]),
-        (&[Step::Split { axis: 1, sizes: Sizes::Each(vec![1, 3]) }], &[Step::Concat(1)]),
+    let heads = [HeadLayout::Interleaved, HeadLayout::Half]
+        .map(|to| WeightStep::PermuteHeads { heads: 2, to });
+    let flat = WeightStep::Reshape(vec![8, 3]);
+    let back = WeightStep::Reshape(vec![2, 4, 3]);
+    let pairs: [(&[WeightStep], &[WeightStep]); 8] = [
+        (&[WeightStep::Transpose(0, 2)], &[WeightStep::Transpose(0, 2)]),
+        (&[WeightStep::Transpose(1, 2)], &[WeightStep::Transpose(1, 2)]),
+        (&[WeightStep::Unsqueeze(1)], &[WeightStep::Squeeze(1)]),
+        (&[WeightStep::Reshape(vec![24])], &[WeightStep::Reshape(vec![2, 4, 3])]),
+        (&[WeightStep::Unstack(1)], &[WeightStep::Stack(1)]),
+        (&[WeightStep::Unstack(2)], &[WeightStep::Stack(2)]),
+        (
+            &[WeightStep::Split { axis: 1, sizes: SplitSizes::Each(vec![1, 3]) }],
+            &[WeightStep::Concat(1)],
+        ),
         (&[flat, heads[0].clone()], &[heads[1].clone(), back]),
     ];
     for (there, back) in pairs {
@@ -292,17 +299,20 @@ fn a_range_of_a_tensor_is_borrowed() {
         let begin = bytes.as_ptr().addr().checked_sub(CUBE.as_ptr().addr())?;
         Some((begin, begin + bytes.len()))
     };
-    let split = Step::Split { axis: 0, sizes: Sizes::Equal(2) };
+    let split = WeightStep::Split { axis: 0, sizes: SplitSizes::Equal(2) };
     let parts = Flow::run(&[split], vec![cube()]).unwrap();
     assert_eq!(parts.iter().map(range).collect::<Vec<_>>(), [Some((0, 12)), Some((12, 24))]);
-    let ranges: [(&[Step], _); 7] = [
+    let ranges: [(&[WeightStep], _); 7] = [
         (&[], Some((0, 24))),
-        (&[Step::Reshape(vec![8, 3]), Step::Resize(5)], Some((0, 15))),
-        (&[Step::Unsqueeze(0), Step::Transpose(0, 1)], Some((0, 24))),
-        (&[Step::Split { axis: 1, sizes: Sizes::Equal(2) }, Step::Concat(1)], Some((0, 24))),
-        (&[Step::Transpose(0, 1)], None),
-        (&[Step::Resize(3)], None),
-        (&[Step::Unstack(0), Step::Concat(1)], None),
+        (&[WeightStep::Reshape(vec![8, 3]), WeightStep::Resize(5)], Some((0, 15))),
+        (&[WeightStep::Unsqueeze(0), WeightStep::Transpose(0, 1)], Some((0, 24))),
+        (
+            &[WeightStep::Split { axis: 1, sizes: SplitSizes::Equal(2) }, WeightStep::Concat(1)],
+            Some((0, 24)),
+        ),
+        (&[WeightStep::Transpose(0, 1)], None),
+        (&[WeightStep::Resize(3)], None),
+        (&[WeightStep::Unstack(0), WeightStep::Concat(1)], None),
     ];
     for (steps, expected) in ranges {
         assert_eq!(range(&only(steps, cube())), expected, "{steps:?}");
@@ -311,49 +321,54 @@ fn a_range_of_a_tensor_is_borrowed() {
 
 #[test]
 fn steps_that_do_not_fit_say_why() {
-    let run = |steps: &[Step], flows| match Flow::run(steps, flows) {
+    let run = |steps: &[WeightStep], flows| match Flow::run(steps, flows) {
         Ok(_) => panic!("{steps:?} should not fit"),
-        Err(why) => why,
+        Err(why) => why.to_string(),
     };
     let why = |step| run(&[step], vec![cube(), cube()]);
-    assert!(why(Step::Transpose(0, 3)).contains("no axis 3"));
-    assert!(why(Step::Squeeze(0)).contains("is not 1"));
-    assert!(why(Step::Unsqueeze(4)).contains("no place"));
-    assert!(why(Step::Reshape(vec![usize::MAX, 2])).contains("cannot be read as"));
-    assert!(why(Step::Concat(3)).contains("no axis 3"));
-    assert!(why(Step::Resize(1 << 40)).contains("rows are more than"));
-    let sizes = Sizes::Equal(3);
-    assert!(why(Step::Split { axis: 1, sizes }).contains("3 equal parts"));
-    let sizes = Sizes::Each(vec![usize::MAX, 5]);
-    assert!(why(Step::Split { axis: 1, sizes }).contains("do not add up"));
+    assert!(why(WeightStep::Transpose(0, 3)).contains("no axis 3"));
+    assert!(why(WeightStep::Squeeze(0)).contains("is not 1"));
+    assert!(why(WeightStep::Unsqueeze(4)).contains("no place"));
+    assert!(why(WeightStep::Reshape(vec![usize::MAX, 2])).contains("cannot be read as"));
+    assert!(why(WeightStep::Concat(3)).contains("no axis 3"));
+    assert!(why(WeightStep::Resize(1 << 40)).contains("rows are more than"));
+    let sizes = SplitSizes::Equal(3);
+    assert!(why(WeightStep::Split { axis: 1, sizes }).contains("3 equal parts"));
+    let sizes = SplitSizes::Each(vec![usize::MAX, 5]);
+    assert!(why(WeightStep::Split { axis: 1, sizes }).contains("do not add up"));
     let to = HeadLayout::Half;
-    assert!(why(Step::PermuteHeads { heads: 0, to }).contains("0 heads"));
-    assert!(run(&[Step::Concat(0)], vec![]).contains("no tensors"));
+    assert!(why(WeightStep::PermuteHeads { heads: 0, to }).contains("0 heads"));
+    assert!(run(&[WeightStep::Concat(0)], vec![]).contains("no tensors"));
 }
 
 #[test]
 fn bytes_that_are_no_numbers_are_only_moved() {
     let other = Flow::stored(&[2, 4, 3], FileDtype::I8, &CUBE).unwrap();
-    let joined = Flow::run(&[Step::Concat(0)], vec![cube(), other]).unwrap();
+    let joined = Flow::run(&[WeightStep::Concat(0)], vec![cube(), other]).unwrap();
     assert_eq!(joined[0].dtype(), None);
-    assert!(joined[0].numeric().unwrap_err().contains("dtype `U8` cannot be read"));
+    assert!(joined[0].numeric().unwrap_err().to_string().contains("dtype `U8` cannot be read"));
     assert!(Flow::plain(&[24], FileDtype::U8, &CUBE).is_err());
 }
 
 #[test]
 fn tensors_without_numbers_pass_through() {
     let none = |shape: &[usize]| Flow::stored(shape, FileDtype::F32, &[]).unwrap();
-    let steps = [Step::Transpose(0, 1), Step::Unstack(0), Step::Stack(1), Step::Transpose(0, 1)];
+    let steps = [
+        WeightStep::Transpose(0, 1),
+        WeightStep::Unstack(0),
+        WeightStep::Stack(1),
+        WeightStep::Transpose(0, 1),
+    ];
     let made = only(&steps, none(&[0, 4]));
     assert_eq!((made.shape(), made.bytes(), made.stretch()), (&[4, 0][..], vec![], Some(&[][..])));
-    let split = Step::Split { axis: 1, sizes: Sizes::Equal(2) };
+    let split = WeightStep::Split { axis: 1, sizes: SplitSizes::Equal(2) };
     assert_eq!(Flow::run(&[split], vec![none(&[0, 4])]).unwrap()[1].shape(), [0, 2]);
     for (shape, steps) in [
-        (vec![0, usize::MAX, 2], vec![Step::Transpose(0, 2), Step::Concat(0)]),
-        (vec![0, usize::MAX, 2], vec![Step::Unstack(2), Step::Stack(0)]),
+        (vec![0, usize::MAX, 2], vec![WeightStep::Transpose(0, 2), WeightStep::Concat(0)]),
+        (vec![0, usize::MAX, 2], vec![WeightStep::Unstack(2), WeightStep::Stack(0)]),
     ] {
         assert!(only(&steps, none(&shape)).bytes().is_empty());
     }
-    let many = Flow::run(&[Step::Unstack(0)], vec![none(&[usize::MAX, 0])]);
-    assert!(many.err().unwrap().contains("parts"));
+    let many = Flow::run(&[WeightStep::Unstack(0)], vec![none(&[usize::MAX, 0])]);
+    assert!(many.err().unwrap().to_string().contains("parts"));
 }

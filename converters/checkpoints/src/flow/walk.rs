@@ -5,23 +5,23 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use rayon::prelude::*;
 use registry::weight_map::HeadLayout;
 
-use super::{Computed, Flow, Node, Numbers};
+use super::{Flow, FlowNode, ValueReader, ValueStep};
 use formats::safetensors::FileDtype;
 
 /// Number of values that a thread computes at a time.
 const PIECE: usize = 1 << 16;
 
 /// Piece of a range, in order.
-enum Piece<'p, 'a> {
+enum SourceRange<'p, 'a> {
     /// Count of values of a source, from an index on.
-    Source(&'p (dyn Numbers + 'a), usize, usize),
+    Source(&'p (dyn ValueReader + 'a), usize, usize),
     /// Count of computed values, from an index on.
-    Computed(&'p Flow<'a>, &'p Computed, usize, usize),
+    Computed(&'p Flow<'a>, &'p ValueStep, usize, usize),
     /// Count of zeros.
     Zeros(usize),
 }
 
-impl Piece<'_, '_> {
+impl SourceRange<'_, '_> {
     fn count(&self) -> usize {
         match self {
             Self::Source(.., count) | Self::Computed(.., count) | Self::Zeros(count) => *count,
@@ -37,12 +37,12 @@ impl<'a> Flow<'a> {
             let next = done + piece.count();
             let out = &mut out[done..next];
             match piece {
-                Piece::Source(source, from, _) => source.read(from, out),
-                Piece::Computed(of, how, from, _) => {
+                SourceRange::Source(source, from, _) => source.read(from, out),
+                SourceRange::Computed(of, how, from, _) => {
                     of.read(from, out);
                     how.apply(from, out);
                 }
-                Piece::Zeros(_) => out.fill(0.0),
+                SourceRange::Zeros(_) => out.fill(0.0),
             }
             done = next;
             Continue(())
@@ -57,14 +57,14 @@ impl<'a> Flow<'a> {
             let next = done + piece.count() * size;
             let out = &mut out[done..next];
             match piece {
-                Piece::Source(source, from, count) => match source.bytes() {
+                SourceRange::Source(source, from, count) => match source.bytes() {
                     Some((kept, bytes)) if kept == dtype => {
                         out.copy_from_slice(&bytes[from * size..(from + count) * size]);
                     }
                     _ => return Break(()),
                 },
-                Piece::Zeros(_) => out.fill(0),
-                Piece::Computed(..) => return Break(()),
+                SourceRange::Zeros(_) => out.fill(0),
+                SourceRange::Computed(..) => return Break(()),
             }
             done = next;
             Continue(())
@@ -94,7 +94,7 @@ impl<'a> Flow<'a> {
     pub fn stretch(&self) -> Option<&[u8]> {
         let (mut whole, mut next): (Option<&[u8]>, usize) = (None, 0);
         let walked = self.walk(0, self.len(), &mut |piece| {
-            let Piece::Source(source, from, count) = piece else { return Break(()) };
+            let SourceRange::Source(source, from, count) = piece else { return Break(()) };
             let Some((dtype, bytes)) = source.bytes() else { return Break(()) };
             let (from, end) = (from * dtype.size(), (from + count) * dtype.size());
             match whole {
@@ -119,33 +119,33 @@ impl<'a> Flow<'a> {
     /// Returns the dtype of the sources, if they share one and no step computes.
     pub fn dtype(&self) -> Option<FileDtype> {
         match &*self.node {
-            Node::Source(source) => source.bytes().map(|(dtype, _)| dtype),
-            Node::Shaped(of)
-            | Node::Cut { of, .. }
-            | Node::Heads { of, .. }
-            | Node::Swapped { of, .. }
-            | Node::Resized { of } => of.dtype(),
-            Node::Join { parts, .. } => {
+            FlowNode::Source(source) => source.bytes().map(|(dtype, _)| dtype),
+            FlowNode::Shaped(of)
+            | FlowNode::Cut { of, .. }
+            | FlowNode::Heads { of, .. }
+            | FlowNode::Swapped { of, .. }
+            | FlowNode::Resized { of } => of.dtype(),
+            FlowNode::Join { parts, .. } => {
                 let first = parts.first()?.0.dtype()?;
                 parts.iter().all(|(part, _)| part.dtype() == Some(first)).then_some(first)
             }
-            Node::Computed { .. } => None,
+            FlowNode::Computed { .. } => None,
         }
     }
 
     /// Returns the first dtype among the sources that encodes no values on its own.
     pub(crate) fn no_numbers(&self) -> Option<FileDtype> {
         match &*self.node {
-            Node::Source(source) => {
+            FlowNode::Source(source) => {
                 source.bytes().map(|(dtype, _)| dtype).filter(|dtype| !dtype.is_float())
             }
-            Node::Shaped(of)
-            | Node::Cut { of, .. }
-            | Node::Heads { of, .. }
-            | Node::Swapped { of, .. }
-            | Node::Resized { of }
-            | Node::Computed { of, .. } => of.no_numbers(),
-            Node::Join { parts, .. } => parts.iter().find_map(|(part, _)| part.no_numbers()),
+            FlowNode::Shaped(of)
+            | FlowNode::Cut { of, .. }
+            | FlowNode::Heads { of, .. }
+            | FlowNode::Swapped { of, .. }
+            | FlowNode::Resized { of }
+            | FlowNode::Computed { of, .. } => of.no_numbers(),
+            FlowNode::Join { parts, .. } => parts.iter().find_map(|(part, _)| part.no_numbers()),
         }
     }
 
@@ -154,27 +154,27 @@ impl<'a> Flow<'a> {
         &'p self,
         at: usize,
         count: usize,
-        visit: &mut dyn FnMut(Piece<'p, 'a>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(SourceRange<'p, 'a>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if count == 0 {
             return Continue(());
         }
         match &*self.node {
-            Node::Source(source) => visit(Piece::Source(&**source, at, count)),
-            Node::Computed { of, how } => visit(Piece::Computed(of, how, at, count)),
-            Node::Shaped(of) => of.walk(at, count, visit),
-            Node::Resized { of } => {
+            FlowNode::Source(source) => visit(SourceRange::Source(&**source, at, count)),
+            FlowNode::Computed { of, how } => visit(SourceRange::Computed(of, how, at, count)),
+            FlowNode::Shaped(of) => of.walk(at, count, visit),
+            FlowNode::Resized { of } => {
                 let there = of.len().saturating_sub(at).min(count);
                 of.walk(at, there, visit)?;
-                if there < count { visit(Piece::Zeros(count - there)) } else { Continue(()) }
+                if there < count { visit(SourceRange::Zeros(count - there)) } else { Continue(()) }
             }
-            Node::Cut { of, from, size, whole, run } => {
+            FlowNode::Cut { of, from, size, whole, run } => {
                 let (mine, all) = (size * run, whole * run);
                 runs(at, count, mine, |outer, offset, count| {
                     of.walk(outer * all + from * run + offset, count, visit)
                 })
             }
-            Node::Join { parts, whole } => runs(at, count, *whole, |outer, offset, count| {
+            FlowNode::Join { parts, whole } => runs(at, count, *whole, |outer, offset, count| {
                 let (mut offset, mut left) = (offset, count);
                 for (part, chunk) in parts {
                     if offset >= *chunk {
@@ -190,7 +190,7 @@ impl<'a> Flow<'a> {
                 }
                 Continue(())
             }),
-            Node::Heads { of, row, half, to } => runs(at, count, *row, |r, offset, count| {
+            FlowNode::Heads { of, row, half, to } => runs(at, count, *row, |r, offset, count| {
                 let (head, r) = (r / (2 * half), r % (2 * half));
                 let from = match to {
                     HeadLayout::Interleaved => r / 2 + r % 2 * half,
@@ -198,7 +198,7 @@ impl<'a> Flow<'a> {
                 };
                 of.walk((head * 2 * half + from) * row + offset, count, visit)
             }),
-            Node::Swapped { of, strides } => {
+            FlowNode::Swapped { of, strides } => {
                 swapped(&self.shape, strides, at, count, &mut |at, count| of.walk(at, count, visit))
             }
         }

@@ -1,21 +1,21 @@
-//! Finds the weights of a model as lazy flows, by the same rules as [`super::Weights`].
+//! Finds the weights of a model as lazy flows, by the same rules as [`super::CheckpointWeights`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use registry::gguf::Idle;
+use registry::gguf::IdleWeight;
 use registry::graph::Weight;
-use registry::weight_map::{Rule, Step};
+use registry::weight_map::{WeightRule, WeightStep};
 
-use super::{Error, applying, missing};
-use crate::checkpoint::{Checkpoint, Packed};
-use crate::flow::{Flow, Numbers};
+use super::{Error, find_rule, missing};
+use crate::checkpoint::{BlockEncoding, Checkpoint};
+use crate::flow::{self, Flow, ValueReader};
 use formats::codec::BlockType;
 use formats::shown;
 
 /// Weight with its source tensors.
 #[derive(Clone)]
-pub struct Sourced<'c> {
+pub struct WeightFlow<'c> {
     /// Values of the weight.
     pub flow: Flow<'c>,
     /// File and offset of the first source tensor.
@@ -25,7 +25,7 @@ pub struct Sourced<'c> {
     /// Index of the rule that makes the weight; none if it is the tensor of its name.
     pub rule: Option<usize>,
     /// Block format of the rows on disk, if a GGUF file can hold it unchanged.
-    pub packed: Option<Packed>,
+    pub packed: Option<BlockEncoding>,
 }
 
 /// Finds every weight by the first rule that names it and has a tensor in the checkpoint. Other weights are
@@ -33,8 +33,8 @@ pub struct Sourced<'c> {
 pub fn flows<'c>(
     checkpoint: &'c Checkpoint,
     wanted: &[Weight],
-    rules: &[Rule],
-) -> Result<(Vec<Sourced<'c>>, BTreeSet<String>), Vec<Error>> {
+    rules: &[WeightRule],
+) -> Result<(Vec<WeightFlow<'c>>, BTreeSet<String>), Vec<Error>> {
     let (mut found, mut used, mut errors) = (Vec::new(), BTreeSet::new(), Vec::new());
     for weight in wanted {
         match find(checkpoint, weight, rules) {
@@ -52,20 +52,20 @@ pub fn flows<'c>(
 /// checkpoint; required weights that it lacks are zeros.
 pub fn idle<'c>(
     checkpoint: &'c Checkpoint,
-    all: Vec<Idle>,
-    rules: &[Rule],
-) -> Result<Vec<(Weight, Sourced<'c>)>, Vec<Error>> {
+    all: Vec<IdleWeight>,
+    rules: &[WeightRule],
+) -> Result<Vec<(Weight, WeightFlow<'c>)>, Vec<Error>> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
-    for Idle { mut weight, filled } in all {
+    for IdleWeight { mut weight, filled } in all {
         match of_any_shape(checkpoint, &weight, rules) {
             Ok(sourced) => {
                 weight.shape = sourced.flow.shape().to_vec();
                 found.push((weight, sourced));
             }
             Err(Error::Missing { .. }) if filled => {
-                let flow = Flow::new(&weight.shape, Arc::new(Zeros));
+                let flow = Flow::new(&weight.shape, Arc::new(ZeroValues));
                 let place = (usize::MAX, 0);
-                let sourced = Sourced { flow, place, tensors: vec![], rule: None, packed: None };
+                let sourced = WeightFlow { flow, place, tensors: vec![], rule: None, packed: None };
                 found.push((weight, sourced));
             }
             Err(Error::Missing { .. }) => {}
@@ -75,9 +75,9 @@ pub fn idle<'c>(
     if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
-struct Zeros;
+struct ZeroValues;
 
-impl Numbers for Zeros {
+impl ValueReader for ZeroValues {
     fn read(&self, _: usize, out: &mut [f32]) {
         out.fill(0.0);
     }
@@ -86,8 +86,8 @@ impl Numbers for Zeros {
 fn find<'c>(
     checkpoint: &'c Checkpoint,
     weight: &Weight,
-    rules: &[Rule],
-) -> Result<Sourced<'c>, Error> {
+    rules: &[WeightRule],
+) -> Result<WeightFlow<'c>, Error> {
     let found = of_any_shape(checkpoint, weight, rules)?;
     if found.flow.shape() != weight.shape {
         return Err(Error::Shape {
@@ -103,9 +103,9 @@ fn find<'c>(
 fn of_any_shape<'c>(
     checkpoint: &'c Checkpoint,
     weight: &Weight,
-    rules: &[Rule],
-) -> Result<Sourced<'c>, Error> {
-    let rule = applying(checkpoint, weight, rules);
+    rules: &[WeightRule],
+) -> Result<WeightFlow<'c>, Error> {
+    let rule = find_rule(checkpoint, weight, rules);
     let names = rule.as_ref().map_or_else(|| vec![weight.name.clone()], |(_, g)| g.names.clone());
     let mut place = (usize::MAX, u64::MAX);
     for name in &names {
@@ -115,69 +115,63 @@ fn of_any_shape<'c>(
     let flow = match &rule {
         Some((number, gathered)) => {
             let rule = &rules[*number];
-            let flow = made(checkpoint, &weight.name, rule, &names, gathered.output)?;
-            flow.numeric().map_err(|why| broken(checkpoint, &weight.name, &text(rule), why))?;
-            flow
+            computed_flow(checkpoint, &weight.name, rule, &names, gathered.output)?
         }
-        None => checkpoint
-            .flow(&weight.name)?
-            .map_err(|why| broken(checkpoint, &weight.name, &weight.name, why))?,
+        None => checkpoint.flow(&weight.name)?,
     };
+    flow.numeric().map_err(|why| {
+        let rule = rule.as_ref().map(|(number, _)| text(&rules[*number]));
+        broken(checkpoint, &weight.name, rule.as_ref().unwrap_or(&weight.name), why)
+    })?;
     let rule = rule.map(|(number, _)| number);
     let packed = match rule {
         Some(number) => {
-            in_blocks(&rules[number]).then_some(Packed { ty: BlockType::Mxfp4, factor: 1.0 })
+            in_blocks(&rules[number]).then_some(BlockEncoding { ty: BlockType::Mxfp4, factor: 1.0 })
         }
         None => checkpoint.packed(&weight.name),
     };
-    Ok(Sourced { flow, place, tensors: names, rule, packed })
+    Ok(WeightFlow { flow, place, tensors: names, rule, packed })
 }
 
 /// True if a rule reads blocks of 4-bit values.
-fn in_blocks(rule: &Rule) -> bool {
-    rule.steps.first() == Some(&Step::Mxfp4)
+fn in_blocks(rule: &WeightRule) -> bool {
+    rule.steps.first() == Some(&WeightStep::Mxfp4)
 }
 
 /// Returns one output tensor of a rule, for `weight`. Values of any dtype can be moved unchanged.
-pub(super) fn made<'c>(
+pub(super) fn computed_flow<'c>(
     checkpoint: &'c Checkpoint,
     weight: &str,
-    rule: &Rule,
+    rule: &WeightRule,
     tensors: &[String],
     output: usize,
 ) -> Result<Flow<'c>, Error> {
     let fault = |why| broken(checkpoint, weight, &text(rule), why);
     let mut flows = Vec::with_capacity(tensors.len());
     for name in tensors {
-        flows.push(read(checkpoint, name)?.map_err(fault)?);
+        flows.push(checkpoint.flow(name)?);
     }
     let flows = Flow::run(&rule.steps, flows).map_err(fault)?;
     let count = flows.len();
-    let flow = flows.into_iter().nth(output).ok_or_else(|| {
-        fault(format!("its steps give {count} tensors, and this is number {}", output + 1))
-    })?;
+    let flow = flows
+        .into_iter()
+        .nth(output)
+        .ok_or_else(|| fault(flow::Error::NoOutput { found: count, number: output + 1 }))?;
     if flow.dtype().is_none() {
         flow.numeric().map_err(fault)?;
     }
     Ok(flow)
 }
 
-/// Opens a tensor of the checkpoint, of any dtype.
-fn read<'c>(checkpoint: &'c Checkpoint, name: &str) -> Result<Result<Flow<'c>, String>, Error> {
-    if checkpoint.is_quantized(name) {
-        return Ok(checkpoint.flow(name)?);
-    }
-    let bytes = checkpoint.bytes(name)?;
-    let Some(info) = checkpoint.info(name) else {
-        return Ok(Err(format!("there is no `{}`", shown(name))));
-    };
-    Ok(Flow::stored(&info.shape, info.dtype, bytes))
-}
-
-pub(super) fn text(rule: &Rule) -> String {
+pub(super) fn text(rule: &WeightRule) -> String {
     format!("{} -> {}", rule.disk.text, rule.weight.text)
 }
 
-pub(super) fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: String) -> Error {
-    Error::Rule { root: checkpoint.root().into(), weight: shown(weight), rule: shown(rule), why }
+pub(super) fn broken(checkpoint: &Checkpoint, weight: &str, rule: &str, why: flow::Error) -> Error {
+    Error::Rule {
+        root: checkpoint.root().into(),
+        weight: shown(weight),
+        rule: shown(rule),
+        why: Box::new(why),
+    }
 }

@@ -3,13 +3,13 @@ use std::sync::Arc;
 
 use registry::diag::{self, Span};
 use registry::dtype::DtypeRule;
-use registry::weight_map::{Pattern, Sizes, Step};
+use registry::weight_map::{Pattern, SplitSizes, WeightStep};
 
 use super::*;
-use formats::safetensors::{Declared, Writer};
+use formats::safetensors::{TensorSpec, Writer};
 
 fn span() -> Span {
-    let source = Arc::new(diag::Source { path: String::new(), text: String::new() });
+    let source = Arc::new(diag::SourceText { path: String::new(), text: String::new() });
     Span { source, start: 0, end: 0 }
 }
 
@@ -23,18 +23,18 @@ fn wanted(weights: &[(&str, &[usize])]) -> Vec<Weight> {
     weights.iter().map(one).collect()
 }
 
-fn rule(disk: &str, weight: &str, steps: &[Step]) -> Rule {
+fn rule(disk: &str, weight: &str, steps: &[WeightStep]) -> WeightRule {
     let pattern = |text: &str| Pattern { text: text.into() };
-    Rule { disk: pattern(disk), weight: pattern(weight), steps: steps.to_vec(), at: span() }
+    WeightRule { disk: pattern(disk), weight: pattern(weight), steps: steps.to_vec(), at: span() }
 }
 
 /// Returns a checkpoint whose bytes count up from 0 in each tensor.
 fn checkpoint(tensors: &[(&str, &[usize])]) -> (tempfile::TempDir, Checkpoint) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("a.safetensors");
-    let declared: Vec<Declared> = tensors
+    let declared: Vec<TensorSpec> = tensors
         .iter()
-        .map(|&(name, shape)| Declared {
+        .map(|&(name, shape)| TensorSpec {
             name: name.into(),
             dtype: FileDtype::U8,
             shape: shape.into(),
@@ -53,11 +53,12 @@ fn checkpoint(tensors: &[(&str, &[usize])]) -> (tempfile::TempDir, Checkpoint) {
 #[test]
 fn weights_of_the_same_name_are_views() {
     let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("b", &[4]), ("c", &[1])]);
-    let weights = Weights::new(checkpoint, &wanted(&[("b", &[4]), ("a", &[2, 3])])).unwrap();
+    let weights =
+        CheckpointWeights::new(checkpoint, &wanted(&[("b", &[4]), ("a", &[2, 3])])).unwrap();
     let view = weights.view(WeightId(1)).unwrap();
     assert_eq!((view.shape, view.bytes), (&[2, 3][..], &[0, 1, 2, 3, 4, 5][..]));
     assert!(
-        matches!(&weights.found(WeightId(0)).source, Source::View { tensor, .. } if tensor == "b")
+        matches!(&weights.found(WeightId(0)).source, WeightLocation::View { tensor, .. } if tensor == "b")
     );
     assert_eq!(weights.unused().collect::<Vec<_>>(), ["c"]);
     assert_eq!(weights.checkpoint().tensors().len(), 3);
@@ -65,18 +66,18 @@ fn weights_of_the_same_name_are_views() {
 
 #[test]
 fn what_is_missing_or_misshapen_is_named() {
-    let fail = |weights: &[(&str, &[usize])], rules: &[Rule]| {
+    let fail = |weights: &[(&str, &[usize])], rules: &[WeightRule]| {
         let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("x.gate", &[1])]);
-        Weights::with_rules(checkpoint, &wanted(weights), rules).unwrap_err().to_string()
+        CheckpointWeights::with_rules(checkpoint, &wanted(weights), rules).unwrap_err().to_string()
     };
     let message = fail(&[("b", &[4])], &[]);
     assert!(message.contains("has no tensor `b`; expected shape [4]"), "{message}");
     let message = fail(&[("a", &[3, 2])], &[]);
     assert!(message.contains("`a`") && message.contains("[2, 3]; the spec expects [3, 2]"));
-    let rules = [rule("x.{gate|up}", "x.both", &[Step::Concat(0)])];
+    let rules = [rule("x.{gate|up}", "x.both", &[WeightStep::Concat(0)])];
     let message = fail(&[("x.both", &[2])], &rules);
     assert!(message.contains("no tensor `x.up`, which weight `x.both` is made of"), "{message}");
-    let message = fail(&[("q", &[2, 3])], &[rule("a", "q", &[Step::Squeeze(0)])]);
+    let message = fail(&[("q", &[2, 3])], &[rule("a", "q", &[WeightStep::Squeeze(0)])]);
     assert!(message.contains("rule `a -> q` cannot make weight `q`"), "{message}");
     let message = fail(&[("a.k", &[2, 3])], &[rule("a", "a.{q|k}", &[])]);
     assert!(message.contains("give 1 tensors, and this is number 2"), "{message}");
@@ -87,13 +88,13 @@ fn rules_split_join_and_rename() {
     let tensors: [(&str, &[usize]); 5] =
         [("qkv", &[4, 2]), ("e.0", &[2]), ("e.1", &[3]), ("h.0.n", &[1]), ("t", &[2, 3])];
     let (_dir, checkpoint) = checkpoint(&tensors);
-    let sizes = Sizes::Each(vec![2, 1, 1]);
+    let sizes = SplitSizes::Each(vec![2, 1, 1]);
     let rules = [
         rule("old.*", "new.*", &[]),
         rule("h.{i}.n", "new.{i}.norm", &[]),
-        rule("qkv", "{q|k|v}", &[Step::Split { axis: 0, sizes }]),
-        rule("e.{n}", "e", &[Step::Concat(0)]),
-        rule("t", "t", &[Step::Transpose(0, 1)]),
+        rule("qkv", "{q|k|v}", &[WeightStep::Split { axis: 0, sizes }]),
+        rule("e.{n}", "e", &[WeightStep::Concat(0)]),
+        rule("t", "t", &[WeightStep::Transpose(0, 1)]),
     ];
     let names: [(&str, &[usize]); 6] = [
         ("q", &[2, 2]),
@@ -103,13 +104,13 @@ fn rules_split_join_and_rename() {
         ("new.0.norm", &[1]),
         ("t", &[3, 2]),
     ];
-    let weights = Weights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
+    let weights = CheckpointWeights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
     let bytes: Vec<&[u8]> =
         (0..names.len()).map(|id| weights.view(WeightId(id)).unwrap().bytes).collect();
     let expected: [&[u8]; 6] =
         [&[0, 1, 2, 3], &[4, 5], &[6, 7], &[0, 1, 0, 1, 2], &[0], &[0, 3, 1, 4, 2, 5]];
     assert_eq!(bytes, expected);
-    let views = |id| matches!(weights.found(WeightId(id)).source, Source::View { .. });
+    let views = |id| matches!(weights.found(WeightId(id)).source, WeightLocation::View { .. });
     assert_eq!([0, 1, 2, 3, 4, 5].map(views), [true, true, true, false, true, false]);
     assert_eq!(weights.unused().count(), 0);
 }
@@ -118,13 +119,17 @@ fn rules_split_join_and_rename() {
 fn renamed_and_cut_tensors_stay_in_the_memory_map() {
     let (_dir, checkpoint) = checkpoint(&[("qkv", &[4, 2]), ("old", &[3]), ("t", &[2, 3])]);
     let rules = [
-        rule("qkv", "{q|kv}", &[Step::Split { axis: 0, sizes: Sizes::Each(vec![1, 3]) }]),
+        rule(
+            "qkv",
+            "{q|kv}",
+            &[WeightStep::Split { axis: 0, sizes: SplitSizes::Each(vec![1, 3]) }],
+        ),
         rule("old", "new", &[]),
-        rule("t", "t.{n}", &[Step::Unstack(0)]),
+        rule("t", "t.{n}", &[WeightStep::Unstack(0)]),
     ];
     let names: [(&str, &[usize]); 4] =
         [("q", &[1, 2]), ("kv", &[3, 2]), ("new", &[3]), ("t.1", &[3])];
-    let weights = Weights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
+    let weights = CheckpointWeights::with_rules(checkpoint, &wanted(&names), &rules).unwrap();
     for (id, (tensor, begin)) in
         [("qkv", 0), ("qkv", 2), ("old", 0), ("t", 3)].into_iter().enumerate()
     {

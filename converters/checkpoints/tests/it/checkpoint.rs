@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use formats::numbers;
-use formats::safetensors::{Declared, FileDtype, Writer};
+use formats::safetensors::{FileDtype, TensorSpec, Writer};
 use onboard_checkpoints::Checkpoint;
 use onboard_checkpoints::checkpoint::{Error, INDEX, SINGLE};
 use onboard_checkpoints::random::write_random_checkpoint;
@@ -89,7 +89,7 @@ fn the_fingerprint_is_that_of_the_reference_script() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(SINGLE);
     let tensors = [("b", vec![3, 700_001], FileDtype::Bf16), ("a.é", vec![], FileDtype::F32)]
-        .map(|(name, shape, dtype)| Declared { name: name.into(), dtype, shape });
+        .map(|(name, shape, dtype)| TensorSpec { name: name.into(), dtype, shape });
     let mut writer = Writer::create(&path, &BTreeMap::new(), &tensors).unwrap();
     let bytes: Vec<u8> = (0..4_200_006_u32).map(|i| (i.wrapping_mul(i) % 251) as u8).collect();
     writer.write("b", &bytes).unwrap();
@@ -192,7 +192,7 @@ fn shards_of_two_conversions_are_no_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let shard = |name: &str, made_of: Option<&str>| {
         let shape = vec![1];
-        let declared = Declared { name: name.to_owned(), dtype: FileDtype::U8, shape };
+        let declared = TensorSpec { name: name.to_owned(), dtype: FileDtype::U8, shape };
         let metadata = made_of.map(|text| ("onboard.set".to_owned(), text.to_owned()));
         let path = dir.path().join(format!("{name}.safetensors"));
         let mut writer =

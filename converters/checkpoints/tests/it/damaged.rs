@@ -9,7 +9,7 @@ mod targets;
 
 use std::collections::BTreeMap;
 
-use formats::safetensors::{Declared, FileDtype, Writer};
+use formats::safetensors::{FileDtype, TensorSpec, Writer};
 use onboard_checkpoints::checkpoint::Checkpoint;
 use serde_json::{Value, json};
 
@@ -32,9 +32,9 @@ fn opened(said: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
     let dir = tempfile::tempdir().unwrap();
     let config = json!({ "quantization_config": said }).to_string();
     fs_err::write(dir.path().join("config.json"), config).unwrap();
-    let declared: Vec<Declared> = tensors
+    let declared: Vec<TensorSpec> = tensors
         .iter()
-        .map(|(name, (dtype, shape, _))| Declared {
+        .map(|(name, (dtype, shape, _))| TensorSpec {
             name: (*name).to_owned(),
             dtype: *dtype,
             shape: shape.clone(),
@@ -48,7 +48,7 @@ fn opened(said: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
     writer.finish().unwrap();
     let checkpoint = Checkpoint::open(dir.path()).map_err(|error| error.to_string())?;
     for name in checkpoint.tensors().keys() {
-        let flow = checkpoint.flow(name).map_err(|error| error.to_string())?.unwrap();
+        let flow = checkpoint.flow(name).map_err(|error| error.to_string())?;
         let mut whole = vec![0.0; flow.len()];
         flow.read(0, &mut whole);
     }

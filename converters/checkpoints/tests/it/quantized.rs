@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use formats::numbers;
-use formats::safetensors::{Declared, FileDtype, Writer};
-use onboard_checkpoints::checkpoint::{Checkpoint, Codes, Rounding, Shared};
+use formats::safetensors::{FileDtype, TensorSpec, Writer};
+use onboard_checkpoints::checkpoint::{Checkpoint, CodeType, Rounding, ScaleSharing};
 
 const OUTPUTS: usize = 16;
 const INPUTS: usize = 64;
@@ -16,9 +16,9 @@ type Stored = Vec<(&'static str, FileDtype, Vec<usize>, Vec<u8>)>;
 fn checkpoint(folder: &Path, quantization: &str, stored: &Stored) -> Checkpoint {
     let config = format!("{{\"quantization_config\":{quantization}}}");
     fs_err::write(folder.join("config.json"), config).unwrap();
-    let declared: Vec<Declared> = stored
+    let declared: Vec<TensorSpec> = stored
         .iter()
-        .map(|(name, dtype, shape, _)| Declared {
+        .map(|(name, dtype, shape, _)| TensorSpec {
             name: (*name).to_owned(),
             dtype: *dtype,
             shape: shape.clone(),
@@ -40,7 +40,7 @@ fn numbers_of(quantization: &str, stored: &Stored) -> Vec<f32> {
     assert_eq!(checkpoint.tensors().keys().collect::<Vec<_>>(), ["m.weight"]);
     assert_eq!(checkpoint.info("m.weight").unwrap().shape, [OUTPUTS, INPUTS]);
     assert!(checkpoint.bytes("m.weight").is_err());
-    let flow = checkpoint.flow("m.weight").unwrap().unwrap();
+    let flow = checkpoint.flow("m.weight").unwrap();
     let mut whole = vec![0.0; flow.len()];
     flow.read(0, &mut whole);
     // Any range equals that of the whole.
@@ -220,31 +220,31 @@ fn rounded(dir: &Path, inputs: [&str; 2], beside: Stored) -> Checkpoint {
 
 #[test]
 fn inputs_are_rounded_as_the_group_of_each_module_says() {
-    let whole = |symmetric| Codes::Whole { bits: 8, symmetric };
+    let whole = |symmetric| CodeType::Integer { bits: 8, symmetric };
     let half = || ("b.input_scale", FileDtype::F32, vec![1], 0.5_f32.to_le_bytes().to_vec());
     let zero = || ("b.input_zero_point", FileDtype::I8, vec![1], vec![0xfd]);
     for (said, beside, want) in [
         (
             r#"{"type":"float","dynamic":true,"strategy":"token"}"#,
             vec![],
-            (Codes::E4m3, Shared::Row),
+            (CodeType::E4m3, ScaleSharing::Row),
         ),
         (
             r#"{"type":"float","strategy":"tensor"}"#,
             vec![half()],
-            (Codes::E4m3, Shared::Known { scale: 0.5, zero: 0.0 }),
+            (CodeType::E4m3, ScaleSharing::Fixed { scale: 0.5, zero: 0.0 }),
         ),
         (
             r#"{"symmetric":false}"#,
             vec![half(), zero()],
-            (whole(false), Shared::Known { scale: 0.5, zero: -3.0 }),
+            (whole(false), ScaleSharing::Fixed { scale: 0.5, zero: -3.0 }),
         ),
         // A symmetric scheme has no zero point, even if one is stored.
-        ("{}", vec![half(), zero()], (whole(true), Shared::Known { scale: 0.5, zero: 0.0 })),
+        ("{}", vec![half(), zero()], (whole(true), ScaleSharing::Fixed { scale: 0.5, zero: 0.0 })),
         (
             r#"{"dynamic":true,"strategy":"group","group_size":2}"#,
             vec![],
-            (whole(true), Shared::Group(2)),
+            (whole(true), ScaleSharing::Group(2)),
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -271,8 +271,8 @@ fn scales_of_inputs_have_two_names() {
             r#"{"quant_method":"fp8","activation_scheme":"static","weight_block_size":null}"#;
         let checkpoint = checkpoint(dir.path(), said, &stored);
         assert_eq!(checkpoint.tensors().keys().collect::<Vec<_>>(), ["m.weight"]);
-        let shared = Shared::Known { scale: 0.25, zero: 0.0 };
-        let want = Some(Rounding { codes: Codes::E4m3, shared });
+        let shared = ScaleSharing::Fixed { scale: 0.25, zero: 0.0 };
+        let want = Some(Rounding { codes: CodeType::E4m3, shared });
         assert_eq!(checkpoint.rounding("m.weight").unwrap(), want, "{name}");
     }
 }
@@ -308,7 +308,7 @@ fn inputs_that_lie_are_refused_where_they_are_asked_for() {
         let dir = tempfile::tempdir().unwrap();
         let checkpoint = rounded(dir.path(), ["null", said], beside);
         // Weights are read all the same.
-        assert!(checkpoint.flow("b.weight").unwrap().is_ok());
+        assert!(checkpoint.flow("b.weight").unwrap().numeric().is_ok());
         let error = checkpoint.rounding("b.weight").unwrap_err().to_string();
         assert!(error.contains(fault), "{said}: {error}");
     }

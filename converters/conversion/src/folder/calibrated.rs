@@ -4,47 +4,82 @@
 //! two inputs, because engines run them as one.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use registry::caches::caches;
+use registry::attention_modules::attention_modules;
 use registry::graph::{Graph, StateId, WeightId};
 use registry::model::Model;
 use registry::ops::Trait;
 
-use super::{Choice, Format, Item, Tensor, known, scaled};
+use super::{DtypeChoice, FolderFormat, FolderItem, FolderTensor, known, scaled};
 use formats::safetensors::FileDtype;
 
 /// Kinds of calibrated scales that a checkpoint has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct ScaleKinds {
     /// True if each quantized matrix has a scale for its inputs.
     pub inputs: bool,
     /// True if keys and values have scales.
     pub caches: bool,
 }
 
+/// Reason that a checkpoint has no calibrated scales.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{scaled}: no token of the text led there; give a longer text")]
+    Unseen { scaled: Scalable },
+    #[error(
+        "{scaled}: there were numbers that are not finite, and no scale is of those; give \
+         another text, or run `parity check` on the checkpoint"
+    )]
+    NotFinite { scaled: Scalable },
+    #[error("the model keeps no keys and values, so there is no scale of them")]
+    NoCaches,
+}
+
+/// Values that a calibrated scale is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scalable {
+    /// Inputs of the matrix whose scale has this name.
+    Inputs(String),
+    /// Keys or values whose scale has this name.
+    Cache(String),
+}
+
+impl fmt::Display for Scalable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inputs(name) => write!(f, "what `{name}` multiplies"),
+            Self::Cache(name) => write!(f, "`{name}`"),
+        }
+    }
+}
+
 /// Place in the model where a calibration run records the largest absolute value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum PeakSite {
     /// Rows that a weight multiplies.
     Input(WeightId),
     /// Part of a state.
-    Kept(StateId, usize),
+    Cache(StateId, usize),
 }
 
 /// Calibrated scales of a checkpoint, by tensor name.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Scales {
+pub struct CalibratedScales {
     /// Kinds of scales present.
-    pub asked: Asked,
+    pub asked: ScaleKinds,
     /// Names and scales.
     pub all: Vec<(String, f32)>,
     /// Descriptions of the states that have no scale.
     pub skipped: Vec<String>,
 }
 
-impl Scales {
+impl CalibratedScales {
     /// Returns the scales as items of the plan.
-    pub(super) fn items<'a>(&self, format: Format) -> Vec<Item<'a>> {
+    pub(super) fn items<'a>(&self, format: FolderFormat) -> Vec<FolderItem<'a>> {
         let item = |(name, scale): &(String, f32)| {
             known(name.clone(), dtype(format), format.one(), *scale)
         };
@@ -53,9 +88,9 @@ impl Scales {
 }
 
 /// Returns the dtype of a single scale.
-pub(super) fn dtype(format: Format) -> FileDtype {
+pub(super) fn dtype(format: FolderFormat) -> FileDtype {
     match format {
-        Format::Fp8Modelopt { .. } | Format::Fp8Block { .. } => FileDtype::F32,
+        FolderFormat::Fp8Modelopt { .. } | FolderFormat::Fp8Block { .. } => FileDtype::F32,
         _ => FileDtype::Bf16,
     }
 }
@@ -63,42 +98,41 @@ pub(super) fn dtype(format: Format) -> FileDtype {
 /// Returns the calibrated scales of a checkpoint, or all errors at once. `peak` returns the largest
 /// absolute value that the calibration run saw; none if it saw no value.
 pub fn scales(
-    format: Format,
-    asked: Asked,
+    format: FolderFormat,
+    asked: ScaleKinds,
     model: &Model,
-    (tensors, choices): (&[Tensor<'_>], &[Choice]),
-    peak: &dyn Fn(Seen) -> Option<f32>,
-) -> Result<Scales, Vec<String>> {
-    let (mut scales, mut faults) = (Scales { asked, ..Scales::default() }, Vec::new());
-    let scale = |what: &str, seen: &mut dyn Iterator<Item = Seen>| -> Result<f32, String> {
-        let peaks: Vec<f32> = seen.filter_map(peak).collect();
+    (tensors, choices): (&[FolderTensor<'_>], &[DtypeChoice]),
+    peak: &dyn Fn(PeakSite) -> Option<f32>,
+) -> Result<CalibratedScales, Vec<Error>> {
+    let (mut scales, mut faults) =
+        (CalibratedScales { asked, ..CalibratedScales::default() }, Vec::new());
+    let scale = |scaled: Scalable, seen: Vec<PeakSite>| -> Result<f32, Error> {
+        let peaks: Vec<f32> = seen.into_iter().filter_map(peak).collect();
         match peaks.iter().copied().reduce(f32::max) {
-            None => Err(format!("{what}: no token of the text led there; give a longer text")),
-            Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => Err(format!(
-                "{what}: there were numbers that are not finite, and no scale is of those; give \
-                 another text, or run `parity check` on the checkpoint"
-            )),
+            None => Err(Error::Unseen { scaled }),
+            Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => {
+                Err(Error::NotFinite { scaled })
+            }
             Some(peak) => Ok(scaled::whole_scale(peak, dtype(format))),
         }
     };
     if asked.inputs {
         for (names, weights) in inputs(model, tensors, choices) {
-            let what = format!("what `{}` multiplies", names[0]);
-            match scale(&what, &mut weights.into_iter()) {
+            match scale(Scalable::Inputs(names[0].clone()), weights) {
                 Ok(scale) => scales.all.extend(names.into_iter().map(|name| (name, scale))),
                 Err(fault) => faults.push(fault),
             }
         }
     }
     if asked.caches {
-        for (name, seen) in kept(format, model, tensors, &mut scales.skipped) {
-            match scale(&format!("`{name}`"), &mut seen.into_iter()) {
+        for (name, seen) in cache_scales(format, model, tensors, &mut scales.skipped) {
+            match scale(Scalable::Cache(name.clone()), seen) {
                 Ok(scale) => scales.all.push((name, scale)),
                 Err(fault) => faults.push(fault),
             }
         }
         if !scales.all.iter().any(|(name, _)| name.ends_with(".k_scale")) && faults.is_empty() {
-            faults.push("the model keeps no keys and values, so there is no scale of them".into());
+            faults.push(Error::NoCaches);
         }
     }
     if faults.is_empty() { Ok(scales) } else { Err(faults) }
@@ -107,13 +141,13 @@ pub fn scales(
 /// Returns the input scales by name, with the weights that share each scale.
 fn inputs(
     model: &Model,
-    tensors: &[Tensor<'_>],
-    choices: &[Choice],
-) -> Vec<(Vec<String>, Vec<Seen>)> {
+    tensors: &[FolderTensor<'_>],
+    choices: &[DtypeChoice],
+) -> Vec<(Vec<String>, Vec<PeakSite>)> {
     let latent = expanding(&model.graph);
     let last = last_of_experts(&model.graph);
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
-    let mut groups: Vec<(Vec<String>, Vec<Seen>)> = Vec::new();
+    let mut groups: Vec<(Vec<String>, Vec<PeakSite>)> = Vec::new();
     for (tensor, choice) in tensors.iter().zip(choices) {
         let (None, Some(module)) = (choice.kept, tensor.name.strip_suffix("weight")) else {
             continue;
@@ -123,7 +157,7 @@ fn inputs(
                 let last = tensor.weights.iter().any(|id| last.contains(id));
                 format!("mixture {mixture} {last}")
             }
-            None => model.quant.together(&tensor.weight).swap_remove(0),
+            None => model.quant.scale_group(&tensor.weight).swap_remove(0),
         };
         let place = *places.entry(key).or_insert(groups.len());
         if place == groups.len() {
@@ -131,8 +165,8 @@ fn inputs(
         }
         groups[place].0.push(format!("{module}input_scale"));
         groups[place].1.extend(tensor.weights.iter().map(|&id| match latent.get(&id) {
-            Some(&state) => Seen::Kept(state, 0),
-            None => Seen::Input(id),
+            Some(&state) => PeakSite::Cache(state, 0),
+            None => PeakSite::Input(id),
         }));
     }
     groups
@@ -152,27 +186,27 @@ fn last_of_experts(graph: &Graph) -> Vec<WeightId> {
 }
 
 /// Returns the names of the key and value scales, each once, with the cached states that they scale.
-fn kept(
-    format: Format,
+fn cache_scales(
+    format: FolderFormat,
     model: &Model,
-    tensors: &[Tensor<'_>],
+    tensors: &[FolderTensor<'_>],
     skipped: &mut Vec<String>,
-) -> BTreeMap<String, Vec<Seen>> {
-    let mut names: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
+) -> BTreeMap<String, Vec<PeakSite>> {
+    let mut names: BTreeMap<String, Vec<PeakSite>> = BTreeMap::new();
     let alone = |module: &str| tensors.iter().any(|t| t.name == format!("{module}.weight"));
-    for (n, cache) in caches(&model.graph).into_iter().enumerate() {
+    for (n, cache) in attention_modules(&model.graph).into_iter().enumerate() {
         let state = &model.graph.states[n];
         let Some(cache) = cache else {
             skipped.push(format!("`{}` of layer {}", state.name, state.layer));
             continue;
         };
-        let [keys, values] = [0, 1].map(|part| Seen::Kept(StateId(n), part));
+        let [keys, values] = [0, 1].map(|part| PeakSite::Cache(StateId(n), part));
         // Engines store the latent and the rotated part of a key as one row, which has one scale.
         let one = cache.keys == cache.values;
         for (part, seen) in [keys, values].into_iter().enumerate() {
             let [of_module, of_maker, _] = cache.names(part);
             let maker = if part == 0 { &cache.keys } else { &cache.values };
-            let own = matches!(format, Format::Fp8Modelopt { .. }) && !one && alone(maker);
+            let own = matches!(format, FolderFormat::Fp8Modelopt { .. }) && !one && alone(maker);
             let seen = if one { vec![keys, values] } else { vec![seen] };
             names.entry(if own { of_maker } else { of_module }).or_default().extend(seen);
         }
@@ -186,9 +220,9 @@ mod tests {
 
     #[test]
     fn a_scale_is_on_the_grid_that_it_is_kept_on() {
-        assert_eq!(scaled::whole_scale(448.0 * 1.003, dtype(Format::Fp8)), 1.0);
-        let whole = Format::Fp8Modelopt { whole: true };
+        assert_eq!(scaled::whole_scale(448.0 * 1.003, dtype(FolderFormat::Fp8)), 1.0);
+        let whole = FolderFormat::Fp8Modelopt { whole: true };
         assert!(scaled::whole_scale(448.0 * 1.003, dtype(whole)) > 1.002);
-        assert_eq!((whole.one(), Format::Fp8.one()), (vec![], vec![1]));
+        assert_eq!((whole.one(), FolderFormat::Fp8.one()), (vec![], vec![1]));
     }
 }

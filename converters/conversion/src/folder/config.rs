@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::Format;
-use super::calibrated::Asked;
+use super::FolderFormat;
+use super::calibrated::ScaleKinds;
 use super::scaled::BLOCK;
 
 /// Returns `quantization_config`; none for plain bf16. `ignored` lists the modules that are not quantized.
-pub fn quantization(format: Format, ignored: &[String], asked: Asked) -> Option<Value> {
+pub fn quantization(format: FolderFormat, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
     let float8 = |strategy: &str| {
         json!({
             "num_bits": 8, "type": "float", "symmetric": true, "dynamic": false, "strategy": strategy,
@@ -38,10 +38,10 @@ pub fn quantization(format: Format, ignored: &[String], asked: Asked) -> Option<
         })
     };
     Some(match format {
-        Format::Bf16 => return None,
-        Format::Fp8 => compressed("float-quantized", float8("channel"), tokens),
-        Format::Fp8Tensor => compressed("float-quantized", float8("tensor"), tokens),
-        Format::Fp8CtBlock => {
+        FolderFormat::Bf16 => return None,
+        FolderFormat::Fp8 => compressed("float-quantized", float8("channel"), tokens),
+        FolderFormat::Fp8Tensor => compressed("float-quantized", float8("tensor"), tokens),
+        FolderFormat::Fp8CtBlock => {
             let mut weights = float8("block");
             weights["block_structure"] = json!([BLOCK, BLOCK]);
             let mut inputs = tokens;
@@ -49,19 +49,19 @@ pub fn quantization(format: Format, ignored: &[String], asked: Asked) -> Option<
             inputs["group_size"] = json!(BLOCK);
             compressed("float-quantized", weights, inputs)
         }
-        Format::Nvfp4 => {
+        FolderFormat::Nvfp4 => {
             let weights = float4("tensor_group", 16, "torch.float8_e4m3fn");
             compressed("nvfp4-pack-quantized", weights, Value::Null)
         }
-        Format::Mxfp4 => {
+        FolderFormat::Mxfp4 => {
             compressed("mxfp4-pack-quantized", float4("group", 32, "torch.uint8"), Value::Null)
         }
-        Format::Fp8Block { power } => json!({
+        FolderFormat::Fp8Block { power } => json!({
             "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
             "weight_block_size": [BLOCK, BLOCK], "scale_fmt": if power { "ue8m0" } else { "float" },
             "modules_to_not_convert": ignored,
         }),
-        Format::Fp8Modelopt { whole } => {
+        FolderFormat::Fp8Modelopt { whole } => {
             let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
             json!({
                 "quant_method": "modelopt", "quant_algo": modelopt(whole), "ignore": ignored,
@@ -77,8 +77,8 @@ fn modelopt(whole: bool) -> &'static str {
 }
 
 /// Returns `hf_quant_config.json`, for the formats that have one.
-pub fn beside(format: Format, ignored: &[String], asked: Asked) -> Option<Value> {
-    let Format::Fp8Modelopt { whole } = format else { return None };
+pub fn beside(format: FolderFormat, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
+    let FolderFormat::Fp8Modelopt { whole } = format else { return None };
     Some(json!({
         "producer": { "name": "onboard", "version": env!("CARGO_PKG_VERSION") },
         "quantization": {
@@ -89,20 +89,20 @@ pub fn beside(format: Format, ignored: &[String], asked: Asked) -> Option<Value>
 }
 
 /// Tensor name suffixes of the codes, the scales and the global scale of a module.
-pub(super) struct Names {
+pub(super) struct TensorSuffixes {
     pub(super) codes: &'static str,
     pub(super) scales: &'static str,
     pub(super) global: &'static str,
 }
 
 /// Returns the tensor name suffixes that follow the module's name.
-pub(super) fn names(format: Format) -> Names {
+pub(super) fn names(format: FolderFormat) -> TensorSuffixes {
     let (codes, scales) = match format {
-        Format::Nvfp4 | Format::Mxfp4 => ("weight_packed", "weight_scale"),
-        Format::Fp8Block { .. } => ("weight", "weight_scale_inv"),
+        FolderFormat::Nvfp4 | FolderFormat::Mxfp4 => ("weight_packed", "weight_scale"),
+        FolderFormat::Fp8Block { .. } => ("weight", "weight_scale_inv"),
         _ => ("weight", "weight_scale"),
     };
-    Names { codes, scales, global: "weight_global_scale" }
+    TensorSuffixes { codes, scales, global: "weight_global_scale" }
 }
 
 #[cfg(test)]
@@ -173,14 +173,14 @@ mod tests {
             ("mxfp4", compressed("mxfp4-pack-quantized", &thirty_two, &none, &none)),
         ];
         let ignored = ["lm_head".to_owned()];
-        let said = |format: Format, asked: Asked| quantization(format, &ignored, asked);
+        let said = |format: FolderFormat, asked: ScaleKinds| quantization(format, &ignored, asked);
         assert_eq!(
-            Format::all().map(|row| row.0).collect::<Vec<_>>(),
+            FolderFormat::all().map(|row| row.0).collect::<Vec<_>>(),
             plain.each_ref().map(|row| row.0)
         );
         for (name, expected) in plain {
-            let format = Format::parse(name).unwrap();
-            assert_eq!(said(format, Asked::default()).unwrap_or_default(), expected, "{name}");
+            let format = FolderFormat::parse(name).unwrap();
+            assert_eq!(said(format, ScaleKinds::default()).unwrap_or_default(), expected, "{name}");
         }
         // Input and cache scales that are stored.
         let one = e4m3("tensor");
@@ -191,8 +191,8 @@ mod tests {
             ("fp8:modelopt", modelopt("FP8", &kept)),
         ];
         for (name, expected) in stored {
-            let format = Format::parse(name).unwrap().with_inputs().unwrap();
-            let asked = Asked { inputs: true, caches: true };
+            let format = FolderFormat::parse(name).unwrap().with_inputs().unwrap();
+            let asked = ScaleKinds { inputs: true, caches: true };
             assert_eq!(said(format, asked).unwrap(), expected, "{name}");
         }
     }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Item, Out};
-use crate::{OutFile, Target, Task, Work};
+use super::{FolderItem, OutTensor};
+use crate::{OutFile, Task, TaskTarget, Work};
 use checkpoints::checkpoint::{INDEX, SINGLE};
 use formats::gguf::split::SET_KEY;
-use formats::safetensors::{self, Declared};
+use formats::safetensors::{self, TensorSpec};
 
 /// File of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Planned {
+pub struct FolderFile {
     /// Path of the file.
     pub path: PathBuf,
     /// Range of its items: `begin..end`.
@@ -29,10 +29,10 @@ pub struct Planned {
 /// several files, each describes the whole set ([`SET_KEY`]).
 pub fn lay_out(
     folder: &Path,
-    items: &[Item<'_>],
+    items: &[FolderItem<'_>],
     most: u64,
     made_of: &str,
-) -> Result<Vec<Planned>, safetensors::Error> {
+) -> Result<Vec<FolderFile>, safetensors::Error> {
     let cuts = cut(items, most);
     let mut metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
     if cuts.len() > 1 {
@@ -49,7 +49,7 @@ pub fn lay_out(
         let mut places: Vec<(usize, usize)> = places.collect();
         // The widest dtypes come first, so that every tensor is aligned to its dtype, as readers expect.
         places.sort_by_key(|&(n, out)| std::cmp::Reverse(mine[n].outs[out].declared.dtype.size()));
-        let declared: Vec<Declared> =
+        let declared: Vec<TensorSpec> =
             places.iter().map(|&(n, out)| mine[n].outs[out].declared.clone()).collect();
         let (text, plan) = safetensors::write::header(&path, &metadata, &declared)?;
         let mut header = (text.len() as u64).to_le_bytes().to_vec();
@@ -60,13 +60,13 @@ pub fn lay_out(
             offsets[n][out] = len;
             len += bytes;
         }
-        Ok(Planned { path, items: (begin, end), offsets, header, len })
+        Ok(FolderFile { path, items: (begin, end), offsets, header, len })
     };
     cuts.iter().enumerate().map(plan).collect()
 }
 
 /// Returns the smallest limit that gives at most `count` files.
-pub fn even_limit(items: &[Item<'_>], count: usize) -> u64 {
+pub fn even_limit(items: &[FolderItem<'_>], count: usize) -> u64 {
     let (mut low, mut high) = (1, items.iter().map(bytes).sum::<u64>().max(1));
     while low < high {
         let middle = low + (high - low) / 2;
@@ -76,15 +76,15 @@ pub fn even_limit(items: &[Item<'_>], count: usize) -> u64 {
 }
 
 /// Returns the bytes of an item's tensors; shapes come from headers that were checked.
-fn bytes(item: &Item<'_>) -> u64 {
-    let of = |out: &Out| {
+fn bytes(item: &FolderItem<'_>) -> u64 {
+    let of = |out: &OutTensor| {
         let count: usize = out.declared.shape.iter().product();
         (count * out.declared.dtype.size()) as u64
     };
     item.outs.iter().map(of).sum()
 }
 
-fn cut(items: &[Item<'_>], most: u64) -> Vec<(usize, usize)> {
+fn cut(items: &[FolderItem<'_>], most: u64) -> Vec<(usize, usize)> {
     let (mut cuts, mut begin, mut size) = (Vec::new(), 0, 0_u64);
     for (n, item) in items.iter().enumerate() {
         let more = bytes(item);
@@ -100,8 +100,8 @@ fn cut(items: &[Item<'_>], most: u64) -> Vec<(usize, usize)> {
 
 /// Returns the work of one folder, or of one file of it.
 pub fn work<'a>(
-    items: &[Item<'a>],
-    planned: &[Planned],
+    items: &[FolderItem<'a>],
+    planned: &[FolderFile],
     shard: Option<usize>,
     fingerprint: String,
 ) -> Work<'a> {
@@ -109,7 +109,7 @@ pub fn work<'a>(
     let wanted = planned.iter().enumerate().filter(|(n, _)| shard.is_none_or(|shard| shard == *n));
     for (_, plan) in wanted {
         for (item, offsets) in items[plan.items.0..plan.items.1].iter().zip(&plan.offsets) {
-            let target = |(out, &offset): (&Out, &u64)| Target {
+            let target = |(out, &offset): (&OutTensor, &u64)| TaskTarget {
                 file: files.len(),
                 name: out.declared.name.clone(),
                 offset,
@@ -125,7 +125,11 @@ pub fn work<'a>(
 }
 
 /// Returns the path and text of `model.safetensors.index.json`; none for a single file.
-pub fn index(folder: &Path, items: &[Item<'_>], planned: &[Planned]) -> Option<(PathBuf, String)> {
+pub fn index(
+    folder: &Path,
+    items: &[FolderItem<'_>],
+    planned: &[FolderFile],
+) -> Option<(PathBuf, String)> {
     if planned.len() == 1 {
         return None;
     }

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use registry::quant::Quant;
+use registry::quant::QuantRules;
 
-use super::scaled::{BLOCK, Scheme, SquareScale};
-use super::{Choice, Tensor};
+use super::scaled::{BLOCK, BlockScale, ScaleScheme};
+use super::{DtypeChoice, FolderTensor};
 use formats::safetensors::FileDtype;
 
 /// Format of a safetensors checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum FolderFormat {
     /// Plain bf16.
     Bf16,
     /// compressed-tensors, e4m3, a scale per row.
@@ -35,30 +35,53 @@ pub enum Format {
     Mxfp4,
 }
 
+/// Reason that a format stores no scales of inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoInputs {
+    /// The format is plain.
+    #[error("nothing in it has a scale")]
+    Plain,
+    /// The scales of rows are computed in groups, at run time.
+    #[error("engines scale its rows in groups of 128 as they come")]
+    Groups,
+    /// The rows are not quantized.
+    #[error("its matrices multiply rows of 16 bits")]
+    Wide,
+}
+
 const MODELOPT: &str = "ModelOpt: e4m3, a scale per row; per matrix with the option `static-activations`; not for transformers";
 
 /// Names, formats and short descriptions.
-const NAMES: &[(&str, Format, &str)] = &[
-    ("bf16", Format::Bf16, "plain numbers; undoes what is quantized"),
-    ("fp8", Format::Fp8, "compressed-tensors: e4m3, a scale per row, tokens scaled as they come"),
-    ("fp8:tensor", Format::Fp8Tensor, "compressed-tensors: e4m3, a scale per matrix"),
-    ("fp8:block", Format::Fp8Block { power: false }, "e4m3, an f32 scale per 128x128"),
-    ("fp8:block-ue8m0", Format::Fp8Block { power: true }, "the same with powers of two for scales"),
+const NAMES: &[(&str, FolderFormat, &str)] = &[
+    ("bf16", FolderFormat::Bf16, "plain numbers; undoes what is quantized"),
+    (
+        "fp8",
+        FolderFormat::Fp8,
+        "compressed-tensors: e4m3, a scale per row, tokens scaled as they come",
+    ),
+    ("fp8:tensor", FolderFormat::Fp8Tensor, "compressed-tensors: e4m3, a scale per matrix"),
+    ("fp8:block", FolderFormat::Fp8Block { power: false }, "e4m3, an f32 scale per 128x128"),
+    (
+        "fp8:block-ue8m0",
+        FolderFormat::Fp8Block { power: true },
+        "the same with powers of two for scales",
+    ),
     (
         "fp8:ct-block",
-        Format::Fp8CtBlock,
+        FolderFormat::Fp8CtBlock,
         "compressed-tensors: e4m3, a scale per 128x128; no mixtures in transformers",
     ),
-    ("fp8:modelopt", Format::Fp8Modelopt { whole: false }, MODELOPT),
+    ("fp8:modelopt", FolderFormat::Fp8Modelopt { whole: false }, MODELOPT),
     (
         "nvfp4",
-        Format::Nvfp4,
+        FolderFormat::Nvfp4,
         "compressed-tensors: e2m1, a scale per 16, weights only; no mixtures in transformers",
     ),
-    ("mxfp4", Format::Mxfp4, "compressed-tensors: e2m1, a power of two per 32, weights only"),
+    ("mxfp4", FolderFormat::Mxfp4, "compressed-tensors: e2m1, a power of two per 32, weights only"),
 ];
 
-impl Format {
+impl FolderFormat {
     /// Parses the name of a format.
     pub fn parse(name: &str) -> Option<Self> {
         NAMES.iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(|row| row.1)
@@ -79,15 +102,13 @@ impl Format {
     }
 
     /// Returns the variant of the format that stores input scales, or the reason why there is none.
-    pub fn with_inputs(self) -> Result<Self, &'static str> {
+    pub fn with_inputs(self) -> Result<Self, NoInputs> {
         match self {
-            Self::Bf16 => Err("nothing in it has a scale"),
+            Self::Bf16 => Err(NoInputs::Plain),
             Self::Fp8 | Self::Fp8Tensor => Ok(self),
             Self::Fp8Modelopt { .. } => Ok(Self::Fp8Modelopt { whole: true }),
-            Self::Fp8Block { .. } | Self::Fp8CtBlock => {
-                Err("engines scale its rows in groups of 128 as they come")
-            }
-            Self::Nvfp4 | Self::Mxfp4 => Err("its matrices multiply rows of 16 bits"),
+            Self::Fp8Block { .. } | Self::Fp8CtBlock => Err(NoInputs::Groups),
+            Self::Nvfp4 | Self::Mxfp4 => Err(NoInputs::Wide),
         }
     }
 
@@ -131,30 +152,30 @@ impl Format {
     }
 
     /// Returns the quantization scheme for matrices whose shared scale is `scale`; none for plain bf16.
-    pub fn scheme(self, scale: f32) -> Option<Scheme> {
+    pub fn scheme(self, scale: f32) -> Option<ScaleScheme> {
         Some(match self {
             Self::Bf16 => return None,
-            Self::Fp8 => Scheme::Rows(FileDtype::Bf16),
-            Self::Fp8Modelopt { whole: false } => Scheme::Rows(FileDtype::F32),
-            Self::Fp8Tensor | Self::Fp8Modelopt { whole: true } => Scheme::Whole(scale),
-            Self::Fp8Block { power: false } => Scheme::Squares(SquareScale::F32),
-            Self::Fp8Block { power: true } => Scheme::Squares(SquareScale::Power),
-            Self::Fp8CtBlock => Scheme::Squares(SquareScale::Bf16),
-            Self::Nvfp4 => Scheme::Sixteens(scale),
-            Self::Mxfp4 => Scheme::ThirtyTwos,
+            Self::Fp8 => ScaleScheme::Fp8Rows(FileDtype::Bf16),
+            Self::Fp8Modelopt { whole: false } => ScaleScheme::Fp8Rows(FileDtype::F32),
+            Self::Fp8Tensor | Self::Fp8Modelopt { whole: true } => ScaleScheme::Fp8Tensor(scale),
+            Self::Fp8Block { power: false } => ScaleScheme::Fp8Blocks(BlockScale::F32),
+            Self::Fp8Block { power: true } => ScaleScheme::Fp8Blocks(BlockScale::Power),
+            Self::Fp8CtBlock => ScaleScheme::Fp8Blocks(BlockScale::Bf16),
+            Self::Nvfp4 => ScaleScheme::Nvfp4(scale),
+            Self::Mxfp4 => ScaleScheme::Mxfp4,
         })
     }
 
     /// Chooses to quantize or keep each tensor.
-    pub fn choose(self, tensors: &[Tensor<'_>], quant: &Quant) -> Vec<Choice> {
+    pub fn choose(self, tensors: &[FolderTensor<'_>], quant: &QuantRules) -> Vec<DtypeChoice> {
         let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
-        let refuses = |tensor: &Tensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
-            (Err(why), _) => Some(why.clone()),
+        let refuses = |tensor: &FolderTensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
+            (Err(why), _) => Some(why.to_string()),
             (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
             (Ok(()), _) => Some("it is no module's weight".to_owned()),
         };
         let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
-        if matches!(scheme, Scheme::Squares(..)) {
+        if matches!(scheme, ScaleScheme::Fp8Blocks(..)) {
             // Engines stack fused matrices: all of them are quantized, or none.
             let named = tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n));
             let places: BTreeMap<&str, usize> = named.collect();
@@ -163,7 +184,7 @@ impl Format {
                     continue;
                 };
                 let name = &tensors[n].name;
-                let fused = quant.together(&tensors[n].weight);
+                let fused = quant.scale_group(&tensors[n].weight);
                 let others = fused.iter().filter_map(|name| places.get(name.as_str()));
                 for &other in others.filter(|&&other| other != n) {
                     refused[other].get_or_insert(format!("fused with `{name}`: {why}"));
@@ -184,9 +205,9 @@ impl Format {
                 refused.get_or_insert_with(|| why.clone());
             }
         }
-        let choice = |(tensor, refused): (&Tensor<'_>, Option<String>)| match refused {
-            Some(why) => Choice { kept: Some(tensor.dtype), why },
-            None => Choice { kept: None, why: String::new() },
+        let choice = |(tensor, refused): (&FolderTensor<'_>, Option<String>)| match refused {
+            Some(why) => DtypeChoice { kept: Some(tensor.dtype), why },
+            None => DtypeChoice { kept: None, why: String::new() },
         };
         tensors.iter().zip(refused).map(choice).collect()
     }
@@ -194,17 +215,17 @@ impl Format {
 
 /// Chooses the dtypes of a plain bf16 checkpoint. In a 16-bit checkpoint, f32 tensors are deliberate and
 /// stay. In an f32 checkpoint, only tensors stay f32 that the reference always keeps in f32.
-fn plain(tensors: &[Tensor<'_>]) -> Vec<Choice> {
-    let count = |wanted: &dyn Fn(&Tensor<'_>) -> bool| -> u128 {
+fn plain(tensors: &[FolderTensor<'_>]) -> Vec<DtypeChoice> {
+    let count = |wanted: &dyn Fn(&FolderTensor<'_>) -> bool| -> u128 {
         tensors.iter().filter(|tensor| wanted(tensor)).map(|tensor| tensor.flow.len() as u128).sum()
     };
-    let wide = |tensor: &Tensor<'_>| tensor.dtype == FileDtype::F32;
+    let wide = |tensor: &FolderTensor<'_>| tensor.dtype == FileDtype::F32;
     let mostly_wide = 2 * count(&wide) > count(&|tensor| tensor.dtype.is_float());
-    let choice = |tensor: &Tensor<'_>| {
+    let choice = |tensor: &FolderTensor<'_>| {
         let stays = wide(tensor) && (tensor.always_wide || !mostly_wide);
         let kept = if stays || !tensor.dtype.is_float() { tensor.dtype } else { FileDtype::Bf16 };
         let why = if stays { WIDER.to_owned() } else { String::new() };
-        Choice { kept: Some(kept), why }
+        DtypeChoice { kept: Some(kept), why }
     };
     tensors.iter().map(choice).collect()
 }
@@ -213,8 +234,8 @@ fn plain(tensors: &[Tensor<'_>]) -> Vec<Choice> {
 const WIDER: &str = "it is wider than the rest on purpose";
 
 /// Returns the limits on splitting a matrix over several devices, by rows or by columns.
-pub fn split_limits(format: Format, rows: usize, row: usize) -> Vec<String> {
-    let Some(run) = format.scheme(1.0).and_then(Scheme::run) else { return Vec::new() };
+pub fn split_limits(format: FolderFormat, rows: usize, row: usize) -> Vec<String> {
+    let Some(run) = format.scheme(1.0).and_then(ScaleScheme::run) else { return Vec::new() };
     let mut limits = Vec::new();
     let most = |size: usize| {
         [2, 4, 8, 16, 32].into_iter().take_while(|n| size.is_multiple_of(run * n)).last()

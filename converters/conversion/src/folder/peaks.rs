@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
-use registry::quant::Quant;
+use registry::quant::QuantRules;
 
-use super::{Choice, Tensor};
-use crate::peaks::{in_threads, peak};
+use super::{DtypeChoice, FolderTensor};
+use crate::peaks::{Error, in_threads, peak};
 
 /// Returns the peak of each quantized tensor, taken over all tensors that share its scale; 0 for the
 /// others. Every quantized tensor is read once.
 pub fn peaks(
-    tensors: &[Tensor<'_>],
-    choices: &[Choice],
-    quant: &Quant,
+    tensors: &[FolderTensor<'_>],
+    choices: &[DtypeChoice],
+    quant: &QuantRules,
     threads: usize,
-) -> Result<Vec<f32>, String> {
-    let of = |(tensor, choice): (&Tensor<'_>, &Choice)| match choice.kept {
+) -> Result<Vec<f32>, Error> {
+    let of = |(tensor, choice): (&FolderTensor<'_>, &DtypeChoice)| match choice.kept {
         Some(_) => Ok(0.0),
         None => peak(&tensor.name, &tensor.flow, 0..tensor.flow.len()),
     };
     let all = tensors.par_iter().zip(choices);
-    let own: Vec<f32> = in_threads(threads, || all.map(of).collect::<Result<_, String>>())??;
+    let own: Vec<f32> = in_threads(threads, || all.map(of).collect::<Result<_, Error>>())??;
     let places: BTreeMap<&str, usize> =
         tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n)).collect();
     let shared = tensors.iter().map(|tensor| {
-        let group = quant.together(&tensor.weight);
+        let group = quant.scale_group(&tensor.weight);
         let of = |name: &String| places.get(name.as_str()).map_or(0.0, |&n| own[n]);
         group.iter().map(of).fold(0.0, f32::max)
     });

@@ -1,6 +1,6 @@
 //! Encodes matrices in 8 or 4 bits with separate scales, as two tensors.
 
-use crate::work::Encode;
+use crate::work::{Encode, EncodeError};
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
@@ -9,22 +9,22 @@ pub const BLOCK: usize = 128;
 
 /// Quantization scheme of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Scheme {
+pub enum ScaleScheme {
     /// e4m3, with a scale of this dtype for each row.
-    Rows(FileDtype),
+    Fp8Rows(FileDtype),
     /// e4m3, with one known scale.
-    Whole(f32),
+    Fp8Tensor(f32),
     /// e4m3, with a scale for each square block of [`BLOCK`] values a side.
-    Squares(SquareScale),
+    Fp8Blocks(BlockScale),
     /// e2m1, with an e4m3 scale for 16 values of a row, times one known scale.
-    Sixteens(f32),
+    Nvfp4(f32),
     /// e2m1, with a power-of-two scale for 32 values of a row.
-    ThirtyTwos,
+    Mxfp4,
 }
 
 /// Representation of the scale of a square block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SquareScale {
+pub enum BlockScale {
     /// f32.
     F32,
     /// A power of two, as f32.
@@ -35,7 +35,7 @@ pub enum SquareScale {
 
 /// Tensor of a quantized matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum QuantizedPart {
     /// The codes.
     Codes,
     /// The scales.
@@ -44,31 +44,31 @@ pub enum Part {
 
 /// Encoder of one tensor of a quantized matrix.
 #[derive(Debug, Clone, Copy)]
-pub struct Scaled {
+pub struct QuantizedEncoder {
     /// Quantization scheme.
-    pub scheme: Scheme,
+    pub scheme: ScaleScheme,
     /// Tensor to encode.
-    pub part: Part,
+    pub part: QuantizedPart,
 }
 
-impl Scheme {
+impl ScaleScheme {
     /// Returns the number of values of a row that share a scale; none for a whole row.
     pub fn run(self) -> Option<usize> {
         match self {
-            Self::Rows(_) | Self::Whole(_) => None,
-            Self::Squares(..) => Some(BLOCK),
-            Self::Sixteens(_) => Some(16),
-            Self::ThirtyTwos => Some(32),
+            Self::Fp8Rows(_) | Self::Fp8Tensor(_) => None,
+            Self::Fp8Blocks(..) => Some(BLOCK),
+            Self::Nvfp4(_) => Some(16),
+            Self::Mxfp4 => Some(32),
         }
     }
 
     /// Returns the number of rows that share scales.
     fn unit(self) -> usize {
-        if matches!(self, Self::Squares(..)) { BLOCK } else { 1 }
+        if matches!(self, Self::Fp8Blocks(..)) { BLOCK } else { 1 }
     }
 
     fn four_bits(self) -> bool {
-        matches!(self, Self::Sixteens(_) | Self::ThirtyTwos)
+        matches!(self, Self::Nvfp4(_) | Self::Mxfp4)
     }
 
     /// Returns the shape of the tensor of codes.
@@ -79,22 +79,22 @@ impl Scheme {
     /// Returns the dtype and shape of the tensor of scales; none if a matrix has no scales of its own.
     pub fn scales(self, rows: usize, row: usize) -> Option<(FileDtype, Vec<usize>)> {
         match self {
-            Self::Rows(dtype) => Some((dtype, vec![rows, 1])),
-            Self::Whole(_) => None,
-            Self::Squares(scale) => {
-                let narrow = scale == SquareScale::Bf16;
+            Self::Fp8Rows(dtype) => Some((dtype, vec![rows, 1])),
+            Self::Fp8Tensor(_) => None,
+            Self::Fp8Blocks(scale) => {
+                let narrow = scale == BlockScale::Bf16;
                 let dtype = if narrow { FileDtype::Bf16 } else { FileDtype::F32 };
                 Some((dtype, vec![rows.div_ceil(BLOCK), row.div_ceil(BLOCK)]))
             }
-            Self::Sixteens(_) => Some((FileDtype::F8E4m3, vec![rows, row / 16])),
-            Self::ThirtyTwos => Some((FileDtype::U8, vec![rows, row / 32])),
+            Self::Nvfp4(_) => Some((FileDtype::F8E4m3, vec![rows, row / 16])),
+            Self::Mxfp4 => Some((FileDtype::U8, vec![rows, row / 32])),
         }
     }
 
     /// Returns the reason why the shape does not fit the scheme; none if it does.
     pub fn refuses(self, rows: usize, row: usize) -> Option<String> {
         let run = self.run()?;
-        let rows_fit = !matches!(self, Self::Squares(..)) || rows.is_multiple_of(BLOCK);
+        let rows_fit = !matches!(self, Self::Fp8Blocks(..)) || rows.is_multiple_of(BLOCK);
         (!(row.is_multiple_of(run) && rows_fit))
             .then(|| format!("{rows}x{row} does not divide into blocks of {run}"))
     }
@@ -103,26 +103,26 @@ impl Scheme {
     /// the block.
     fn scale(self, run: &[f32], peak: f32) -> (u32, f32) {
         match self {
-            Self::Rows(FileDtype::Bf16) | Self::Squares(SquareScale::Bf16) => {
+            Self::Fp8Rows(FileDtype::Bf16) | Self::Fp8Blocks(BlockScale::Bf16) => {
                 let bits = numbers::f32_to_bf16(numbers::f8_e4m3_scale(peak));
                 (u32::from(bits), numbers::bf16_to_f32(bits))
             }
-            Self::Rows(_) | Self::Squares(SquareScale::F32) => {
+            Self::Fp8Rows(_) | Self::Fp8Blocks(BlockScale::F32) => {
                 let scale = numbers::f8_e4m3_scale(peak);
                 (scale.to_bits(), scale)
             }
-            Self::Whole(scale) => (scale.to_bits(), scale),
-            Self::Squares(SquareScale::Power) => {
+            Self::Fp8Tensor(scale) => (scale.to_bits(), scale),
+            Self::Fp8Blocks(BlockScale::Power) => {
                 let scale = numbers::ceil_to_power(numbers::f8_e4m3_scale(peak));
                 (scale.to_bits(), scale)
             }
-            Self::Sixteens(global) => {
+            Self::Nvfp4(global) => {
                 let bits = numbers::f32_to_f8_e4m3(peak / numbers::F4_E2M1_MAX * global);
                 // A block that is not all zeros gets the smallest scale instead of zero.
                 let bits = if peak > 0.0 { bits.max(1) } else { bits };
                 (u32::from(bits), numbers::f8_e4m3_to_f32(bits) / global)
             }
-            Self::ThirtyTwos => {
+            Self::Mxfp4 => {
                 let bits = exponent(run, peak);
                 (u32::from(bits), numbers::f8_e8m0_to_f32(bits))
             }
@@ -153,7 +153,7 @@ fn peak(numbers: &[f32]) -> f32 {
     numbers.iter().fold(0.0, |most, x| most.max(x.abs()))
 }
 
-impl Scaled {
+impl QuantizedEncoder {
     /// Calls `visit` with each scale (bits and value) and the rows and columns that it covers.
     fn each(
         &self,
@@ -177,16 +177,16 @@ impl Scaled {
     }
 }
 
-impl Encode for Scaled {
+impl Encode for QuantizedEncoder {
     fn unit(&self) -> usize {
         self.scheme.unit()
     }
 
     fn bytes(&self, rows: usize, row: usize) -> usize {
         match self.part {
-            Part::Codes if self.scheme.four_bits() => rows * row / 2,
-            Part::Codes => rows * row,
-            Part::Scales => self
+            QuantizedPart::Codes if self.scheme.four_bits() => rows * row / 2,
+            QuantizedPart::Codes => rows * row,
+            QuantizedPart::Scales => self
                 .scheme
                 .scales(rows, row)
                 .map_or(0, |(dtype, shape)| dtype.size() * shape.iter().product::<usize>()),
@@ -199,16 +199,16 @@ impl Encode for Scaled {
         numbers: &[f32],
         row: usize,
         out: &mut [u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), EncodeError> {
         let size = self.scheme.scales(1, row).map_or(0, |(dtype, _)| dtype.size());
         let mut at = 0;
         let part = self.part;
         self.each(numbers, row, |(bits, scale), rows, columns| match part {
-            Part::Scales => {
+            QuantizedPart::Scales => {
                 out[at..at + size].copy_from_slice(&bits.to_le_bytes()[..size]);
                 at += size;
             }
-            Part::Codes => {
+            QuantizedPart::Codes => {
                 for r in rows {
                     let from = r * row + columns.start;
                     let numbers = &numbers[from..r * row + columns.end];
@@ -238,7 +238,7 @@ impl Encode for Scaled {
         row: usize,
         out: &mut [f32],
     ) -> bool {
-        if self.part == Part::Scales {
+        if self.part == QuantizedPart::Scales {
             return false;
         }
         let four_bits = self.scheme.four_bits();
@@ -265,7 +265,7 @@ fn four(x: f32, scale: f32) -> u8 {
 
 /// Returns the e4m3 scale for values up to `peak`, rounded to a dtype.
 pub fn whole_scale(peak: f32, dtype: FileDtype) -> f32 {
-    Scheme::Rows(dtype).scale(&[], peak).1
+    ScaleScheme::Fp8Rows(dtype).scale(&[], peak).1
 }
 
 /// Returns the NVFP4 factor that brings values up to `peak` into range.

@@ -7,18 +7,18 @@ use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{Graph, WeightId};
 use registry::model::{Model, is_buffer};
 use registry::ops::Trait;
-use registry::quant::{Stays, staying};
-use registry::weight_map::{Rule, Step, gather, inverse, natural, shapes};
+use registry::quant::{UnquantizedReason, unquantized_matrices};
+use registry::weight_map::{WeightRule, WeightStep, gather, inverse, natural_order_key, shapes};
 
-use super::Tensor;
-use checkpoints::checkpoint::Checkpoint;
-use checkpoints::flow::{Flow, Octets};
-use checkpoints::weights::Sourced;
+use super::FolderTensor;
+use checkpoints::checkpoint::{self, Checkpoint};
+use checkpoints::flow::{Flow, RawBytes};
+use checkpoints::weights::WeightFlow;
 use formats::safetensors::FileDtype;
 
 /// What the graph does with a weight.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum WeightUse {
     /// The weight is a matrix factor, and nothing else.
     Matrix,
     Other,
@@ -26,23 +26,62 @@ enum Use {
 
 /// Options for listing tensors.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Wanted {
+pub struct ListingOptions {
     /// True if stacked experts are split into one tensor each, as engines require for scales.
     pub apart: bool,
     /// True if the output matrix, whose product is the logits, may be quantized too.
     pub output: bool,
 }
 
+/// Reason that the tensors of a new checkpoint cannot be listed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A tensor of the source cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// The spec has no other name for a tensor of blocks.
+    #[error(
+        "`{tensor}` is kept in blocks, and no rule of the spec says what it is called \
+         without them; add one to `weights:`"
+    )]
+    NoName {
+        /// Name of the tensor of blocks.
+        tensor: String,
+    },
+}
+
+/// Reason that a tensor is not quantized as a matrix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unquantized {
+    /// The tensor is not only a factor of products.
+    #[error("nothing only multiplies by it")]
+    NoFactor,
+    /// The spec lists the tensor, with a reason.
+    #[error("the spec keeps it: {0}")]
+    Kept(String),
+    /// The tensor is the matrix of the output or of a router.
+    #[error("{}", .0.reason())]
+    Reason(UnquantizedReason),
+    /// The tensor has another number of axes than two.
+    #[error("it has {0} axes")]
+    Axes(usize),
+    /// The tensor is a stack of matrices.
+    #[error("several matrices in one")]
+    Several,
+}
+
 /// Returns the tensors, in natural order of their names.
 pub fn tensors<'c>(
     checkpoint: &'c Checkpoint,
     model: &Model,
-    weights: &[Sourced<'c>],
-    wanted: Wanted,
-) -> Result<Vec<Tensor<'c>>, String> {
+    weights: &[WeightFlow<'c>],
+    wanted: ListingOptions,
+) -> Result<Vec<FolderTensor<'c>>, Error> {
     let graph = &model.graph;
-    let mut stays = staying(graph);
-    stays.retain(|_, why| !(wanted.output && *why == Stays::Output));
+    let mut stays = unquantized_matrices(graph);
+    stays.retain(|_, why| !(wanted.output && *why == UnquantizedReason::OutputMatrix));
     let fixed = DtypeRule::Fixed(Dtype::F32);
     let always_wide = |mine: &[usize]| mine.iter().any(|&n| graph.weights[n].dtype == fixed);
     let stays = |mine: &[usize]| mine.iter().find_map(|n| stays.get(&WeightId(*n))).copied();
@@ -59,7 +98,7 @@ pub fn tensors<'c>(
         let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
         let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
         // Stacked tensors that no loader can restack stay as they are.
-        let kept = |n: &usize| model.quant.kept(&graph.weights[*n].name).is_some();
+        let kept = |n: &usize| model.quant.keep_reason(&graph.weights[*n].name).is_some();
         let parts = |n: &usize| experts.contains_key(n) && renamed(n) && !kept(n);
         if wanted.apart && mine.len() > 1 && mine.iter().all(parts) {
             for &n in mine.iter().filter(|&&n| done.insert(n)) {
@@ -72,9 +111,9 @@ pub fn tensors<'c>(
                 let matrix =
                     quantizable(model, &[&weight.name], uses[n], stays(&[n]), flow.shape());
                 let shape = flow.shape().to_vec();
-                let (name, weight) = (taken_out(model, name, &weight.name), weight.name.clone());
+                let (name, weight) = (split_name(model, name, &weight.name), weight.name.clone());
                 let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
-                made.push(Tensor {
+                made.push(FolderTensor {
                     name,
                     flow,
                     place,
@@ -93,18 +132,14 @@ pub fn tensors<'c>(
             if !mine.iter().all(|n| done.insert(*n)) {
                 continue;
             }
-            let (name, flow) = stacked(model, weights, mine, &info.shape).ok_or_else(|| {
-                format!(
-                    "`{name}` is kept in blocks, and no rule of the spec says what it is called \
-                     without them; add one to `weights:`"
-                )
-            })?;
+            let (name, flow) = stacked(model, weights, mine, &info.shape)
+                .ok_or_else(|| Error::NoName { tensor: name.clone() })?;
             let (shape, place) = (flow.shape().to_vec(), weights[first].place);
-            let matrix = Err("several matrices in one".to_owned());
+            let matrix = Err(Unquantized::Several);
             let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
             let weights = mine.iter().copied().map(WeightId).collect();
             let always_wide = always_wide(mine);
-            made.push(Tensor {
+            made.push(FolderTensor {
                 name,
                 flow,
                 place,
@@ -121,20 +156,19 @@ pub fn tensors<'c>(
         if mine.is_empty() && is_buffer(name) {
             continue;
         }
-        let flow = if let Ok(flow) = checkpoint.flow(name).map_err(|e| e.to_string())? {
-            flow
-        } else {
-            let bytes = checkpoint.bytes(name).map_err(|e| e.to_string())?;
-            Flow::new(&[bytes.len()], Arc::new(Octets(bytes)))
-        };
+        let mut flow = checkpoint.flow(name)?;
+        if flow.numeric().is_err() {
+            let bytes = checkpoint.bytes(name)?;
+            flow = Flow::new(&[bytes.len()], Arc::new(RawBytes(bytes)));
+        }
         let coded = checkpoint.is_quantized(name);
         let whole = mine.iter().all(|&n| {
             let steps = weights[n].rule.map(|rule| &model.rules[rule].steps);
-            uses[n] == Use::Matrix && steps.is_none_or(|steps| steps.iter().all(rows_stay))
+            uses[n] == WeightUse::Matrix && steps.is_none_or(|steps| steps.iter().all(rows_stay))
         });
-        let used = if !mine.is_empty() && whole { Use::Matrix } else { Use::Other };
+        let used = if !mine.is_empty() && whole { WeightUse::Matrix } else { WeightUse::Other };
         let names: Vec<&str> = mine.iter().map(|&n| graph.weights[n].name.as_str()).collect();
-        made.push(Tensor {
+        made.push(FolderTensor {
             name: name.clone(),
             weight: if let [one] = names[..] { one.to_owned() } else { name.clone() },
             weights: mine.iter().copied().map(WeightId).collect(),
@@ -147,16 +181,16 @@ pub fn tensors<'c>(
             shape: info.shape.clone(),
         });
     }
-    made.sort_by_cached_key(|tensor| natural(&tensor.name));
+    made.sort_by_cached_key(|tensor| natural_order_key(&tensor.name));
     Ok(made)
 }
 
 /// Returns the name of a weight that is split from a tensor. The name shares the tensor's prefix.
-fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
+fn split_name(model: &Model, tensor: &str, weight: &str) -> String {
     let begins = |name: &str| {
         name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
     };
-    let renamed = |rule: &Rule| {
+    let renamed = |rule: &WeightRule| {
         let wrapped = rule.renamed(tensor).is_some_and(|name| begins(&name));
         wrapped.then(|| rule.on_disk(weight)).flatten()
     };
@@ -165,22 +199,22 @@ fn taken_out(model: &Model, tensor: &str, weight: &str) -> String {
 }
 
 /// True if a rule of the spec decodes the weight from blocks and scales.
-fn in_blocks(model: &Model, weight: &Sourced<'_>) -> bool {
+fn in_blocks(model: &Model, weight: &WeightFlow<'_>) -> bool {
     let steps = weight.rule.map(|rule| &model.rules[rule].steps);
-    steps.is_some_and(|steps| steps.first() == Some(&Step::Mxfp4))
+    steps.is_some_and(|steps| steps.first() == Some(&WeightStep::Mxfp4))
 }
 
 /// Returns the unquantized tensor that holds some weights: the name and steps of another rule that makes
 /// the same weights. `blocks` is the shape of the blocks.
 fn stacked<'c>(
     model: &Model,
-    weights: &[Sourced<'c>],
+    weights: &[WeightFlow<'c>],
     mine: &[usize],
     blocks: &[usize],
 ) -> Option<(String, Flow<'c>)> {
     let &[outer, rows, runs, _] = blocks else { return None };
     let row = runs.checked_mul(32)?;
-    let plain = |rule: &&Rule| rule.steps.first() != Some(&Step::Mxfp4);
+    let plain = |rule: &&WeightRule| rule.steps.first() != Some(&WeightStep::Mxfp4);
     model.rules.iter().filter(plain).find_map(|rule| {
         let mut parts = Vec::with_capacity(mine.len());
         let mut disk = None;
@@ -200,27 +234,31 @@ fn stacked<'c>(
             shapes(&rule.steps, vec![shape.clone()]).is_ok_and(|made| made == wanted)
         };
         let shape = [vec![outer, rows, row], vec![outer, row, rows]].into_iter().find(fits)?;
-        Some((disk?, undone(&rule.steps, shape, flows)?))
+        Some((disk?, invert_steps(&rule.steps, shape, flows)?))
     })
 }
 
 /// Inverts steps: returns the tensor of a given shape from which the steps make these flows.
-fn undone<'c>(steps: &[Step], shape: Vec<usize>, mut flows: Vec<Flow<'c>>) -> Option<Flow<'c>> {
+fn invert_steps<'c>(
+    steps: &[WeightStep],
+    shape: Vec<usize>,
+    mut flows: Vec<Flow<'c>>,
+) -> Option<Flow<'c>> {
     let Some((step, rest)) = steps.split_first() else { return flows.pop() };
     let step = std::slice::from_ref(step);
     let made = shapes(step, vec![shape.clone()]).ok()?;
     let each = flows.len().checked_div(made.len())?.max(1);
     let parts = flows.chunks(each).zip(made);
-    let parts = parts.map(|(flows, shape)| undone(rest, shape, flows.to_vec()));
+    let parts = parts.map(|(flows, shape)| invert_steps(rest, shape, flows.to_vec()));
     let parts: Vec<_> = parts.collect::<Option<_>>()?;
     Flow::run(&inverse(step, vec![shape]).ok()?, parts).ok()?.pop()
 }
 
 /// True if a step keeps rows intact. A matrix on disk is then one or several stacked matrices of the graph.
-fn rows_stay(step: &Step) -> bool {
+fn rows_stay(step: &WeightStep) -> bool {
     match step {
-        Step::Split { axis, .. } | Step::SplitRuns { axis, .. } => *axis == 0,
-        Step::PermuteHeads { .. } => true,
+        WeightStep::Split { axis, .. } | WeightStep::SplitRuns { axis, .. } => *axis == 0,
+        WeightStep::PermuteHeads { .. } => true,
         _ => false,
     }
 }
@@ -229,26 +267,26 @@ fn rows_stay(step: &Step) -> bool {
 fn quantizable(
     model: &Model,
     names: &[&str],
-    used: Use,
-    stays: Option<Stays>,
+    used: WeightUse,
+    stays: Option<UnquantizedReason>,
     shape: &[usize],
-) -> Result<(), String> {
-    if used == Use::Other {
-        return Err("nothing only multiplies by it".to_owned());
+) -> Result<(), Unquantized> {
+    if used == WeightUse::Other {
+        return Err(Unquantized::NoFactor);
     }
-    if let Some(why) = names.iter().find_map(|name| model.quant.kept(name)) {
-        return Err(format!("the spec keeps it: {why}"));
+    if let Some(why) = names.iter().find_map(|name| model.quant.keep_reason(name)) {
+        return Err(Unquantized::Kept(why.to_owned()));
     }
     if let Some(stays) = stays {
-        return Err(stays.why().to_owned());
+        return Err(Unquantized::Reason(stays));
     }
     if shape.len() != 2 {
-        return Err(format!("it has {} axes", shape.len()));
+        return Err(Unquantized::Axes(shape.len()));
     }
     Ok(())
 }
 
-fn uses(graph: &Graph) -> Vec<Use> {
+fn uses(graph: &Graph) -> Vec<WeightUse> {
     let (mut matrix, mut other) = (BTreeSet::new(), BTreeSet::new());
     for node in &graph.nodes {
         let multiplies = node.op.is(Trait::RoundsInputs);
@@ -259,7 +297,7 @@ fn uses(graph: &Graph) -> Vec<Use> {
     }
     let of = |n| {
         let alone = matrix.contains(&n) && !other.contains(&n);
-        if alone { Use::Matrix } else { Use::Other }
+        if alone { WeightUse::Matrix } else { WeightUse::Other }
     };
     (0..graph.weights.len()).map(of).collect()
 }

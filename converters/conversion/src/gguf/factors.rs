@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
-use registry::gguf::heeds_scale;
+use registry::gguf::applies_scale;
 
-use super::{Choice, Output, Tensor};
-use crate::peaks::{in_threads, peak};
-use checkpoints::flow::Numbers;
+use super::{GgufOutput, PlannedTensor, TypeChoice};
+use crate::peaks::{Error, in_threads, peak};
+use checkpoints::flow::ValueReader;
 use formats::codec::{self, BlockType};
-use formats::gguf::Declared;
+use formats::gguf::GgufTensorSpec;
 use formats::gguf::companions::SCALE;
 
 /// Names of matrices, without their layer, for which llama.cpp looks for a scale.
@@ -54,7 +54,7 @@ impl Factors {
 }
 
 /// Returns the number of matrices in a tensor.
-fn matrices(tensor: &Tensor<'_>) -> usize {
+fn matrices(tensor: &PlannedTensor<'_>) -> usize {
     tensor.flow.shape().iter().rev().skip(2).product()
 }
 
@@ -67,12 +67,16 @@ pub fn may_be_scaled(name: &str) -> bool {
 
 /// Returns the factors of the tensors whose type has some, by tensor index. `bare` limits them to sources
 /// that store factors, as in programs that know no others.
-pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeMap<usize, Factors> {
+pub fn factors(
+    tensors: &[PlannedTensor<'_>],
+    choices: &[TypeChoice],
+    bare: bool,
+) -> BTreeMap<usize, Factors> {
     let chosen = tensors.iter().zip(choices).enumerate();
     let chosen = chosen.filter(|(_, (tensor, choice))| {
         choice.ty == BlockType::Nvfp4 && may_be_scaled(&tensor.name)
     });
-    let of = |tensor: &Tensor<'_>| match &tensor.packed {
+    let of = |tensor: &PlannedTensor<'_>| match &tensor.packed {
         Some(packed) if packed.ty == BlockType::Nvfp4 => {
             let mut numbers = packed.factors.clone();
             // A stack of matrices has one factor per matrix, even if all are equal.
@@ -88,9 +92,13 @@ pub fn factors(tensors: &[Tensor<'_>], choices: &[Choice], bare: bool) -> BTreeM
 }
 
 /// Returns a warning about factors in the file that stock llama.cpp does not apply.
-pub fn unheeded(arch: &str, output: &Output, tensors: &[Tensor<'_>]) -> Option<String> {
+pub fn ignored_factors(
+    arch: &str,
+    output: &GgufOutput,
+    tensors: &[PlannedTensor<'_>],
+) -> Option<String> {
     let names = output.factors.keys().map(|&n| tensors[n].name.as_str());
-    let left: Vec<&str> = names.filter(|name| !heeds_scale(arch, name)).collect();
+    let left: Vec<&str> = names.filter(|name| !applies_scale(arch, name)).collect();
     let first = *left.first()?;
     Some(format!(
         "llama.cpp does not multiply {} tensors of `{arch}` by the scale that NVFP4 has beside its blocks, the \
@@ -100,12 +108,12 @@ pub fn unheeded(arch: &str, output: &Output, tensors: &[Tensor<'_>]) -> Option<S
 }
 
 /// Returns the declarations of the tensors of factors.
-pub(super) fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared> {
-    let name = |tensor: &Tensor<'_>| {
+pub(super) fn declared(output: &GgufOutput, tensors: &[PlannedTensor<'_>]) -> Vec<GgufTensorSpec> {
+    let name = |tensor: &PlannedTensor<'_>| {
         let stem = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
         format!("{stem}{SCALE}")
     };
-    let one = |n: &usize| Declared {
+    let one = |n: &usize| GgufTensorSpec {
         name: name(&tensors[*n]),
         shape: vec![matrices(&tensors[*n])],
         ty: BlockType::F32,
@@ -114,7 +122,11 @@ pub(super) fn declared(output: &Output, tensors: &[Tensor<'_>]) -> Vec<Declared>
 }
 
 /// Computes the unknown factors, reading each such tensor once.
-pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Result<(), String> {
+pub fn measure(
+    tensors: &[PlannedTensor<'_>],
+    output: &GgufOutput,
+    threads: usize,
+) -> Result<(), Error> {
     let unknown = output.factors.iter().filter(|(_, factors)| factors.0.get().is_none());
     let unknown: Vec<(&usize, &Factors)> = unknown.collect();
     in_threads(threads, || {
@@ -125,7 +137,7 @@ pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Resul
                 let numbers = matrix * size..(matrix + 1) * size;
                 peak(&tensor.name, &tensor.flow, numbers).map(codec::nvfp4_factor)
             };
-            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, String>>()?;
+            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, Error>>()?;
             // Another thread can only have set the same value.
             factors.0.set(found).ok();
             Ok(())
@@ -134,9 +146,9 @@ pub fn measure(tensors: &[Tensor<'_>], output: &Output, threads: usize) -> Resul
 }
 
 /// Encoder of the factors as a tensor.
-pub(super) struct Kept(pub(super) Factors);
+pub(super) struct FactorEncoder(pub(super) Factors);
 
-impl Numbers for Kept {
+impl ValueReader for FactorEncoder {
     fn read(&self, at: usize, out: &mut [f32]) {
         match self.0.get().and_then(|all| all.get(at..at + out.len())) {
             Some(numbers) => out.copy_from_slice(numbers),

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use registry::gguf::Group;
-use registry::weight_map::Step;
+use registry::gguf::TensorGroup;
+use registry::weight_map::WeightStep;
 
-use checkpoints::checkpoint::Packed;
-use checkpoints::flow::{Flow, Numbers};
-use checkpoints::weights::Sourced;
+use checkpoints::checkpoint::BlockEncoding;
+use checkpoints::flow::{Flow, ValueReader};
+use checkpoints::weights::WeightFlow;
 use formats::codec::BlockType;
 use formats::safetensors::FileDtype;
 
@@ -21,15 +21,15 @@ pub enum Arithmetic {
 }
 
 /// True if a group's steps change values and all its weights are f16.
-pub(super) fn in_half(group: &Group, weights: &[Sourced<'_>]) -> bool {
+pub(super) fn in_half(group: &TensorGroup, weights: &[WeightFlow<'_>]) -> bool {
     let half = |n: &usize| weights[*n].flow.dtype() == Some(FileDtype::F16);
-    group.steps.iter().any(Step::computes) && group.weights.iter().all(half)
+    group.steps.iter().any(WeightStep::computes) && group.weights.iter().all(half)
 }
 
 /// Values rounded to f16.
-struct Halved<'a>(Flow<'a>);
+struct F16Values<'a>(Flow<'a>);
 
-impl Numbers for Halved<'_> {
+impl ValueReader for F16Values<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         self.0.read(at, out);
         for x in out {
@@ -40,12 +40,12 @@ impl Numbers for Halved<'_> {
 
 pub(super) fn halved(flow: Flow<'_>) -> Flow<'_> {
     let shape = flow.shape().to_vec();
-    Flow::new(&shape, Arc::new(Halved(flow)))
+    Flow::new(&shape, Arc::new(F16Values(flow)))
 }
 
 /// Block format of a tensor's rows on disk.
 #[derive(Debug, Clone, PartialEq)]
-pub struct InBlocks {
+pub struct SourceBlocks {
     /// Type of the blocks: kept, it loses nothing.
     pub ty: BlockType,
     /// Factors of the blocks: one for all, or one per matrix.
@@ -53,17 +53,18 @@ pub struct InBlocks {
 }
 
 /// Returns the block format that all sources of a group share, if its steps keep rows whole.
-pub(super) fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<InBlocks> {
-    let sources: Option<Vec<Packed>> = group.weights.iter().map(|n| weights[*n].packed).collect();
+pub(super) fn packed(group: &TensorGroup, weights: &[WeightFlow<'_>]) -> Option<SourceBlocks> {
+    let sources: Option<Vec<BlockEncoding>> =
+        group.weights.iter().map(|n| weights[*n].packed).collect();
     let sources = sources?;
     let first = *sources.first()?;
-    let rows = |step: &Step| {
+    let rows = |step: &WeightStep| {
         matches!(
             step,
-            Step::Stack(0)
-                | Step::Unstack(0)
-                | Step::Split { axis: 0, .. }
-                | Step::PermuteHeads { .. }
+            WeightStep::Stack(0)
+                | WeightStep::Unstack(0)
+                | WeightStep::Split { axis: 0, .. }
+                | WeightStep::PermuteHeads { .. }
         )
     };
     let same = sources.iter().all(|source| source.ty == first.ty);
@@ -73,8 +74,8 @@ pub(super) fn packed(group: &Group, weights: &[Sourced<'_>]) -> Option<InBlocks>
     let alike = sources.iter().all(|source| source.factor == first.factor);
     let factors = match group.steps[..] {
         _ if alike => vec![first.factor],
-        [Step::Stack(0)] => sources.iter().map(|source| source.factor).collect(),
+        [WeightStep::Stack(0)] => sources.iter().map(|source| source.factor).collect(),
         _ => return None,
     };
-    Some(InBlocks { ty: first.ty, factors })
+    Some(SourceBlocks { ty: first.ty, factors })
 }

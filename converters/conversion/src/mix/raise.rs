@@ -1,7 +1,7 @@
 //! Raises the type of a tensor whose own type costs too much accuracy.
 
-use super::table::Table;
-use super::{Tensor, fallback};
+use super::table::MixTable;
+use super::{MixTensor, fallback};
 use formats::codec::BlockType;
 
 /// Number of types from a tensor's assigned type to its unquantized type.
@@ -16,11 +16,11 @@ const LEAST: usize = 256;
 
 /// Returns the type of a tensor at each level: `ty` first, its unquantized type last. No level is smaller
 /// than the one before. If rows do not divide into the blocks of a type, its substitute is taken.
-pub fn levels(tensor: &Tensor<'_>, ty: BlockType) -> [BlockType; LEVELS] {
+pub fn levels(tensor: &MixTensor<'_>, ty: BlockType) -> [BlockType; LEVELS] {
     let mut levels = [ty; LEVELS];
     let mut last = ty;
     for (level, step) in levels[1..].iter_mut().zip(STEPS) {
-        let stand_in = fallback(Table::get(), tensor, step, String::new());
+        let stand_in = fallback(MixTable::get(), tensor, step, String::new());
         let finer = |ty: &BlockType| (bits(last) + LEAST..bits(tensor.base)).contains(&bits(*ty));
         last = stand_in.ok().map(|found| found.0).filter(finer).unwrap_or(last);
         *level = last;
@@ -57,7 +57,7 @@ mod tests {
             (40, T::Bf16, [T::F16; LEVELS]),
             (256, T::F32, [T::F32; LEVELS]),
         ] {
-            let tensor = Tensor { name: "blk.0.ffn_up.weight", shape: &[8, row], base };
+            let tensor = MixTensor { name: "blk.0.ffn_up.weight", shape: &[8, row], base };
             assert_eq!(levels(&tensor, levels_of[0]), levels_of, "{row} {base}");
         }
     }

@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
-use super::target::Target;
+use super::target::MixTarget;
 use formats::codec::BlockType;
 
 /// Role of a tensor in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum MixRole {
     Output,
     Embedding,
     AttnQkv,
@@ -22,22 +22,22 @@ pub(super) enum Role {
     Other,
 }
 
-const ROLES: &[(&str, Role)] = &[
-    ("output", Role::Output),
-    ("embedding", Role::Embedding),
-    ("attn_qkv", Role::AttnQkv),
-    ("attn_kv_b", Role::AttnKvB),
-    ("attn_v", Role::AttnV),
-    ("attn_k", Role::AttnK),
-    ("attn_q", Role::AttnQ),
-    ("attn_output", Role::AttnOutput),
-    ("ffn_up", Role::FfnUp),
-    ("ffn_gate", Role::FfnGate),
-    ("ffn_down", Role::FfnDown),
-    ("other", Role::Other),
+const ROLES: &[(&str, MixRole)] = &[
+    ("output", MixRole::Output),
+    ("embedding", MixRole::Embedding),
+    ("attn_qkv", MixRole::AttnQkv),
+    ("attn_kv_b", MixRole::AttnKvB),
+    ("attn_v", MixRole::AttnV),
+    ("attn_k", MixRole::AttnK),
+    ("attn_q", MixRole::AttnQ),
+    ("attn_output", MixRole::AttnOutput),
+    ("ffn_up", MixRole::FfnUp),
+    ("ffn_gate", MixRole::FfnGate),
+    ("ffn_down", MixRole::FfnDown),
+    ("other", MixRole::Other),
 ];
 
-impl Role {
+impl MixRole {
     pub(super) fn name(self) -> &'static str {
         ROLES.iter().find(|row| row.1 == self).expect("the list has all").0
     }
@@ -50,12 +50,12 @@ impl Role {
 
 /// Name of a tensor, or a part of it.
 #[derive(Debug)]
-pub(super) enum Name {
+pub(super) enum NamePattern {
     Is(&'static str),
     Has(&'static str),
 }
 
-impl Name {
+impl NamePattern {
     pub(super) fn fits(&self, name: &str) -> bool {
         match self {
             Self::Is(whole) => name == *whole,
@@ -66,20 +66,20 @@ impl Name {
 
 /// Constant, or a fraction of `n`: `times * n / over`.
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct LayerBound {
     times: usize,
     over: usize,
     constant: usize,
 }
 
-impl Bound {
+impl LayerBound {
     pub(super) fn of(&self, n: usize) -> usize {
         self.times * n / self.over + self.constant
     }
 }
 
 #[derive(Debug)]
-pub(super) enum Test {
+pub(super) enum MixTest {
     GqaFrom(u32),
     Grouped,
     Experts(u32),
@@ -90,36 +90,36 @@ pub(super) enum Test {
     Uneven,
     Arch(&'static str),
     Name(&'static str),
-    NthBelow(Bound),
-    LayerBelow(Bound),
-    LayerFrom(Bound),
+    NthBelow(LayerBound),
+    LayerBelow(LayerBound),
+    LayerFrom(LayerBound),
     More,
 }
 
 /// Test with its expected result.
 #[derive(Debug)]
 pub(super) struct Condition {
-    pub(super) test: Test,
+    pub(super) test: MixTest,
     pub(super) wanted: bool,
 }
 
 /// List with a match rule: one entry must match, or none may. An empty list matches everything.
 #[derive(Debug)]
-pub(super) struct Choice<T> {
+pub(super) struct Filter<T> {
     list: Vec<T>,
     wanted: bool,
 }
 
-impl<T: PartialEq> Choice<T> {
+impl<T: PartialEq> Filter<T> {
     pub(super) fn has(&self, item: &T) -> bool {
         self.list.is_empty() || self.list.contains(item) == self.wanted
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Rule {
-    pub(super) targets: Choice<Target>,
-    pub(super) roles: Choice<Role>,
+pub(super) struct MixRule {
+    pub(super) targets: Filter<MixTarget>,
+    pub(super) roles: Filter<MixRole>,
     pub(super) conditions: Vec<Condition>,
     /// Types that the rule applies to; all if empty.
     pub(super) from: Vec<BlockType>,
@@ -130,18 +130,18 @@ pub(super) struct Rule {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct MixTable {
     sets: Vec<(&'static str, Vec<&'static str>)>,
-    pub(super) keeps: Vec<(Name, Vec<Condition>)>,
-    pub(super) roles: Vec<(Role, Vec<Name>)>,
-    pub(super) rules: Vec<Rule>,
-    pub(super) raises: Vec<Rule>,
+    pub(super) keeps: Vec<(NamePattern, Vec<Condition>)>,
+    pub(super) roles: Vec<(MixRole, Vec<NamePattern>)>,
+    pub(super) rules: Vec<MixRule>,
+    pub(super) raises: Vec<MixRule>,
     pub(super) fallbacks: Vec<(Vec<BlockType>, BlockType)>,
 }
 
-impl Table {
+impl MixTable {
     pub(super) fn get() -> &'static Self {
-        static TABLE: OnceLock<Table> = OnceLock::new();
+        static TABLE: OnceLock<MixTable> = OnceLock::new();
         TABLE.get_or_init(|| Self::parse(include_str!("rules.txt")).expect("a test reads it"))
     }
 
@@ -189,12 +189,12 @@ impl Table {
         Some(())
     }
 
-    fn rule(&self, text: &'static str) -> Option<Rule> {
+    fn rule(&self, text: &'static str) -> Option<MixRule> {
         let columns: Vec<&str> = text.split('|').map(str::trim).collect();
         let [targets, roles, when, ty] = columns[..] else { return None };
         let (from, ty) = ty.split_once("->").unwrap_or(("", ty));
-        Some(Rule {
-            targets: self.choice(targets, |name| Target::parse(name).ok())?,
+        Some(MixRule {
+            targets: self.choice(targets, |name| MixTarget::parse(name).ok())?,
             roles: self.choice(roles, parse_role)?,
             conditions: conditions(when)?,
             from: types(from)?,
@@ -206,7 +206,7 @@ impl Table {
         })
     }
 
-    fn choice<T>(&self, text: &'static str, parse: fn(&str) -> Option<T>) -> Option<Choice<T>> {
+    fn choice<T>(&self, text: &'static str, parse: fn(&str) -> Option<T>) -> Option<Filter<T>> {
         let (text, wanted) = text.strip_prefix('!').map_or((text, true), |rest| (rest, false));
         let mut list = Vec::new();
         for word in text.split_whitespace().filter(|&word| word != "*") {
@@ -216,15 +216,15 @@ impl Table {
                 list.push(parse(word)?);
             }
         }
-        Some(Choice { list, wanted })
+        Some(Filter { list, wanted })
     }
 }
 
-fn name(text: &'static str) -> Name {
-    text.strip_prefix('=').map_or(Name::Has(text), Name::Is)
+fn name(text: &'static str) -> NamePattern {
+    text.strip_prefix('=').map_or(NamePattern::Has(text), NamePattern::Is)
 }
 
-fn parse_role(name: &str) -> Option<Role> {
+fn parse_role(name: &str) -> Option<MixRole> {
     ROLES.iter().find(|row| row.0 == name).map(|row| row.1)
 }
 
@@ -242,36 +242,36 @@ fn conditions(text: &'static str) -> Option<Vec<Condition>> {
         .collect()
 }
 
-fn test(text: &'static str) -> Option<Test> {
+fn test(text: &'static str) -> Option<MixTest> {
     let at = text.find(['<', '>', '=']).unwrap_or(text.len());
     let (word, rest) = text.split_at(at);
     let value = rest.trim_start_matches(['<', '>', '=']);
     Some(match (word, &rest[..rest.len() - value.len()]) {
-        ("gqa", ">=") => Test::GqaFrom(value.parse().ok()?),
-        ("grouped", "") => Test::Grouped,
-        ("experts", "=") => Test::Experts(value.parse().ok()?),
-        ("experts", ">=") => Test::ExpertsFrom(value.parse().ok()?),
-        ("layers", "=") => Test::Layers(value.parse().ok()?),
-        ("imatrix", "") => Test::Imatrix,
-        ("stacked", "") => Test::Stacked,
-        ("uneven", "") => Test::Uneven,
-        ("arch", "=") => Test::Arch(value),
-        ("name", "=") => Test::Name(value),
-        ("nth", "<") => Test::NthBelow(bound(value)?),
-        ("layer", "<") => Test::LayerBelow(bound(value)?),
-        ("layer", ">=") => Test::LayerFrom(bound(value)?),
-        ("more", "") => Test::More,
+        ("gqa", ">=") => MixTest::GqaFrom(value.parse().ok()?),
+        ("grouped", "") => MixTest::Grouped,
+        ("experts", "=") => MixTest::Experts(value.parse().ok()?),
+        ("experts", ">=") => MixTest::ExpertsFrom(value.parse().ok()?),
+        ("layers", "=") => MixTest::Layers(value.parse().ok()?),
+        ("imatrix", "") => MixTest::Imatrix,
+        ("stacked", "") => MixTest::Stacked,
+        ("uneven", "") => MixTest::Uneven,
+        ("arch", "=") => MixTest::Arch(value),
+        ("name", "=") => MixTest::Name(value),
+        ("nth", "<") => MixTest::NthBelow(bound(value)?),
+        ("layer", "<") => MixTest::LayerBelow(bound(value)?),
+        ("layer", ">=") => MixTest::LayerFrom(bound(value)?),
+        ("more", "") => MixTest::More,
         _ => return None,
     })
 }
 
-fn bound(text: &str) -> Option<Bound> {
+fn bound(text: &str) -> Option<LayerBound> {
     let Some((times, over)) = text.split_once("n/") else {
-        return Some(Bound { times: 0, over: 1, constant: text.parse().ok()? });
+        return Some(LayerBound { times: 0, over: 1, constant: text.parse().ok()? });
     };
     let times = if times.is_empty() { 1 } else { times.parse().ok()? };
     let over = over.parse().ok().filter(|&over| over > 0)?;
-    Some(Bound { times, over, constant: 0 })
+    Some(LayerBound { times, over, constant: 0 })
 }
 
 #[cfg(test)]
@@ -280,12 +280,12 @@ mod tests {
 
     #[test]
     fn the_table_is_read() {
-        let table = Table::parse(include_str!("rules.txt")).unwrap();
+        let table = MixTable::parse(include_str!("rules.txt")).unwrap();
         assert!(table.rules.len() > 70 && table.keeps.len() > 40);
         assert_eq!(table.roles.len() + 1, ROLES.len());
         for wrong in ["rules a", "rule q4_k_m | * | more", "rule q9 | * | | Q8_0", "keep a | moon"]
         {
-            assert!(Table::parse(wrong).unwrap_err().starts_with("line 1: "), "{wrong}");
+            assert!(MixTable::parse(wrong).unwrap_err().starts_with("line 1: "), "{wrong}");
         }
     }
 

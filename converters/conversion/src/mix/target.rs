@@ -7,12 +7,12 @@ use formats::codec::BlockType;
 
 /// Conversion target, such as `q4_k_m`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Target(&'static Row);
+pub struct MixTarget(&'static MixRow);
 
 /// Name, `general.file_type`, and the type of most tensors.
-type Row = (&'static str, u32, BlockType);
+type MixRow = (&'static str, u32, BlockType);
 
-const TARGETS: &[Row] = &[
+const TARGETS: &[MixRow] = &[
     ("F32", 0, BlockType::F32),
     ("F16", 1, BlockType::F16),
     ("BF16", 32, BlockType::Bf16),
@@ -52,7 +52,7 @@ const TARGETS: &[Row] = &[
 
 const ALIASES: &[(&str, &str)] = &[("Q5_K", "Q5_K_M"), ("Q4_K", "Q4_K_M"), ("Q3_K", "Q3_K_M")];
 
-impl Target {
+impl MixTarget {
     /// Returns every target, from the largest type to the smallest.
     pub fn all() -> impl Iterator<Item = Self> {
         TARGETS.iter().map(Self)
@@ -82,13 +82,13 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for MixTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for MixTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -100,12 +100,12 @@ mod tests {
 
     #[test]
     fn names_are_found_in_any_case() {
-        for target in Target::all() {
-            assert_eq!(Target::parse(&target.name().to_lowercase()).unwrap(), target);
+        for target in MixTarget::all() {
+            assert_eq!(MixTarget::parse(&target.name().to_lowercase()).unwrap(), target);
         }
-        assert_eq!(Target::parse("q4_k").unwrap().name(), "Q4_K_M");
-        assert_eq!(Target::parse("bf16").unwrap().file_type(), 32);
-        let message = Target::parse("q4_k_xl").unwrap_err().to_string();
+        assert_eq!(MixTarget::parse("q4_k").unwrap().name(), "Q4_K_M");
+        assert_eq!(MixTarget::parse("bf16").unwrap().file_type(), 32);
+        let message = MixTarget::parse("q4_k_xl").unwrap_err().to_string();
         assert!(message.contains("`q4_k_xl`") && message.contains("q4_k_m, "), "{message}");
     }
 }

@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::files::{Part, outputs};
+use super::files::{PartFile, outputs};
 use crate::{Journal, SideFile, Work};
 use formats::output::{Disk, create, folder_of, part_path, sync_folder, with_end};
 
 /// Renames all files to their final names; `naming` is true if an earlier run had begun to.
 pub(super) fn commit(
     work: &Work<'_>,
-    parts: &[Part],
+    parts: &[PartFile],
     journal: Journal,
     naming: bool,
     disk: &dyn Disk,
 ) -> io::Result<()> {
-    let named = parts.iter().all(Part::is_named) && work.beside.iter().all(SideFile::is_there);
+    let named = parts.iter().all(PartFile::is_named) && work.beside.iter().all(SideFile::is_there);
     if !(naming && named) {
         for side in &work.beside {
             stage(work, side, disk)?;
@@ -43,7 +43,7 @@ pub(super) fn commit(
 }
 
 /// Renames the gates, or all other files.
-fn name(work: &Work<'_>, parts: &[Part], disk: &dyn Disk, gates: bool) -> io::Result<()> {
+fn name(work: &Work<'_>, parts: &[PartFile], disk: &dyn Disk, gates: bool) -> io::Result<()> {
     let wanted = |path: &PathBuf| work.gates.contains(path) == gates;
     for (part, _) in parts.iter().zip(&work.files).filter(|(_, out)| wanted(&out.path)) {
         part.finish(disk)?;

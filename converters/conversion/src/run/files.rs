@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use registry::file;
 
-use super::{Error, Settings, journal_path};
+use super::{Error, RunOptions, journal_path};
 use crate::{OutFile, Work};
 use formats::output::{Disk, folder_of, part_path};
 
 /// File that is being written, or that an earlier run has already renamed.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct PartFile {
     /// Current path of the bytes.
     pub(super) path: PathBuf,
     /// Final path.
@@ -20,7 +20,7 @@ pub(super) struct Part {
     file: fs_err::File,
 }
 
-impl Part {
+impl PartFile {
     /// Starts a file, or resumes one.
     pub(super) fn begin(out: &OutFile, file: fs_err::File, resume: bool) -> io::Result<Self> {
         if !resume {
@@ -79,14 +79,14 @@ pub(super) fn outputs<'w>(work: &'w Work<'_>) -> impl Iterator<Item = &'w PathBu
 }
 
 /// Checks that the files can be written: no inputs, regular files only, enough space.
-pub(super) fn check(work: &Work<'_>, settings: &Settings) -> Result<(), Error> {
-    let inputs: Vec<(PathBuf, Identity)> = settings
+pub(super) fn check(work: &Work<'_>, settings: &RunOptions) -> Result<(), Error> {
+    let inputs: Vec<(PathBuf, FileIdentity)> = settings
         .inputs
         .iter()
-        .filter_map(|path| Some((path.clone(), Identity::of(path)?)))
+        .filter_map(|path| Some((path.clone(), FileIdentity::of(path)?)))
         .collect();
     let read = |path: &Path| {
-        let identity = Identity::of(path)?;
+        let identity = FileIdentity::of(path)?;
         inputs.iter().find(|(_, read)| *read == identity).map(|(input, _)| input.clone())
     };
     for output in outputs(work).chain(&work.stale).chain(&work.gates) {
@@ -142,15 +142,15 @@ fn is_regular(path: &Path) -> bool {
 
 /// Device and inode of a file, whatever its path.
 #[derive(PartialEq, Eq)]
-pub(super) struct Identity(u64, u64);
+pub(super) struct FileIdentity(u64, u64);
 
-impl Identity {
+impl FileIdentity {
     pub(super) fn of(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().as_ref().map(Self::from)
     }
 }
 
-impl From<&std::fs::Metadata> for Identity {
+impl From<&std::fs::Metadata> for FileIdentity {
     fn from(metadata: &std::fs::Metadata) -> Self {
         use std::os::unix::fs::MetadataExt as _;
         Self(metadata.dev(), metadata.ino())

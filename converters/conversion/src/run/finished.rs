@@ -1,7 +1,7 @@
 //! Recognizes the output of a conversion that was finished before.
 
-use super::files::Part;
-use super::{Error, Job, slab};
+use super::files::PartFile;
+use super::{Error, SlabJob, slab};
 use crate::Work;
 use checkpoints::checkpoint::Stamp;
 
@@ -18,7 +18,7 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
             return Err(Error::Older { output, input });
         }
     }
-    let named: Option<Vec<Part>> = work.files.iter().map(Part::named).collect();
+    let named: Option<Vec<PartFile>> = work.files.iter().map(PartFile::named).collect();
     let Some(parts) = named else { return Ok(false) };
     if !work.beside.iter().all(crate::SideFile::is_there) {
         return Ok(false);
@@ -29,7 +29,7 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
     let ends = filled.flat_map(|(task, tensor)| {
         let (rows, step) = (tensor.rows(), tensor.slab_rows(ROWS));
         let last = (rows - 1) / step * step;
-        [0, last].map(|first| Job { task, first, rows: step.min(rows - first) })
+        [0, last].map(|first| SlabJob { task, first, rows: step.min(rows - first) })
     });
     for job in ends {
         slab::encode(work, &job, &mut buffers, &mut |target, bytes, from| {

@@ -2,10 +2,10 @@
 
 use twox_hash::XxHash3_64;
 
-use super::files::Part;
-use super::{Error, Job};
-use crate::journal::Written;
-use crate::{Measure, Target, Task, Work};
+use super::files::PartFile;
+use super::{Error, SlabJob};
+use crate::journal::SlabRecord;
+use crate::{EncodeError, Measure, Task, TaskTarget, Work};
 use formats::numbers::first_not_finite;
 use formats::safetensors::FileDtype;
 use formats::shown;
@@ -19,12 +19,12 @@ pub(super) struct Buffers {
 }
 
 /// Returns the number of values in a slab.
-pub(super) fn numbers(work: &Work<'_>, job: &Job) -> u64 {
+pub(super) fn numbers(work: &Work<'_>, job: &SlabJob) -> u64 {
     (job.rows * work.tasks[job.task].row()) as u64
 }
 
 /// Returns the offset and length of a slab in the target's file.
-pub(super) fn place(task: &Task<'_>, target: &Target, job: &Job) -> (u64, usize) {
+pub(super) fn place(task: &Task<'_>, target: &TaskTarget, job: &SlabJob) -> (u64, usize) {
     let before = target.encode.bytes(job.first, task.row()) as u64;
     (target.offset + before, target.encode.bytes(job.rows, task.row()))
 }
@@ -56,7 +56,12 @@ pub(super) fn padding(work: &Work<'_>) -> Vec<Vec<(u64, u64)>> {
 }
 
 /// True if the files contain the bytes that an earlier run recorded.
-pub(super) fn is_there(work: &Work<'_>, job: &Job, parts: &[Part], written: &[Written]) -> bool {
+pub(super) fn is_there(
+    work: &Work<'_>,
+    job: &SlabJob,
+    parts: &[PartFile],
+    written: &[SlabRecord],
+) -> bool {
     let task = &work.tasks[job.task];
     written.len() == task.targets.len()
         && task.targets.iter().zip(written).all(|(target, written)| {
@@ -70,10 +75,10 @@ pub(super) fn is_there(work: &Work<'_>, job: &Job, parts: &[Part], written: &[Wr
 /// Writes one slab for each of its targets.
 pub(super) fn write(
     work: &Work<'_>,
-    job: &Job,
-    parts: &[Part],
+    job: &SlabJob,
+    parts: &[PartFile],
     buffers: &mut Buffers,
-) -> Result<Vec<Written>, Error> {
+) -> Result<Vec<SlabRecord>, Error> {
     encode(
         work,
         job,
@@ -83,15 +88,15 @@ pub(super) fn write(
 }
 
 /// Consumer of a slab's bytes for a target, with their offset in its file.
-type Put<'p> = &'p mut dyn FnMut(&Target, &[u8], u64) -> Result<(), Error>;
+type WriteBytes<'p> = &'p mut dyn FnMut(&TaskTarget, &[u8], u64) -> Result<(), Error>;
 
 /// Encodes one slab for each of its targets.
 pub(super) fn encode(
     work: &Work<'_>,
-    job: &Job,
+    job: &SlabJob,
     buffers: &mut Buffers,
-    put: Put<'_>,
-) -> Result<Vec<Written>, Error> {
+    put: WriteBytes<'_>,
+) -> Result<Vec<SlabRecord>, Error> {
     let task = &work.tasks[job.task];
     let row = task.row();
     let (at, count) = (job.first * row, job.rows * row);
@@ -112,8 +117,8 @@ pub(super) fn encode(
                     buffers.numbers.resize(count, 0.0);
                     task.flow.read(at, &mut buffers.numbers);
                     if let Some(n) = first_not_finite(&buffers.numbers) {
-                        let why = format!("number {} is {}", at + n, buffers.numbers[n]);
-                        return Err(fault(work, target, why));
+                        let (at, found) = (at + n, buffers.numbers[n]);
+                        return Err(fault(work, target, EncodeError::NotFinite { at, found }));
                     }
                     read = true;
                 }
@@ -125,7 +130,7 @@ pub(super) fn encode(
                 let (numbers, bytes) = (&buffers.numbers, &buffers.bytes);
                 if target.encode.decode(job.first, numbers, bytes, row, &mut buffers.seen) {
                     let measure = Measure::of(numbers, &buffers.seen);
-                    reached(&measure, at, buffers).map_err(|why| fault(work, target, why))?;
+                    check_finite(&measure, at, buffers).map_err(|why| fault(work, target, why))?;
                     measure
                 } else {
                     Measure::default()
@@ -133,32 +138,29 @@ pub(super) fn encode(
             }
         };
         put(target, &buffers.bytes, from)?;
-        all.push(Written { hash: XxHash3_64::oneshot(&buffers.bytes), measure });
+        all.push(SlabRecord { hash: XxHash3_64::oneshot(&buffers.bytes), measure });
     }
     Ok(all)
 }
 
-fn fault(work: &Work<'_>, target: &Target, why: String) -> Error {
+fn fault(work: &Work<'_>, target: &TaskTarget, why: EncodeError) -> Error {
     let file = work.files[target.file].path.clone();
     Error::Encode { file, tensor: shown(&target.name), why }
 }
 
 /// Returns an error if a finite value would decode to a non-finite one.
-fn reached(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), String> {
+fn check_finite(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), EncodeError> {
     // If the sum is finite, there is no such value; searching each slab would cost a pass.
     if measure.error.is_finite() {
         return Ok(());
     }
     let Some(n) = first_not_finite(&buffers.seen) else { return Ok(()) };
-    let (x, seen, n) = (buffers.numbers[n], buffers.seen[n], at + n);
-    Err(format!(
-        "number {n} is {x} and would be read back as {seen}: the type does not reach so far; \
-         choose another for it"
-    ))
+    let (found, seen) = (buffers.numbers[n], buffers.seen[n]);
+    Err(EncodeError::OutOfReach { at: at + n, found, seen })
 }
 
 /// Returns an error if a copied value is not finite.
-fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), String> {
+fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), EncodeError> {
     let sixteen = |mask: u16| {
         let bits = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
         // Counting is faster than searching: the common case has none and reads everything.
@@ -175,6 +177,6 @@ fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), String> {
     };
     match found {
         None => Ok(()),
-        Some(()) => Err("it has numbers that are not finite".to_owned()),
+        Some(()) => Err(EncodeError::CopyNotFinite),
     }
 }

@@ -1,8 +1,8 @@
 use std::sync::atomic::AtomicI64;
 
 use super::*;
-use crate::work::Blocks;
-use crate::{Folder, OutFile, SideFile, Target};
+use crate::work::BlockEncoder;
+use crate::{OutFile, OutFolder, SideFile, TaskTarget};
 use checkpoints::flow::Flow;
 use formats::codec::BlockType;
 use formats::output::part_path;
@@ -29,11 +29,11 @@ fn work<'a>(folder: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
     };
     let types = [(BlockType::F32, 4), (BlockType::Bf16, 2)];
     let tasks = sources.iter().enumerate().map(|(n, source)| {
-        let target = |(file, (ty, size)): (usize, (BlockType, u64))| Target {
+        let target = |(file, (ty, size)): (usize, (BlockType, u64))| TaskTarget {
             file,
             name: format!("t{n}"),
             offset: 32 + n as u64 * tensor * size,
-            encode: Arc::new(Blocks { matrix: ROWS, ..Blocks::plain(ty) }),
+            encode: Arc::new(BlockEncoder { matrix: ROWS, ..BlockEncoder::plain(ty) }),
         };
         Task {
             flow: Flow::plain(&[ROWS, ROW], FileDtype::F32, source).unwrap(),
@@ -68,7 +68,7 @@ fn threads_slabs_and_interruptions_change_no_byte() {
     let sources = [numbers(1), numbers(2)];
     let first = tempfile::tempdir().unwrap();
     let whole = work(first.path(), &sources);
-    let done = run(&whole, &Settings::default(), &()).unwrap();
+    let done = run(&whole, &RunOptions::default(), &()).unwrap();
     let expected = outcome(first.path());
     assert_eq!(&expected[0][32..32 + ROWS * ROW * 4], sources[0]);
     assert_eq!(done.tensors[0][0].error, 0.0);
@@ -76,7 +76,7 @@ fn threads_slabs_and_interruptions_change_no_byte() {
     for (threads, slab, stops) in [(2, 64, 0), (3, 1, 5), (1, 100, 11), (2, 192, 3)] {
         let folder = tempfile::tempdir().unwrap();
         let work = work(folder.path(), &sources);
-        let mut settings = Settings { threads, slab, ..Settings::default() };
+        let mut settings = RunOptions { threads, slab, ..RunOptions::default() };
         for stop in 0..stops {
             let until = Until((stop * 120 + 1).into());
             let error = run(&work, &settings, &until).unwrap_err();
@@ -102,7 +102,7 @@ fn a_slab_that_is_not_in_the_file_is_done_again() {
     let sources = [numbers(1), numbers(2)];
     let folder = tempfile::tempdir().unwrap();
     let work = work(folder.path(), &sources);
-    let mut settings = Settings { slab: 64, ..Settings::default() };
+    let mut settings = RunOptions { slab: 64, ..RunOptions::default() };
     run(&work, &settings, &Until(AtomicI64::new(600))).unwrap_err();
     let part = part_path(&folder.path().join("a"));
     let mut bytes = fs_err::read(&part).unwrap();
@@ -117,8 +117,8 @@ fn a_slab_that_is_not_in_the_file_is_done_again() {
 fn what_never_began_is_begun_by_resuming_it() {
     let sources = [numbers(1), numbers(2)];
     let (fresh, resumed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    run(&work(fresh.path(), &sources), &Settings::default(), &()).unwrap();
-    let settings = Settings { resume: true, ..Settings::default() };
+    run(&work(fresh.path(), &sources), &RunOptions::default(), &()).unwrap();
+    let settings = RunOptions { resume: true, ..RunOptions::default() };
     run(&work(resumed.path(), &sources), &settings, &()).unwrap();
     assert_eq!(outcome(resumed.path()), outcome(fresh.path()));
 }
@@ -128,7 +128,7 @@ fn what_would_go_wrong_is_refused_first() {
     let sources = [numbers(1), numbers(2)];
     let folder = tempfile::tempdir().unwrap();
     let mut plan = work(folder.path(), &sources);
-    let mut settings = Settings::default();
+    let mut settings = RunOptions::default();
     run(&plan, &settings, &Until(AtomicI64::new(1))).unwrap_err();
     settings.resume = true;
     let slab = settings.slab;
@@ -158,7 +158,7 @@ fn a_number_that_is_not_finite_is_named() {
     sources[1][8..12].copy_from_slice(&f32::NAN.to_le_bytes());
     let folder = tempfile::tempdir().unwrap();
     let work = work(folder.path(), &sources);
-    let error = run(&work, &Settings::default(), &()).unwrap_err().to_string();
+    let error = run(&work, &RunOptions::default(), &()).unwrap_err().to_string();
     assert!(error.contains("`t1`") && error.contains("finite"), "{error}");
     assert!(!folder.path().join("a").exists());
 }

@@ -4,8 +4,10 @@ use formats::codec::{BlockType, decode, encode, expected_error};
 use formats::numbers::{f4_e2m1_to_f32, f8_e4m3_to_f32};
 use formats::safetensors::FileDtype;
 use onboard_conversion::Encode as _;
-use onboard_conversion::folder::Format;
-use onboard_conversion::folder::scaled::{Part, Scaled, Scheme, global_scale, whole_scale};
+use onboard_conversion::folder::FolderFormat;
+use onboard_conversion::folder::scaled::{
+    QuantizedEncoder, QuantizedPart, ScaleScheme, global_scale, whole_scale,
+};
 
 use crate::normal::normal;
 
@@ -69,22 +71,22 @@ fn eight_and_four_bits_lose_what_they_must() {
     let (eight, four) = (least_loss(&e4m3), least_loss(&e2m1));
     assert!((eighths..1.15 * eighths).contains(&eight), "{eight} {eighths}");
     let mut wrong = Vec::new();
-    for (name, format, _) in Format::all() {
+    for (name, format, _) in FolderFormat::all() {
         let shared = match format {
-            Format::Nvfp4 => global_scale(peak),
+            FolderFormat::Nvfp4 => global_scale(peak),
             _ => whole_scale(peak, FileDtype::Bf16),
         };
         let Some(scheme) = format.scheme(shared) else { continue };
         let (least, most) = match scheme {
             // Loss of NVFP4 with a global scale in torch: 0.095.
-            Scheme::Sixteens(_) => (0.98 * 0.095, 1.02 * 0.095),
+            ScaleScheme::Nvfp4(_) => (0.98 * 0.095, 1.02 * 0.095),
             // Blocks have power-of-two scales of their own: close to the best common scale, and better than
             // ggml's, whose exponent follows from the largest value alone.
-            Scheme::ThirtyTwos => (0.96 * four, expected_error(BlockType::Mxfp4).unwrap()),
+            ScaleScheme::Mxfp4 => (0.96 * four, expected_error(BlockType::Mxfp4).unwrap()),
             // In 8 bits the position of values hardly matters: the loss is the theoretical one.
             _ => (0.98 * eight, 1.02 * eight),
         };
-        let codes = Scaled { scheme, part: Part::Codes };
+        let codes = QuantizedEncoder { scheme, part: QuantizedPart::Codes };
         let mut bytes = vec![0; codes.bytes(ROWS, ROW)];
         codes.encode(0, &numbers, ROW, &mut bytes).unwrap();
         let mut seen = vec![0.0; numbers.len()];

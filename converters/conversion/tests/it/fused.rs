@@ -5,7 +5,7 @@ use std::path::Path;
 use checkpoints::GgufWeights;
 use checkpoints::checkpoint::Checkpoint;
 use formats::codec::BlockType;
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use registry::graph::WeightId;
 
 use crate::fuse::{CASES, fuse};
@@ -19,11 +19,11 @@ fn parts_of_a_matrix_are_found() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
         let (model, checkpoint) = (open(&folder), Checkpoint::open(&folder).unwrap());
         write(&model, &checkpoint, BlockType::F16, &plain);
-        let file = File::open(&plain).unwrap();
+        let file = GgufFile::open(&plain).unwrap();
         fuse(&file, stems, whole, &fused);
         let (gguf, wanted) = (&gguf_of(&model), &model.graph.weights);
         let expected = GgufWeights::new(file, gguf, wanted).unwrap();
-        let file = File::open(&fused).unwrap();
+        let file = GgufFile::open(&fused).unwrap();
         assert!(file.tensors().len() < expected.file().tensors().len(), "{name}");
         let arch = gguf.arch.as_str();
         let told = formats::gguf::evidence(&file, arch);

@@ -1,13 +1,14 @@
 //! Types chosen for single tensors.
 
 use formats::codec::BlockType;
-use onboard_conversion::mix::{self, Facts, Overrides, Target, Tensor, TensorType};
+use onboard_conversion::mix::{self, MixFacts, MixTarget, MixTensor, Overrides, TensorType};
 
 #[test]
 fn reasons_are_those_of_the_table() {
-    let facts = Facts { layers: 8, heads: 8, kv_heads: 2, arch: "x".into(), ..Facts::default() };
+    let facts =
+        MixFacts { layers: 8, heads: 8, kv_heads: 2, arch: "x".into(), ..MixFacts::default() };
     let shape = [4, 256];
-    let tensor = |name| Tensor { name, shape: &shape, base: BlockType::Bf16 };
+    let tensor = |name| MixTensor { name, shape: &shape, base: BlockType::Bf16 };
     let tensors = [
         tensor("blk.0.attn_v.weight"),
         tensor("blk.1.attn_v.weight"),
@@ -15,12 +16,12 @@ fn reasons_are_those_of_the_table() {
         tensor("blk.0.attn_q_norm.weight"),
         tensor("blk.0.ffn_down.weight"),
         tensor("token_embd.weight"),
-        Tensor { name: "blk.0.attn_k.weight", shape: &[4, 96], base: BlockType::Bf16 },
+        MixTensor { name: "blk.0.attn_k.weight", shape: &[4, 96], base: BlockType::Bf16 },
     ];
     let wanted = TensorType::parse("ffn_down=q2_k").unwrap();
     let overrides = Overrides { tensors: vec![wanted], ..Overrides::default() };
     let found =
-        mix::assign(Target::parse("q4_k_m").unwrap(), &tensors, &facts, &overrides).unwrap();
+        mix::assign(MixTarget::parse("q4_k_m").unwrap(), &tensors, &facts, &overrides).unwrap();
     let found: Vec<_> = found.iter().map(|one| (one.ty.name(), one.why.as_str())).collect();
     let want = [
         ("Q4_K", "default"),
@@ -36,11 +37,11 @@ fn reasons_are_those_of_the_table() {
 
 #[test]
 fn low_types_need_an_importance_matrix() {
-    let facts = Facts { layers: 1, ..Facts::default() };
+    let facts = MixFacts { layers: 1, ..MixFacts::default() };
     let names = ["blk.0.attn_q.weight", "blk.0.attn_norm.weight", "token_embd.weight"];
-    let tensors = names.map(|name| Tensor { name, shape: &[4, 256], base: BlockType::F32 });
+    let tensors = names.map(|name| MixTensor { name, shape: &[4, 256], base: BlockType::F32 });
     let need = |name: &str| {
-        let target = Target::parse(name).expect("a target");
+        let target = MixTarget::parse(name).expect("a target");
         let found = mix::assign(target, &tensors, &facts, &Overrides::default());
         let found = found.expect("types");
         found.iter().map(|one| one.needs_importance).collect::<Vec<_>>()
@@ -57,12 +58,12 @@ fn low_types_need_an_importance_matrix() {
 
 #[test]
 fn what_has_no_layer_is_named() {
-    let facts = Facts { layers: 4, experts: 4, ..Facts::default() };
+    let facts = MixFacts { layers: 4, experts: 4, ..MixFacts::default() };
     let shape = [4, 256];
     for name in ["enc.ffn_down.weight", "blk.4.ffn_down.weight", "blk.x.ffn_down.weight"] {
-        let tensors = [Tensor { name, shape: &shape, base: BlockType::F32 }];
+        let tensors = [MixTensor { name, shape: &shape, base: BlockType::F32 }];
         let assign = |target: &str, overrides: &Overrides| {
-            mix::assign(Target::parse(target)?, &tensors, &facts, overrides)
+            mix::assign(MixTarget::parse(target)?, &tensors, &facts, overrides)
         };
         let message = assign("q4_k_m", &Overrides::default()).unwrap_err().to_string();
         assert!(message.contains(name) && message.contains("N below 4"), "{message}");
@@ -71,11 +72,11 @@ fn what_has_no_layer_is_named() {
         let wanted = Overrides { tensors, ..Overrides::default() };
         assert_eq!(assign("q4_k_m", &wanted).unwrap()[0].ty, BlockType::Q6K);
     }
-    let message = Target::parse("iq3").unwrap_err().to_string();
+    let message = MixTarget::parse("iq3").unwrap_err().to_string();
     assert!(message.contains("there is no target `iq3`"), "{message}");
-    let facts = Facts { experts: 0, ..facts };
-    let tensors = [Tensor { name: "a.weight", shape: &[4, 96], base: BlockType::F32 }];
-    let q1 = Target::parse("q1_0").unwrap();
+    let facts = MixFacts { experts: 0, ..facts };
+    let tensors = [MixTensor { name: "a.weight", shape: &[4, 96], base: BlockType::F32 }];
+    let q1 = MixTarget::parse("q1_0").unwrap();
     let message = mix::assign(q1, &tensors, &facts, &Overrides::default()).unwrap_err();
     assert!(message.to_string().contains("nothing stands in for Q1_0"), "{message}");
 }

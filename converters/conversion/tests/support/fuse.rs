@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use formats::gguf::{Declared, Dims, File, Layout, Metadata};
+use formats::gguf::{DimsStyle, GgufFile, GgufLayout, GgufTensorSpec, Metadata};
 
 /// Fixtures, with matrices that another program may fuse.
 pub(crate) const CASES: [(&str, &[&str], &str); 3] = [
@@ -12,18 +12,21 @@ pub(crate) const CASES: [(&str, &[&str], &str); 3] = [
 ];
 
 /// Writes the same file with matrices concatenated along the axis of their rows.
-pub(crate) fn fuse(file: &File, stems: &[&str], fused: &str, path: &Path) {
+pub(crate) fn fuse(file: &GgufFile, stems: &[&str], fused: &str, path: &Path) {
     let part = |name: &str| {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
         let (stem, end) = rest.split_once('.')?;
         let place = stems.iter().position(|known| *known == stem)?;
         Some((format!("blk.{layer}.{fused}.{end}"), place, layer.to_owned(), end.to_owned()))
     };
-    let mut made: Vec<(Declared, Vec<u8>)> = Vec::new();
+    let mut made: Vec<(GgufTensorSpec, Vec<u8>)> = Vec::new();
     for info in file.tensors() {
         let bytes = |name: &str| file.bytes(name).unwrap().to_vec();
-        let declared =
-            |name: &str, shape: Vec<usize>| Declared { name: name.to_owned(), shape, ty: info.ty };
+        let declared = |name: &str, shape: Vec<usize>| GgufTensorSpec {
+            name: name.to_owned(),
+            shape,
+            ty: info.ty,
+        };
         match part(&info.name) {
             None => made.push((declared(&info.name, info.shape.clone()), bytes(&info.name))),
             Some((name, 0, layer, end)) => {
@@ -53,9 +56,9 @@ pub(crate) fn fuse(file: &File, stems: &[&str], fused: &str, path: &Path) {
 }
 
 /// Writes a file of these keys and tensors.
-pub(crate) fn write(keys: &Metadata, made: &[(Declared, Vec<u8>)], path: &Path) {
-    let declared: Vec<Declared> = made.iter().map(|(declared, _)| declared.clone()).collect();
-    let layout = Layout::new(path, keys, &declared, Dims::Trimmed).unwrap();
+pub(crate) fn write(keys: &Metadata, made: &[(GgufTensorSpec, Vec<u8>)], path: &Path) {
+    let declared: Vec<GgufTensorSpec> = made.iter().map(|(declared, _)| declared.clone()).collect();
+    let layout = GgufLayout::new(path, keys, &declared, DimsStyle::Trimmed).unwrap();
     let mut bytes = layout.header.clone();
     bytes.resize(usize::try_from(layout.file_len).unwrap(), 0);
     for (info, (_, data)) in layout.tensors.iter().zip(made) {

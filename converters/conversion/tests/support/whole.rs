@@ -5,11 +5,11 @@ use std::path::Path;
 use checkpoints::checkpoint::Checkpoint;
 use checkpoints::weights::flows;
 use formats::codec::BlockType;
-use formats::gguf::{Dims, Metadata};
+use formats::gguf::{DimsStyle, Metadata};
 use onboard_conversion::gguf::{
-    Arithmetic, Choice, Output, base_type, keys, lay_out, tensors, with_scalars, work,
+    Arithmetic, GgufOutput, TypeChoice, base_type, keys, lay_out, tensors, with_scalars, work,
 };
-use onboard_conversion::{Settings, run};
+use onboard_conversion::{RunOptions, run};
 use registry::config::Config;
 use registry::gguf::Gguf;
 use registry::library::Library;
@@ -37,24 +37,24 @@ pub(crate) fn write(model: &Model, checkpoint: &Checkpoint, ty: BlockType, path:
     let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();
     let gguf = with_scalars(gguf_of(model), &model.graph.weights, &sourced).unwrap();
     let tensors = tensors(&gguf, &model.graph.weights, &sourced, Arithmetic::Wide).unwrap();
-    let choice = |ty| Choice { ty, why: String::new() };
+    let choice = |ty| TypeChoice { ty, why: String::new() };
     let choices = tensors
         .iter()
         .map(|tensor| choice(base_type(&tensor.name, tensor.flow.shape(), ty)))
         .collect();
-    let output = Output {
+    let output = GgufOutput {
         path: path.to_owned(),
         choices,
         file_type: 0,
         split: None,
         shard: None,
         via: None,
-        dims: Dims::Trimmed,
+        dims: DimsStyle::Trimmed,
         importance: std::collections::BTreeMap::new(),
         factors: std::collections::BTreeMap::new(),
     };
     let keys = keys(&gguf, "", &Metadata::new(), 0);
     let planned = lay_out(&output, &keys, &tensors).unwrap();
     let work = work(&tensors, &[(output, planned)], String::new());
-    run(&work, &Settings::default(), &()).unwrap();
+    run(&work, &RunOptions::default(), &()).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Formats without blocks: F32, F16, BF16; and, read only, F64 and integers.
 
-use super::{BlockType, Codec, Decode};
+use super::{BlockType, Codec, DecodeFn};
 use crate::numbers;
 
 pub(super) const F32: Codec = Codec {
@@ -19,7 +19,7 @@ pub(super) const BF16: Codec = Codec {
 };
 
 /// Returns the decoder of a format that cannot be encoded; values are rounded to the nearest f32.
-pub(super) fn decoder(ty: BlockType) -> Option<Decode> {
+pub(super) fn decoder(ty: BlockType) -> Option<DecodeFn> {
     Some(match ty {
         BlockType::I8 => |bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32),
         BlockType::I16 => |bytes, out| read(bytes, out, |bits| i16::from_le_bytes(bits) as f32),

@@ -57,17 +57,17 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = &[u8; 32]> {
 }
 
 /// Scales and minima of 8 groups.
-pub(super) struct Fit {
+pub(super) struct ScalesAndMins {
     pub(super) scales: [f32; 8],
     pub(super) mins: [f32; 8],
 }
 
 /// Stored scales: the value of level 1, and the levels.
-type Stored = (f32, [u8; 8]);
+type StoredScales = (f32, [u8; 8]);
 
 fn plain<const B: usize>(x: &[f32; 256], block: &mut [u8; B]) {
     let mut levels = [0; 256];
-    let mut fit = Fit { scales: [0.0; 8], mins: [0.0; 8] };
+    let mut fit = ScalesAndMins { scales: [0.0; 8], mins: [0.0; 8] };
     for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
         let mean = (squares(x) / 32.0).sqrt();
         let group = plain_ladder::<B>().climb((x, &x.map(|x| mean + x.abs())), levels);
@@ -79,7 +79,7 @@ fn plain<const B: usize>(x: &[f32; 256], block: &mut [u8; B]) {
 fn weighted<const B: usize>(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; B]) {
     let variance = 2.0 * squares(x) / 256.0;
     let mut levels = [0; 256];
-    let mut fit = Fit { scales: [0.0; 8], mins: [0.0; 8] };
+    let mut fit = ScalesAndMins { scales: [0.0; 8], mins: [0.0; 8] };
     let mut sums = [0.0; 8];
     let importance = importance.as_chunks::<32>().0;
     for (j, ((x, levels), importance)) in pairs(x, &mut levels).zip(importance).enumerate() {
@@ -102,9 +102,9 @@ pub(super) const fn top<const B: usize>() -> i32 {
     if B == 144 { 15 } else { 31 }
 }
 
-impl Fit {
+impl ScalesAndMins {
     /// Returns stored scales and minima, with the greatest of each at level 63.
-    pub(super) fn stored(&self) -> (Stored, Stored) {
+    pub(super) fn stored(&self) -> (StoredScales, StoredScales) {
         let stored = |scales: &[f32; 8]| {
             let max = most(scales);
             let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
@@ -114,7 +114,10 @@ impl Fit {
     }
 
     /// Searches for the levels, with errors weighted by the sum of their group's weights.
-    pub(super) fn stored_weighted<const B: usize>(&self, sums: &[f32; 8]) -> (Stored, Stored) {
+    pub(super) fn stored_weighted<const B: usize>(
+        &self,
+        sums: &[f32; 8],
+    ) -> (StoredScales, StoredScales) {
         let stored = |scales: &[f32; 8]| {
             let mut levels = [0; 8];
             let d = positive(scales, sums, 63, &mut levels);
@@ -130,7 +133,7 @@ impl Fit {
 #[inline(always)]
 pub(super) fn finish<const B: usize>(
     x: &[f32; 256],
-    ((d, scales), (dmin, mins)): (Stored, Stored),
+    ((d, scales), (dmin, mins)): (StoredScales, StoredScales),
     searched: impl Fn(usize) -> [u8; 32],
     block: &mut [u8; B],
 ) {

@@ -15,27 +15,27 @@ mod q6_k;
 mod signed;
 mod sums;
 
-use super::{BlockType, Encode};
-pub use lanes::Lanes;
+use super::{BlockType, EncodeFn};
+pub use lanes::LaneCount;
 use lanes::{Simd, Width};
-pub use sums::{Sums, sums};
+pub use sums::{ErrorSums, sums};
 
 /// Returns the encoder of a format for a number of lanes, if there is one besides the scalar one.
 ///
 /// Decoders have none: the compiler vectorizes them, and memory bandwidth limits them.
-pub(super) fn encoder(ty: BlockType, lanes: Lanes) -> Option<Encode> {
+pub(super) fn encoder(ty: BlockType, lanes: LaneCount) -> Option<EncodeFn> {
     match lanes {
-        Lanes::One => None,
+        LaneCount::One => None,
         #[cfg(target_arch = "x86_64")]
-        Lanes::Eight => of_width::<avx2::Avx2>(ty),
+        LaneCount::Eight => of_width::<avx2::HasAvx2>(ty),
         #[cfg(target_arch = "x86_64")]
-        Lanes::Sixteen => of_width::<avx512::Avx512>(ty),
+        LaneCount::Sixteen => of_width::<avx512::HasAvx512>(ty),
         #[cfg(not(target_arch = "x86_64"))]
         _ => None,
     }
 }
 
-fn of_width<W: Width>(ty: BlockType) -> Option<Encode> {
+fn of_width<W: Width>(ty: BlockType) -> Option<EncodeFn> {
     match ty {
         BlockType::Q4K => W::encoder::<q4_k::Q4K>(),
         BlockType::Q5K => W::encoder::<q4_k::Q5K>(),

@@ -60,17 +60,17 @@ pub(super) const TQ2_0: Codec = Codec {
 };
 
 /// Bytes whose digits are values `first + m + n * stride`.
-struct Run {
+struct DigitRun {
     byte: usize,
     first: usize,
     stride: usize,
     digits: usize,
 }
 
-const RUNS: [Run; 3] = [
-    Run { byte: 0, first: 0, stride: 32, digits: 5 },
-    Run { byte: 32, first: 160, stride: 16, digits: 5 },
-    Run { byte: 48, first: 240, stride: 4, digits: 4 },
+const RUNS: [DigitRun; 3] = [
+    DigitRun { byte: 0, first: 0, stride: 32, digits: 5 },
+    DigitRun { byte: 32, first: 160, stride: 16, digits: 5 },
+    DigitRun { byte: 48, first: 240, stride: 4, digits: 4 },
 ];
 
 /// Returns 0, 1 or 2 for values that round to `-d`, 0 or `d`, with `d` the peak's magnitude.

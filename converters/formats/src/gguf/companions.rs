@@ -2,12 +2,26 @@
 //! one per matrix, multiplies the whole tensor `NAME.weight`. `NAME.input_scale` is for programs that also
 //! round the inputs.
 
-use super::{File, TensorInfo};
+use super::{GgufFile, GgufTensor};
 use crate::codec::BlockType;
 use crate::shown;
 
 /// Suffix of a tensor of scales.
 pub const SCALE: &str = ".scale";
+/// Reason that companion scales cannot be used. Names are escaped, ready to print.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error(
+        "`{scale}` holds {count} numbers of {found}; expected one f32 or {matrices}, one for each \
+         matrix of `{tensor}`"
+    )]
+    Form { scale: String, count: u64, found: BlockType, matrices: usize, tensor: String },
+    #[error("`{scale}` holds {found}; a scale is a finite number")]
+    NotFinite { scale: String, found: f32 },
+}
+
 const ENDS: [&str; 2] = [SCALE, ".input_scale"];
 
 /// Returns the factor of a matrix: a single factor applies to all matrices.
@@ -31,7 +45,7 @@ pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) 
     }
 }
 
-impl File {
+impl GgufFile {
     /// True if a tensor is a companion of an NVFP4 tensor.
     pub fn is_companion(&self, name: &str) -> bool {
         let stem = ENDS.iter().find_map(|end| name.strip_suffix(end));
@@ -41,24 +55,20 @@ impl File {
 
     /// Returns the factors of a tensor's matrices, besides the block scales: one for all, or one per
     /// matrix.
-    pub fn factors(&self, info: &TensorInfo) -> Result<Option<Vec<f32>>, String> {
+    pub fn factors(&self, info: &GgufTensor) -> Result<Option<Vec<f32>>, Error> {
         let stem = info.name.strip_suffix(".weight").filter(|_| info.ty == BlockType::Nvfp4);
         let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };
         let Some(scale) = self.info(&name) else { return Ok(None) };
         let matrices: usize = info.shape.iter().rev().skip(2).product();
         let (found, count) = (scale.ty, scale.elements());
         if found != BlockType::F32 || (count != 1 && count != matrices as u64) {
-            return Err(format!(
-                "`{}` holds {count} numbers of {found}; expected one f32 or {matrices}, one for each \
-                 matrix of `{}`",
-                shown(&name),
-                shown(&info.name)
-            ));
+            let (scale, tensor) = (shown(&name), shown(&info.name));
+            return Err(Error::Form { scale, count, found, matrices, tensor });
         }
         let bytes = self.bytes(&name).unwrap_or_default().as_chunks::<4>().0;
         let numbers: Vec<f32> = bytes.iter().map(|four| f32::from_le_bytes(*four)).collect();
         match numbers.iter().find(|x| !x.is_finite()) {
-            Some(x) => Err(format!("`{}` holds {x}; a scale is a finite number", shown(&name))),
+            Some(&found) => Err(Error::NotFinite { scale: shown(&name), found }),
             None => Ok(Some(numbers)),
         }
     }

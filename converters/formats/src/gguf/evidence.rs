@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use registry::gguf::{Evidence, Tree};
+use registry::gguf::{FileMetadata, KeyTree};
 use registry::scalar::Scalar;
 
-use super::{Array, File, Value};
+use super::{GgufFile, MetadataArray, MetadataValue};
 use crate::codec::BlockType;
 
 /// Limit on the tensors, and on the values of a list, that expressions can read: no model has more.
@@ -13,8 +13,8 @@ const MOST: usize = 1 << 15;
 
 /// Returns the keys below `arch.`, the shapes of tensors, and the values of small one-dimensional f32
 /// tensors that belong to no layer.
-pub fn evidence(file: &File, arch: &str) -> Evidence {
-    let mut keys = Tree::default();
+pub fn evidence(file: &GgufFile, arch: &str) -> FileMetadata {
+    let mut keys = KeyTree::default();
     let prefix = format!("{arch}.");
     for (key, value) in file.metadata().iter().take(MOST) {
         if let (Some(key), Some(value)) = (key.strip_prefix(&prefix), scalar(value)) {
@@ -49,7 +49,7 @@ pub fn evidence(file: &File, arch: &str) -> Evidence {
         }
     }
     let path = file.files().first().map(|path| path.display().to_string()).unwrap_or_default();
-    Evidence { keys: keys.into_config(&path), tensors, companions }
+    FileMetadata { keys: keys.into_config(&path), tensors, companions }
 }
 
 fn dims(shape: &[usize]) -> Scalar {
@@ -61,18 +61,18 @@ fn float(x: f32) -> Scalar {
     Scalar::Float(x.to_string().parse().unwrap_or(f64::from(x)))
 }
 
-fn scalar(value: &Value) -> Option<Scalar> {
+fn scalar(value: &MetadataValue) -> Option<Scalar> {
     Some(match value {
-        Value::Bool(flag) => Scalar::Bool(*flag),
-        Value::String(text) => Scalar::Str(text.clone()),
-        Value::F32(x) => float(*x),
-        Value::F64(x) => Scalar::Float(*x),
-        Value::Array(array) => return list(array),
+        MetadataValue::Bool(flag) => Scalar::Bool(*flag),
+        MetadataValue::String(text) => Scalar::Str(text.clone()),
+        MetadataValue::F32(x) => float(*x),
+        MetadataValue::F64(x) => Scalar::Float(*x),
+        MetadataValue::Array(array) => return list(array),
         other => Scalar::Int(i64::try_from(other.integer()?).ok()?),
     })
 }
 
-fn list(array: &Array) -> Option<Scalar> {
+fn list(array: &MetadataArray) -> Option<Scalar> {
     if array.len() > MOST {
         return None;
     }

@@ -2,32 +2,32 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Error, Header, Metadata, TensorInfo, split};
-use crate::mmap::Map;
+use super::{Error, GgufHeader, GgufTensor, Metadata, split};
+use crate::mmap::FileMap;
 use crate::shown;
 
 /// Open file or split set. The bytes of tensors are read when they are accessed.
 #[derive(Debug)]
-pub struct File {
+pub struct GgufFile {
     paths: Vec<PathBuf>,
-    maps: Vec<Map>,
+    maps: Vec<FileMap>,
     version: u32,
     alignment: u64,
     metadata: Metadata,
-    tensors: Vec<TensorInfo>,
+    tensors: Vec<GgufTensor>,
     /// Indices into `tensors`, sorted by name.
     by_name: Vec<usize>,
 }
 
-impl File {
+impl GgufFile {
     /// Opens a file. For the first file of a split set, the others in its folder are opened too.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let map = Map::open(path)?;
-        let Header { version, metadata, tensors, alignment, data_start: _ } =
-            Header::parse(path, &map)?;
+        let map = FileMap::open(path)?;
+        let GgufHeader { version, metadata, tensors, alignment, data_start: _ } =
+            GgufHeader::parse(path, &map)?;
         let (paths, maps, by_name) = (vec![path.to_owned()], vec![map], Vec::new());
         let mut file = Self { paths, maps, version, alignment, metadata, tensors, by_name };
-        if let Some(set) = split::Set::of(path, &file.metadata)? {
+        if let Some(set) = split::SplitSet::of(path, &file.metadata)? {
             for no in 1..set.count {
                 file.append(&set, no)?;
             }
@@ -37,17 +37,17 @@ impl File {
         Ok(file)
     }
 
-    fn append(&mut self, set: &split::Set, no: u32) -> Result<(), Error> {
+    fn append(&mut self, set: &split::SplitSet, no: u32) -> Result<(), Error> {
         let path = set.path(no);
         if !path.exists() {
             let (first, count) = (self.paths[0].clone(), set.count);
             return Err(Error::SplitMissing { file: path, first, count });
         }
-        let map = Map::open(&path)?;
-        let header = Header::parse(&path, &map)?;
+        let map = FileMap::open(&path)?;
+        let header = GgufHeader::parse(&path, &map)?;
         set.check(&path, &header.metadata, no)?;
         let file = self.paths.len();
-        self.tensors.extend(header.tensors.into_iter().map(|info| TensorInfo { file, ..info }));
+        self.tensors.extend(header.tensors.into_iter().map(|info| GgufTensor { file, ..info }));
         self.paths.push(path);
         self.maps.push(map);
         Ok(())
@@ -71,12 +71,12 @@ impl File {
     }
 
     /// Returns the tensors in file order.
-    pub fn tensors(&self) -> &[TensorInfo] {
+    pub fn tensors(&self) -> &[GgufTensor] {
         &self.tensors
     }
 
     /// Returns a tensor by its name.
-    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+    pub fn info(&self, name: &str) -> Option<&GgufTensor> {
         let found = self.by_name.binary_search_by(|&n| self.tensors[n].name.as_str().cmp(name));
         found.ok().map(|at| &self.tensors[self.by_name[at]])
     }

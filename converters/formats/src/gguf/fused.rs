@@ -1,16 +1,16 @@
 //! Matrices that other programs have fused: `attn_qkv` for queries, keys and values, `ffn_gate_up_exps` for
 //! the gate and up matrices of experts. llama.cpp opens a file either way, whatever the architecture.
 
-use registry::weight_map::{Sizes, Step};
+use registry::weight_map::{SplitSizes, WeightStep};
 
-use super::{File, TensorInfo, Value};
+use super::{GgufFile, GgufTensor, MetadataValue};
 
 /// Tensor that is a part of another.
-pub struct Cut<'f> {
+pub struct FusedPart<'f> {
     /// Fused tensor of the file.
-    pub whole: &'f TensorInfo,
+    pub whole: &'f GgufTensor,
     /// Step that splits the fused tensor.
-    pub step: Step,
+    pub step: WeightStep,
     /// Index of this part.
     pub part: usize,
     /// Shape of this part.
@@ -18,7 +18,7 @@ pub struct Cut<'f> {
 }
 
 /// Fused tensors.
-pub struct Fused {
+pub struct FusedTensor {
     /// Name of the fused tensor in the file.
     pub whole: String,
     /// Names of its parts, in order.
@@ -30,9 +30,9 @@ pub struct Fused {
 const EXPERTS: (&str, [&str; 2]) = ("ffn_gate_up_exps", ["ffn_gate_exps", "ffn_up_exps"]);
 const ATTENTION: (&str, [&str; 3]) = ("attn_qkv", ["attn_q", "attn_k", "attn_v"]);
 
-impl File {
+impl GgufFile {
     /// Returns the fused tensor that contains a tensor, if the file has it only in fused form.
-    pub fn cut(&self, name: &str) -> Option<Cut<'_>> {
+    pub fn cut(&self, name: &str) -> Option<FusedPart<'_>> {
         let rest = name.strip_prefix("blk.")?;
         let (layer, rest) = rest.split_once('.')?;
         let (stem, end) = rest.split_once('.')?;
@@ -52,18 +52,18 @@ impl File {
             };
         let mut shape = whole.shape.clone();
         *shape.get_mut(axis)? = *sizes.get(part)?;
-        let step = Step::Split { axis, sizes: Sizes::Each(sizes) };
-        Some(Cut { whole, step, part, shape })
+        let step = WeightStep::Split { axis, sizes: SplitSizes::Each(sizes) };
+        Some(FusedPart { whole, step, part, shape })
     }
 
     /// Returns the fused tensors whose parts are all missing from the file.
-    pub fn fused(&self) -> Vec<Fused> {
+    pub fn fused(&self) -> Vec<FusedTensor> {
         let all = self.tensors().iter().filter_map(|info| {
             let parts: Vec<String> =
                 self.parts(&info.name).into_iter().map(|(name, _)| name).collect();
             let axis = usize::from(info.name.contains(EXPERTS.0));
             let whole = parts.len() == if axis == 1 { EXPERTS.1.len() } else { ATTENTION.1.len() };
-            whole.then(|| Fused { whole: info.name.clone(), parts, axis })
+            whole.then(|| FusedTensor { whole: info.name.clone(), parts, axis })
         });
         all.collect()
     }
@@ -91,7 +91,9 @@ impl File {
         let keys = self.metadata();
         let arch = keys.str("general.architecture").ok()??;
         let of = |name: &str| match keys.get(&format!("{arch}.attention.{name}"))? {
-            Value::Array(array) => usize::try_from(array.integers()?.get(layer).copied()?).ok(),
+            MetadataValue::Array(array) => {
+                usize::try_from(array.integers()?.get(layer).copied()?).ok()
+            }
             one => usize::try_from(one.integer()?).ok(),
         };
         let heads = of("head_count")?;

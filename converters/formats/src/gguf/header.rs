@@ -2,21 +2,21 @@
 
 use std::path::Path;
 
-use super::reader::Reader;
+use super::reader::ByteReader;
 use super::rules::{self, Offsets};
-use super::{Error, MAX_DIMS, Metadata, TensorInfo, VERSION};
+use super::{Error, GgufTensor, MAX_DIMS, Metadata, VERSION};
 use crate::codec::BlockType;
 use crate::shown;
 
 /// Header of one file, checked against the loader's rules and the file's length.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Header {
+pub struct GgufHeader {
     /// Version of the format: 2 or 3.
     pub version: u32,
     /// Keys of the file.
     pub metadata: Metadata,
     /// Tensors in file order, with offsets from the beginning of the file.
-    pub tensors: Vec<TensorInfo>,
+    pub tensors: Vec<GgufTensor>,
     /// Offset of the data.
     pub data_start: u64,
     /// Alignment of every tensor.
@@ -24,7 +24,7 @@ pub struct Header {
 }
 
 /// Tensor as described in the header, its offset still to be checked.
-struct Claimed {
+struct HeaderTensor {
     name: String,
     shape: Vec<usize>,
     ty: BlockType,
@@ -35,10 +35,10 @@ struct Claimed {
 /// Maximum bytes of a key, as the format specifies.
 const MOST_KEY: usize = (1 << 16) - 1;
 
-impl Header {
+impl GgufHeader {
     /// Reads the header of a whole file. `file` is only for error messages.
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, Error> {
-        let mut from = Reader::new(file, bytes);
+        let mut from = ByteReader::new(file, bytes);
         let version = version(file, &mut from)?;
         let tensors = from.u64(format_args!("the number of tensors"))?;
         let keys = from.u64(format_args!("the number of keys"))?;
@@ -76,7 +76,7 @@ impl Header {
     }
 }
 
-fn version(file: &Path, from: &mut Reader<'_>) -> Result<u32, Error> {
+fn version(file: &Path, from: &mut ByteReader<'_>) -> Result<u32, Error> {
     let magic = from.magic()?;
     if magic != *b"GGUF" {
         let found = shown(&String::from_utf8_lossy(&magic));
@@ -93,7 +93,7 @@ fn version(file: &Path, from: &mut Reader<'_>) -> Result<u32, Error> {
     }
 }
 
-fn tensor(file: &Path, from: &mut Reader<'_>, n: u64) -> Result<Claimed, Error> {
+fn tensor(file: &Path, from: &mut ByteReader<'_>, n: u64) -> Result<HeaderTensor, Error> {
     let name = from.text(format_args!("the name of tensor {n}"))?;
     if name.is_empty() {
         return Err(Error::EmptyName { file: file.into(), n });
@@ -120,7 +120,7 @@ fn tensor(file: &Path, from: &mut Reader<'_>, n: u64) -> Result<Claimed, Error> 
     let ty = ty.ok_or_else(unknown)?;
     let offset = from.u64(part)?;
     let bytes = rules::tensor_bytes(file, name, &shape, ty)?;
-    Ok(Claimed { name: name.into(), shape, ty, bytes, offset })
+    Ok(HeaderTensor { name: name.into(), shape, ty, bytes, offset })
 }
 
 /// Checks the offsets against the sizes, and the data against the file's length.
@@ -129,11 +129,11 @@ fn place(
     length: u64,
     data_start: u64,
     alignment: u64,
-    claimed: Vec<Claimed>,
-) -> Result<Vec<TensorInfo>, Error> {
+    claimed: Vec<HeaderTensor>,
+) -> Result<Vec<GgufTensor>, Error> {
     let mut offsets = Offsets::new(alignment);
     let mut tensors = Vec::with_capacity(claimed.len());
-    for Claimed { name, shape, ty, bytes, offset: found } in claimed {
+    for HeaderTensor { name, shape, ty, bytes, offset: found } in claimed {
         let large = || Error::TooLarge { file: file.into(), tensor: shown(&name) };
         let expected = offsets.place(bytes).ok_or_else(large)?;
         if found != expected {
@@ -149,7 +149,7 @@ fn place(
                 expected: end,
             });
         }
-        tensors.push(TensorInfo { name, shape, ty, file: 0, offset, bytes });
+        tensors.push(GgufTensor { name, shape, ty, file: 0, offset, bytes });
     }
     Ok(tensors)
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use super::rules::{self, Offsets};
 use super::value::write_text;
-use super::{Error, Metadata, TensorInfo, VERSION};
+use super::{Error, GgufTensor, Metadata, VERSION};
 use crate::codec::BlockType;
 use crate::shown;
 
 /// A tensor that will be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declared {
+pub struct GgufTensorSpec {
     /// Name of the tensor.
     pub name: String,
     /// Row-major shape.
@@ -22,7 +22,7 @@ pub struct Declared {
 
 /// Number of dimensions that are written for a tensor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Dims {
+pub enum DimsStyle {
     /// Without outer dimensions of one, as in ggml's writer.
     #[default]
     Trimmed,
@@ -35,24 +35,24 @@ pub enum Dims {
 /// A writer puts `header` at the beginning of the file, each tensor's bytes at its offset, and zeros
 /// everywhere else up to `file_len`. A file that is first extended to its length has those zeros already.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
+pub struct GgufLayout {
     /// Bytes before the data, including padding.
     pub header: Vec<u8>,
     /// Tensors in file order, with offsets from the beginning of the file.
-    pub tensors: Vec<TensorInfo>,
+    pub tensors: Vec<GgufTensor>,
     /// Length of the file, including padding of the last tensor.
     pub file_len: u64,
     /// Alignment of every tensor.
     pub alignment: u64,
 }
 
-impl Layout {
+impl GgufLayout {
     /// Lays out a file. `file` is only for error messages.
     pub fn new(
         file: &Path,
         metadata: &Metadata,
-        tensors: &[Declared],
-        dims: Dims,
+        tensors: &[GgufTensorSpec],
+        dims: DimsStyle,
     ) -> Result<Self, Error> {
         let wrong = |found| Error::Alignment { file: file.into(), found };
         let alignment = metadata.alignment().map_err(wrong)?;
@@ -65,7 +65,7 @@ impl Layout {
         let mut names = BTreeSet::new();
         let mut offsets = Offsets::new(alignment);
         let mut placed = Vec::with_capacity(tensors.len());
-        for Declared { name, shape, ty } in tensors {
+        for GgufTensorSpec { name, shape, ty } in tensors {
             if name.is_empty() {
                 return Err(Error::EmptyName { file: file.into(), n: placed.len() as u64 });
             }
@@ -76,7 +76,7 @@ impl Layout {
             let large = || Error::TooLarge { file: file.into(), tensor: shown(name) };
             let offset = offsets.place(bytes).ok_or_else(large)?;
             let (name, shape) = (name.clone(), shape.clone());
-            let info = TensorInfo { name, shape, ty: *ty, file: 0, offset, bytes };
+            let info = GgufTensor { name, shape, ty: *ty, file: 0, offset, bytes };
             write_tensor(&info, dims, &mut header);
             placed.push(info);
         }
@@ -100,7 +100,7 @@ impl Layout {
     }
 
     /// Returns the number of zeros after the bytes of a tensor.
-    pub fn padding(&self, info: &TensorInfo) -> u64 {
+    pub fn padding(&self, info: &GgufTensor) -> u64 {
         info.bytes.next_multiple_of(self.alignment) - info.bytes
     }
 }
@@ -124,17 +124,17 @@ fn write_keys(file: &Path, metadata: &Metadata, header: &mut Vec<u8>) -> Result<
 }
 
 /// Writes a tensor's description. `info.offset` is relative to the beginning of the data, as in the file.
-fn write_tensor(info: &TensorInfo, dims: Dims, header: &mut Vec<u8>) {
+fn write_tensor(info: &GgufTensor, dims: DimsStyle, header: &mut Vec<u8>) {
     let ones = match dims {
         // A single value keeps one dimension.
-        Dims::Trimmed => {
+        DimsStyle::Trimmed => {
             let most = info.shape.len().saturating_sub(1);
             info.shape.iter().take(most).take_while(|&&dim| dim == 1).count()
         }
-        Dims::AsGiven => 0,
+        DimsStyle::AsGiven => 0,
     };
     let mut shape: Vec<u64> = info.shape[ones..].iter().rev().map(|&dim| dim as u64).collect();
-    if dims == Dims::Trimmed && shape.is_empty() {
+    if dims == DimsStyle::Trimmed && shape.is_empty() {
         shape.push(1);
     }
     write_text(&info.name, header);

@@ -2,13 +2,13 @@
 
 use indexmap::IndexMap;
 
-use super::{Array, Error, Kind, Value};
+use super::{Error, MetadataArray, MetadataKind, MetadataValue};
 use crate::shown;
 
 /// Keys and values in file order. A key occurs once.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metadata {
-    entries: IndexMap<String, Value>,
+    entries: IndexMap<String, MetadataValue>,
 }
 
 impl Metadata {
@@ -18,29 +18,29 @@ impl Metadata {
     }
 
     /// Appends a key. An existing key moves to the end with its new value, as in llama.cpp's tools.
-    pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<MetadataValue>) {
         let key = key.into();
         self.entries.shift_remove(&key);
         self.entries.insert(key, value.into());
     }
 
     /// Appends a key. Returns false if it already exists.
-    pub(super) fn push(&mut self, key: String, value: Value) -> bool {
+    pub(super) fn push(&mut self, key: String, value: MetadataValue) -> bool {
         self.entries.insert(key, value).is_none()
     }
 
     /// Removes a key.
-    pub fn remove(&mut self, key: &str) -> Option<Value> {
+    pub fn remove(&mut self, key: &str) -> Option<MetadataValue> {
         self.entries.shift_remove(key)
     }
 
     /// Returns a key's value, of any kind.
-    pub fn get(&self, key: &str) -> Option<&Value> {
+    pub fn get(&self, key: &str) -> Option<&MetadataValue> {
         self.entries.get(key)
     }
 
     /// Iterates over keys and values in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &MetadataValue)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
@@ -57,7 +57,7 @@ impl Metadata {
     /// Returns a string, if the key exists.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         self.read(key, "a string", |value| match value {
-            Value::String(text) => Some(text.as_str()),
+            MetadataValue::String(text) => Some(text.as_str()),
             _ => None,
         })
     }
@@ -72,7 +72,7 @@ impl Metadata {
     /// Returns an f32, if the key exists.
     pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
         self.read(key, "a number of kind f32", |value| match value {
-            Value::F32(x) => Some(*x),
+            MetadataValue::F32(x) => Some(*x),
             _ => None,
         })
     }
@@ -80,15 +80,15 @@ impl Metadata {
     /// Returns a boolean, if the key exists.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
         self.read(key, "a bool", |value| match value {
-            Value::Bool(x) => Some(*x),
+            MetadataValue::Bool(x) => Some(*x),
             _ => None,
         })
     }
 
     /// Returns an array, if the key exists.
-    pub fn array(&self, key: &str) -> Result<Option<&Array>, Error> {
+    pub fn array(&self, key: &str) -> Result<Option<&MetadataArray>, Error> {
         self.read(key, "an array", |value| match value {
-            Value::Array(array) => Some(array),
+            MetadataValue::Array(array) => Some(array),
             _ => None,
         })
     }
@@ -96,7 +96,7 @@ impl Metadata {
     /// Returns strings, if the key exists.
     pub fn strings(&self, key: &str) -> Result<Option<&[String]>, Error> {
         self.read(key, "an array of strings", |value| match value {
-            Value::Array(array) => array.strings(),
+            MetadataValue::Array(array) => array.strings(),
             _ => None,
         })
     }
@@ -105,7 +105,7 @@ impl Metadata {
         &'a self,
         key: &str,
         expected: &'static str,
-        read: impl FnOnce(&'a Value) -> Option<T>,
+        read: impl FnOnce(&'a MetadataValue) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let wrong = || {
@@ -119,8 +119,8 @@ impl Metadata {
     pub(super) fn alignment(&self) -> Result<u64, String> {
         match self.get(super::ALIGNMENT_KEY) {
             None => Ok(super::ALIGNMENT),
-            Some(Value::U32(x)) if x.is_power_of_two() => Ok(u64::from(*x)),
-            Some(Value::U32(x)) => Err(x.to_string()),
+            Some(MetadataValue::U32(x)) if x.is_power_of_two() => Ok(u64::from(*x)),
+            Some(MetadataValue::U32(x)) => Err(x.to_string()),
             Some(other) => Err(format!("a value of kind {}", other.kind_name())),
         }
     }
@@ -134,11 +134,11 @@ impl Metadata {
         for (key, value) in self.iter() {
             text(key, key)?;
             match value {
-                Value::String(long) => text(key, long)?,
-                Value::Array(array) if array.len() as u64 > super::MAX_LENGTH => {
+                MetadataValue::String(long) => text(key, long)?,
+                MetadataValue::Array(array) if array.len() as u64 > super::MAX_LENGTH => {
                     return Err((shown(key), array.len() as u64));
                 }
-                Value::Array(array) if array.kind() == Kind::String => {
+                MetadataValue::Array(array) if array.kind() == MetadataKind::String => {
                     array.strings().unwrap_or(&[]).iter().try_for_each(|long| text(key, long))?;
                 }
                 _ => {}
@@ -161,7 +161,7 @@ mod tests {
         keys.set("a", 2_u16);
         assert_eq!(keys.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["b", "c", "a"]);
         assert_eq!(keys.u32("a").unwrap(), Some(2));
-        assert_eq!(keys.remove("b"), Some(Value::from("x")));
+        assert_eq!(keys.remove("b"), Some(MetadataValue::from("x")));
         assert_eq!((keys.len(), keys.is_empty(), keys.u32("b").unwrap()), (2, false, None));
     }
 

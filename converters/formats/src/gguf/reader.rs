@@ -3,18 +3,18 @@
 use std::fmt::Arguments;
 use std::path::Path;
 
-use super::{Array, Error, Kind, MAX_LENGTH, Value};
+use super::{Error, MAX_LENGTH, MetadataArray, MetadataKind, MetadataValue};
 use crate::shown;
 
 /// Position in a file's bytes.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct ByteReader<'a> {
     file: &'a Path,
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(super) fn new(file: &'a Path, bytes: &'a [u8]) -> Self {
         Self { file, bytes, at: 0 }
     }
@@ -100,57 +100,57 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the value of a key: its kind, then its contents.
-    pub(super) fn value(&mut self, key: &str) -> Result<Value, Error> {
+    pub(super) fn value(&mut self, key: &str) -> Result<MetadataValue, Error> {
         let key = shown(key);
         let part = format_args!("the value of key `{key}`");
         let kind = self.kind(&key)?;
         Ok(match kind {
-            Kind::U8 => Value::U8(u8::from_le_bytes(self.array(part)?)),
-            Kind::I8 => Value::I8(i8::from_le_bytes(self.array(part)?)),
-            Kind::U16 => Value::U16(u16::from_le_bytes(self.array(part)?)),
-            Kind::I16 => Value::I16(i16::from_le_bytes(self.array(part)?)),
-            Kind::U32 => Value::U32(u32::from_le_bytes(self.array(part)?)),
-            Kind::I32 => Value::I32(i32::from_le_bytes(self.array(part)?)),
-            Kind::U64 => Value::U64(u64::from_le_bytes(self.array(part)?)),
-            Kind::I64 => Value::I64(i64::from_le_bytes(self.array(part)?)),
-            Kind::F32 => Value::F32(f32::from_le_bytes(self.array(part)?)),
-            Kind::F64 => Value::F64(f64::from_le_bytes(self.array(part)?)),
-            Kind::Bool => Value::Bool(self.array::<1>(part)?[0] != 0),
-            Kind::String => Value::String(self.text(part)?.into()),
-            Kind::Array => Value::Array(self.elements(&key, part)?),
+            MetadataKind::U8 => MetadataValue::U8(u8::from_le_bytes(self.array(part)?)),
+            MetadataKind::I8 => MetadataValue::I8(i8::from_le_bytes(self.array(part)?)),
+            MetadataKind::U16 => MetadataValue::U16(u16::from_le_bytes(self.array(part)?)),
+            MetadataKind::I16 => MetadataValue::I16(i16::from_le_bytes(self.array(part)?)),
+            MetadataKind::U32 => MetadataValue::U32(u32::from_le_bytes(self.array(part)?)),
+            MetadataKind::I32 => MetadataValue::I32(i32::from_le_bytes(self.array(part)?)),
+            MetadataKind::U64 => MetadataValue::U64(u64::from_le_bytes(self.array(part)?)),
+            MetadataKind::I64 => MetadataValue::I64(i64::from_le_bytes(self.array(part)?)),
+            MetadataKind::F32 => MetadataValue::F32(f32::from_le_bytes(self.array(part)?)),
+            MetadataKind::F64 => MetadataValue::F64(f64::from_le_bytes(self.array(part)?)),
+            MetadataKind::Bool => MetadataValue::Bool(self.array::<1>(part)?[0] != 0),
+            MetadataKind::String => MetadataValue::String(self.text(part)?.into()),
+            MetadataKind::Array => MetadataValue::Array(self.elements(&key, part)?),
         })
     }
 
-    fn kind(&mut self, key: &str) -> Result<Kind, Error> {
+    fn kind(&mut self, key: &str) -> Result<MetadataKind, Error> {
         let found = self.i32(format_args!("the kind of key `{key}`"))?;
-        let kind = u32::try_from(found).ok().and_then(Kind::from_id);
+        let kind = u32::try_from(found).ok().and_then(MetadataKind::from_id);
         let unknown = || Error::UnknownKind { file: self.file.into(), key: key.into(), found };
         kind.ok_or_else(unknown)
     }
 
-    fn elements(&mut self, key: &str, part: Arguments<'_>) -> Result<Array, Error> {
+    fn elements(&mut self, key: &str, part: Arguments<'_>) -> Result<MetadataArray, Error> {
         Ok(match self.kind(key)? {
-            Kind::U8 => Array::U8(self.numbers(part, u8::from_le_bytes)?),
-            Kind::I8 => Array::I8(self.numbers(part, i8::from_le_bytes)?),
-            Kind::U16 => Array::U16(self.numbers(part, u16::from_le_bytes)?),
-            Kind::I16 => Array::I16(self.numbers(part, i16::from_le_bytes)?),
-            Kind::U32 => Array::U32(self.numbers(part, u32::from_le_bytes)?),
-            Kind::I32 => Array::I32(self.numbers(part, i32::from_le_bytes)?),
-            Kind::U64 => Array::U64(self.numbers(part, u64::from_le_bytes)?),
-            Kind::I64 => Array::I64(self.numbers(part, i64::from_le_bytes)?),
-            Kind::F32 => Array::F32(self.numbers(part, f32::from_le_bytes)?),
-            Kind::F64 => Array::F64(self.numbers(part, f64::from_le_bytes)?),
-            Kind::Bool => Array::Bool(self.numbers(part, |[x]: [u8; 1]| x != 0)?),
-            Kind::String => {
+            MetadataKind::U8 => MetadataArray::U8(self.numbers(part, u8::from_le_bytes)?),
+            MetadataKind::I8 => MetadataArray::I8(self.numbers(part, i8::from_le_bytes)?),
+            MetadataKind::U16 => MetadataArray::U16(self.numbers(part, u16::from_le_bytes)?),
+            MetadataKind::I16 => MetadataArray::I16(self.numbers(part, i16::from_le_bytes)?),
+            MetadataKind::U32 => MetadataArray::U32(self.numbers(part, u32::from_le_bytes)?),
+            MetadataKind::I32 => MetadataArray::I32(self.numbers(part, i32::from_le_bytes)?),
+            MetadataKind::U64 => MetadataArray::U64(self.numbers(part, u64::from_le_bytes)?),
+            MetadataKind::I64 => MetadataArray::I64(self.numbers(part, i64::from_le_bytes)?),
+            MetadataKind::F32 => MetadataArray::F32(self.numbers(part, f32::from_le_bytes)?),
+            MetadataKind::F64 => MetadataArray::F64(self.numbers(part, f64::from_le_bytes)?),
+            MetadataKind::Bool => MetadataArray::Bool(self.numbers(part, |[x]: [u8; 1]| x != 0)?),
+            MetadataKind::String => {
                 // Every string takes at least the bytes of its length.
                 let count = self.length(8, part)?;
                 let mut texts = Vec::with_capacity(count as usize);
                 for n in 0..count {
                     texts.push(self.text(format_args!("element {n} of key `{key}`"))?.into());
                 }
-                Array::String(texts)
+                MetadataArray::String(texts)
             }
-            Kind::Array => {
+            MetadataKind::Array => {
                 return Err(Error::NestedArray { file: self.file.into(), key: key.into() });
             }
         })

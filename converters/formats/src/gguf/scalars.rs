@@ -2,11 +2,26 @@
 
 use registry::graph::Weight;
 
-use super::{Array, Metadata, Value};
+use super::{Metadata, MetadataArray, MetadataValue};
 use crate::shown;
 
 /// Maximum number of values of one key.
 pub const MOST: usize = 1 << 20;
+
+/// Reason that weights cannot be read from a key. Names are escaped, ready to print.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum Error {
+    #[error("the weights of the key `{key}` have too many numbers")]
+    TooMany { key: String },
+    #[error("there is no key `{key}`")]
+    Missing { key: String },
+    #[error("the key `{key}` is {found}, expected numbers of kind f32")]
+    Kind { key: String, found: String },
+    #[error("the key `{key}` has {found} numbers, the model has {expected}")]
+    Count { key: String, found: usize, expected: usize },
+}
 
 /// Returns the total number of values of some weights, if a key can hold that many.
 pub fn count(places: &[usize], weights: &[Weight]) -> Option<usize> {
@@ -23,22 +38,18 @@ pub fn read(
     key: &str,
     places: &[usize],
     weights: &[Weight],
-) -> Result<Vec<Vec<f32>>, String> {
-    let key_shown = shown(key);
-    let count = count(places, weights)
-        .ok_or_else(|| format!("the weights of the key `{key_shown}` have too many numbers"))?;
+) -> Result<Vec<Vec<f32>>, Error> {
+    let expected = count(places, weights).ok_or_else(|| Error::TooMany { key: shown(key) })?;
     let numbers = match metadata.get(key) {
-        Some(Value::F32(x)) => vec![*x; count],
-        Some(Value::Array(Array::F32(numbers))) => numbers.clone(),
+        Some(MetadataValue::F32(x)) => vec![*x; expected],
+        Some(MetadataValue::Array(MetadataArray::F32(numbers))) => numbers.clone(),
         Some(other) => {
-            let found = other.kind_name();
-            return Err(format!("the key `{key_shown}` is {found}, expected numbers of kind f32"));
+            return Err(Error::Kind { key: shown(key), found: other.kind_name() });
         }
-        None => return Err(format!("there is no key `{key_shown}`")),
+        None => return Err(Error::Missing { key: shown(key) }),
     };
-    if numbers.len() != count {
-        let found = numbers.len();
-        return Err(format!("the key `{key_shown}` has {found} numbers, the model has {count}"));
+    if numbers.len() != expected {
+        return Err(Error::Count { key: shown(key), found: numbers.len(), expected });
     }
     let mut rest = numbers.as_slice();
     let cut = |&place: &usize| {
@@ -53,10 +64,10 @@ pub fn read(
 mod tests {
     use super::*;
     use registry::dtype::DtypeRule;
-    use registry::text::Text;
+    use registry::text::MappedText;
 
     fn weight(shape: &[usize]) -> Weight {
-        let at = Text::whole("t", "").span();
+        let at = MappedText::whole("t", "").span();
         Weight { name: "w".into(), shape: shape.to_vec(), dtype: DtypeRule::Activation, at }
     }
 
@@ -64,9 +75,9 @@ mod tests {
     fn numbers_come_back_weight_by_weight() {
         let weights = [weight(&[2]), weight(&[]), weight(&[1])];
         let mut keys = Metadata::new();
-        keys.set("list", Value::Array(Array::F32(vec![1.0, 2.0, 3.0, 4.0])));
-        keys.set("one", Value::F32(7.0));
-        keys.set("text", Value::String("x".into()));
+        keys.set("list", MetadataValue::Array(MetadataArray::F32(vec![1.0, 2.0, 3.0, 4.0])));
+        keys.set("one", MetadataValue::F32(7.0));
+        keys.set("text", MetadataValue::String("x".into()));
         let read = |key, places: &[usize]| read(&keys, key, places, &weights);
         assert_eq!(read("list", &[2, 0, 1]).unwrap(), [vec![1.0], vec![2.0, 3.0], vec![4.0]]);
         assert_eq!(read("one", &[0, 1]).unwrap(), [vec![7.0, 7.0], vec![7.0]]);
@@ -75,7 +86,7 @@ mod tests {
             ("text", &[0], "the key `text` is string, expected numbers of kind f32"),
             ("none", &[0], "there is no key `none`"),
         ] {
-            assert_eq!(read(key, places).unwrap_err(), expected);
+            assert_eq!(read(key, places).unwrap_err().to_string(), expected);
         }
         let huge = [weight(&[MOST]), weight(&[usize::MAX, 2])];
         assert_eq!(

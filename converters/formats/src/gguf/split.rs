@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::layout::{Declared, Dims, Layout};
-use super::{ALIGNMENT_KEY, Error, Metadata, Value, rules};
+use super::layout::{DimsStyle, GgufLayout, GgufTensorSpec};
+use super::{ALIGNMENT_KEY, Error, Metadata, MetadataValue, rules};
 
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
@@ -40,10 +40,10 @@ pub fn prefix(file: &Path, no: u32, count: u32) -> Option<PathBuf> {
 pub fn layouts(
     prefix: &Path,
     metadata: &Metadata,
-    tensors: &[Declared],
+    tensors: &[GgufTensorSpec],
     max_bytes: u64,
-    dims: Dims,
-) -> Result<Vec<(PathBuf, Layout)>, Error> {
+    dims: DimsStyle,
+) -> Result<Vec<(PathBuf, GgufLayout)>, Error> {
     let parts = cut(prefix, metadata, tensors, max_bytes)?;
     let too_many =
         || Error::SplitTooMany { file: prefix.into(), files: parts.len(), found: tensors.len() };
@@ -66,7 +66,7 @@ pub fn layouts(
         keys.set(TENSORS, total);
         keys.set(COUNT, count);
         let path = path(prefix, no.into(), count.into());
-        let layout = Layout::new(&path, &keys, part, dims)?;
+        let layout = GgufLayout::new(&path, &keys, part, dims)?;
         set.push((path, layout));
     }
     unique(&set)?;
@@ -78,7 +78,7 @@ pub fn layouts(
 pub fn even_limit(
     file: &Path,
     metadata: &Metadata,
-    tensors: &[Declared],
+    tensors: &[GgufTensorSpec],
     count: usize,
 ) -> Result<u64, Error> {
     let mut high = 1_u64;
@@ -102,9 +102,9 @@ pub fn even_limit(
 fn cut<'a>(
     prefix: &Path,
     metadata: &Metadata,
-    tensors: &'a [Declared],
+    tensors: &'a [GgufTensorSpec],
     max_bytes: u64,
-) -> Result<Vec<&'a [Declared]>, Error> {
+) -> Result<Vec<&'a [GgufTensorSpec]>, Error> {
     let wrong = |found| Error::Alignment { file: prefix.into(), found };
     let alignment = metadata.alignment().map_err(wrong)?;
     let mut parts = Vec::new();
@@ -122,7 +122,7 @@ fn cut<'a>(
     Ok(parts)
 }
 
-fn unique(set: &[(PathBuf, Layout)]) -> Result<(), Error> {
+fn unique(set: &[(PathBuf, GgufLayout)]) -> Result<(), Error> {
     let mut names = std::collections::BTreeSet::new();
     for (path, layout) in set {
         for info in &layout.tensors {
@@ -137,14 +137,14 @@ fn unique(set: &[(PathBuf, Layout)]) -> Result<(), Error> {
 
 /// Description of a set in the keys of its first file.
 #[derive(Debug)]
-pub(super) struct Set {
+pub(super) struct SplitSet {
     prefix: PathBuf,
     pub(super) count: u32,
     tensors: Option<u64>,
     made_of: Option<String>,
 }
 
-impl Set {
+impl SplitSet {
     /// Parses the description; none if a file with these keys is not part of a set.
     pub(super) fn of(file: &Path, metadata: &Metadata) -> Result<Option<Self>, Error> {
         let count = number(file, metadata, COUNT, u16::MAX.into())?.unwrap_or(0);
@@ -221,7 +221,7 @@ fn number(
     let found = value.integer().and_then(|x| u32::try_from(x).ok()).filter(|&x| x <= most);
     let wrong = || {
         let found = match value {
-            Value::String(_) | Value::Array(_) => value.kind_name(),
+            MetadataValue::String(_) | MetadataValue::Array(_) => value.kind_name(),
             other => other.integer().map_or(other.kind_name(), |x| x.to_string()),
         };
         key(file, name, found, format!("an integer from 0 to {most}"))

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Defines [`Kind`], [`Value`] and [`Array`] from one list of numeric kinds.
+/// Defines [`MetadataKind`], [`MetadataValue`] and [`MetadataArray`] from one list of numeric kinds.
 macro_rules! kinds {
     ($($variant:ident $ty:ident $id:literal $doc:literal),* $(,)?) => {
         /// Kind of a key's value.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Kind {
+        pub enum MetadataKind {
             $(#[doc = $doc] $variant,)*
             /// One byte, zero or not.
             Bool,
@@ -19,19 +19,19 @@ macro_rules! kinds {
 
         /// Value of a key.
         #[derive(Debug, Clone, PartialEq)]
-        pub enum Value {
+        pub enum MetadataValue {
             $(#[doc = $doc] $variant($ty),)*
             /// Boolean.
             Bool(bool),
             /// Text.
             String(String),
             /// Values of one kind.
-            Array(Array),
+            Array(MetadataArray),
         }
 
         /// Array, by the kind of its elements.
         #[derive(Debug, Clone, PartialEq)]
-        pub enum Array {
+        pub enum MetadataArray {
             $(#[doc = $doc] $variant(Vec<$ty>),)*
             /// Booleans.
             Bool(Vec<bool>),
@@ -39,7 +39,7 @@ macro_rules! kinds {
             String(Vec<String>),
         }
 
-        impl Kind {
+        impl MetadataKind {
             /// Returns the kind with this id in files.
             pub fn from_id(id: u32) -> Option<Self> {
                 Some(match id {
@@ -72,14 +72,14 @@ macro_rules! kinds {
             }
         }
 
-        impl Value {
+        impl MetadataValue {
             /// Returns the kind of the value.
-            pub fn kind(&self) -> Kind {
+            pub fn kind(&self) -> MetadataKind {
                 match self {
-                    $(Self::$variant(_) => Kind::$variant,)*
-                    Self::Bool(_) => Kind::Bool,
-                    Self::String(_) => Kind::String,
-                    Self::Array(_) => Kind::Array,
+                    $(Self::$variant(_) => MetadataKind::$variant,)*
+                    Self::Bool(_) => MetadataKind::Bool,
+                    Self::String(_) => MetadataKind::String,
+                    Self::Array(_) => MetadataKind::Array,
                 }
             }
 
@@ -94,13 +94,13 @@ macro_rules! kinds {
             }
         }
 
-        impl Array {
+        impl MetadataArray {
             /// Returns the kind of the elements.
-            pub fn kind(&self) -> Kind {
+            pub fn kind(&self) -> MetadataKind {
                 match self {
-                    $(Self::$variant(_) => Kind::$variant,)*
-                    Self::Bool(_) => Kind::Bool,
-                    Self::String(_) => Kind::String,
+                    $(Self::$variant(_) => MetadataKind::$variant,)*
+                    Self::Bool(_) => MetadataKind::Bool,
+                    Self::String(_) => MetadataKind::String,
                 }
             }
 
@@ -114,11 +114,11 @@ macro_rules! kinds {
             }
 
             /// Returns one element as a value of its own.
-            pub fn get(&self, n: usize) -> Option<Value> {
+            pub fn get(&self, n: usize) -> Option<MetadataValue> {
                 match self {
-                    $(Self::$variant(list) => list.get(n).copied().map(Value::$variant),)*
-                    Self::Bool(list) => list.get(n).copied().map(Value::Bool),
-                    Self::String(list) => list.get(n).cloned().map(Value::String),
+                    $(Self::$variant(list) => list.get(n).copied().map(MetadataValue::$variant),)*
+                    Self::Bool(list) => list.get(n).copied().map(MetadataValue::Bool),
+                    Self::String(list) => list.get(n).cloned().map(MetadataValue::String),
                 }
             }
 
@@ -140,15 +140,15 @@ macro_rules! kinds {
             }
         }
 
-        $(impl From<$ty> for Value {
+        $(impl From<$ty> for MetadataValue {
             fn from(x: $ty) -> Self {
                 Self::$variant(x)
             }
         }
 
-        impl From<Vec<$ty>> for Value {
+        impl From<Vec<$ty>> for MetadataValue {
             fn from(list: Vec<$ty>) -> Self {
-                Self::Array(Array::$variant(list))
+                Self::Array(MetadataArray::$variant(list))
             }
         })*
     };
@@ -173,7 +173,7 @@ pub(super) fn write_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-impl Value {
+impl MetadataValue {
     /// Returns the value of any integer kind.
     pub fn integer(&self) -> Option<i128> {
         Some(match *self {
@@ -198,7 +198,7 @@ impl Value {
     }
 }
 
-impl Array {
+impl MetadataArray {
     /// True if the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -218,39 +218,39 @@ impl Array {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for MetadataKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl From<bool> for Value {
+impl From<bool> for MetadataValue {
     fn from(x: bool) -> Self {
         Self::Bool(x)
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for MetadataValue {
     fn from(text: &str) -> Self {
         Self::String(text.into())
     }
 }
 
-impl From<String> for Value {
+impl From<String> for MetadataValue {
     fn from(text: String) -> Self {
         Self::String(text)
     }
 }
 
-impl From<Vec<bool>> for Value {
+impl From<Vec<bool>> for MetadataValue {
     fn from(list: Vec<bool>) -> Self {
-        Self::Array(Array::Bool(list))
+        Self::Array(MetadataArray::Bool(list))
     }
 }
 
-impl From<Vec<String>> for Value {
+impl From<Vec<String>> for MetadataValue {
     fn from(list: Vec<String>) -> Self {
-        Self::Array(Array::String(list))
+        Self::Array(MetadataArray::String(list))
     }
 }
 
@@ -262,9 +262,9 @@ mod tests {
     fn kinds_have_the_numbers_of_the_format() {
         let names = ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array"];
         for (id, name) in names.into_iter().chain(["u64", "i64", "f64"]).enumerate() {
-            let kind = Kind::from_id(id as u32).unwrap();
+            let kind = MetadataKind::from_id(id as u32).unwrap();
             assert_eq!((kind.id(), kind.name()), (id as u32, name));
         }
-        assert_eq!(Kind::from_id(13), None);
+        assert_eq!(MetadataKind::from_id(13), None);
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::path::Path;
 
-use super::{Entry, Error, Imatrix};
+use super::{Error, Imatrix, ImportanceEntry};
 use crate::codec::BlockType;
-use crate::mmap::Map;
+use crate::mmap::FileMap;
 use crate::{gguf, shown};
 
 const SUMS: &str = "in_sum2";
@@ -15,7 +15,7 @@ const COUNTS: &str = "counts";
 impl Imatrix {
     /// Reads a file of either format.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let map = Map::open(path)?;
+        let map = FileMap::open(path)?;
         let imatrix =
             if map.starts_with(b"GGUF") { from_gguf(path)? } else { from_dat(path, &map)? };
         if imatrix.entries.is_empty() {
@@ -28,7 +28,7 @@ impl Imatrix {
 /// Reads the GGUF format: two tensors for each weight, `<weight>.in_sum2`, `[matrices, row]`, and
 /// `<weight>.counts`, `[matrices, 1]`. Other tensors are ignored.
 fn from_gguf(path: &Path) -> Result<Imatrix, Error> {
-    let file = gguf::File::open(path)?;
+    let file = gguf::GgufFile::open(path)?;
     let mut entries = BTreeMap::new();
     for info in file.tensors() {
         let ends = [(SUMS, COUNTS), (COUNTS, SUMS)];
@@ -57,7 +57,7 @@ fn from_gguf(path: &Path) -> Result<Imatrix, Error> {
     })
 }
 
-fn numbers(path: &Path, file: &gguf::File, name: &str) -> Result<Vec<f32>, Error> {
+fn numbers(path: &Path, file: &gguf::GgufFile, name: &str) -> Result<Vec<f32>, Error> {
     if let Some(info) = file.info(name).filter(|info| info.ty != BlockType::F32) {
         let tensor = shown(name);
         return Err(Error::NotF32 { file: path.into(), tensor, found: info.ty });
@@ -77,9 +77,14 @@ fn checked(path: &Path, name: &str, bytes: &[u8]) -> Result<Vec<f32>, Error> {
     checked.collect()
 }
 
-fn entry(path: &Path, weight: &str, sums: Vec<f32>, counts: Vec<u64>) -> Result<Entry, Error> {
+fn entry(
+    path: &Path,
+    weight: &str,
+    sums: Vec<f32>,
+    counts: Vec<u64>,
+) -> Result<ImportanceEntry, Error> {
     let (found, of) = (sums.len(), counts.len());
-    Entry::from_sums(sums, counts).ok_or_else(|| Error::Uneven {
+    ImportanceEntry::from_sums(sums, counts).ok_or_else(|| Error::Uneven {
         file: path.into(),
         tensor: shown(weight),
         sums: found,
@@ -91,7 +96,7 @@ fn entry(path: &Path, weight: &str, sums: Vec<f32>, counts: Vec<u64>) -> Result<
 /// length, its name, its number of chunks, its number of values, and these values, as means times chunks.
 /// All but the oldest files end with the number of chunks and the name of the text.
 fn from_dat(path: &Path, bytes: &[u8]) -> Result<Imatrix, Error> {
-    let mut from = Dat { path, left: bytes };
+    let mut from = DatReader { path, left: bytes };
     let count = from.number("the number of weights", 1)?;
     let mut entries = BTreeMap::new();
     for n in 0..count {
@@ -124,12 +129,12 @@ fn from_dat(path: &Path, bytes: &[u8]) -> Result<Imatrix, Error> {
     Ok(imatrix)
 }
 
-struct Dat<'a> {
+struct DatReader<'a> {
     path: &'a Path,
     left: &'a [u8],
 }
 
-impl<'a> Dat<'a> {
+impl<'a> DatReader<'a> {
     fn take(&mut self, needed: u64, part: &str) -> Result<&'a [u8], Error> {
         let at = usize::try_from(needed).ok();
         let (taken, left) = at.and_then(|at| self.left.split_at_checked(at)).ok_or_else(|| {

@@ -3,22 +3,22 @@
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-use super::{Entry, Error, Imatrix};
+use super::{Error, Imatrix, ImportanceEntry};
 use crate::codec::BlockType;
-use crate::gguf::{Declared, Dims, Layout, Metadata};
-use crate::output::{Direct, Draft};
+use crate::gguf::{DimsStyle, GgufLayout, GgufTensorSpec, Metadata};
+use crate::output::{DirectDisk, DraftFile};
 
 impl Imatrix {
     /// Writes a GGUF file, in the order of llama.cpp's `imatrix`. The file appears whole or not at all.
     /// Reading it gives the same weights; its sums may differ in their last bit from the original sums.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let layout = self.layout(path)?;
-        let mut draft = Draft::create(path)?;
+        let mut draft = DraftFile::create(path)?;
         self.write_to(&mut draft, &layout)?;
-        Ok(draft.publish(&Direct)?)
+        Ok(draft.publish(&DirectDisk)?)
     }
 
-    fn layout(&self, path: &Path) -> Result<Layout, Error> {
+    fn layout(&self, path: &Path) -> Result<GgufLayout, Error> {
         let mut keys = Metadata::new();
         keys.set("general.type", "imatrix");
         keys.set("imatrix.datasets", self.datasets.clone());
@@ -28,16 +28,16 @@ impl Imatrix {
         for (name, entry) in &self.entries {
             let matrices = entry.counts.len();
             let pieces = [("in_sum2", entry.means.len() / matrices), ("counts", 1)];
-            tensors.extend(pieces.map(|(end, row)| Declared {
+            tensors.extend(pieces.map(|(end, row)| GgufTensorSpec {
                 name: format!("{name}.{end}"),
                 shape: vec![matrices, row],
                 ty: BlockType::F32,
             }));
         }
-        Ok(Layout::new(path, &keys, &tensors, Dims::Trimmed)?)
+        Ok(GgufLayout::new(path, &keys, &tensors, DimsStyle::Trimmed)?)
     }
 
-    fn write_to(&self, draft: &mut Draft, layout: &Layout) -> Result<(), Error> {
+    fn write_to(&self, draft: &mut DraftFile, layout: &GgufLayout) -> Result<(), Error> {
         let mut out = BufWriter::new(draft);
         out.write_all(&layout.header)?;
         let mut infos = layout.tensors.iter();
@@ -54,7 +54,7 @@ impl Imatrix {
     }
 }
 
-impl Entry {
+impl ImportanceEntry {
     /// Returns sums that give the means when they are divided by the counts.
     fn sums(&self) -> Vec<f32> {
         let row = self.means.len() / self.counts.len();

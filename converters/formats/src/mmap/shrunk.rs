@@ -14,7 +14,7 @@ use crate::shown;
 
 /// Message around the name of the file, and the exit code.
 #[derive(Debug, Clone, Copy)]
-pub struct Farewell {
+pub struct ExitMessage {
     /// Text before the name.
     pub before: &'static str,
     /// Text after the name.
@@ -23,10 +23,10 @@ pub struct Farewell {
     pub code: i32,
 }
 
-static FAREWELL: OnceLock<(Farewell, libc::sigaction)> = OnceLock::new();
+static FAREWELL: OnceLock<(ExitMessage, libc::sigaction)> = OnceLock::new();
 
 /// Mapped file. A slot is free while `begin` is 0, and claimed while it is 1.
-struct Range {
+struct MapSlot {
     begin: AtomicUsize,
     end: AtomicUsize,
     name: AtomicPtr<u8>,
@@ -35,8 +35,8 @@ struct Range {
 
 /// Number of slots, more than the shards of any checkpoint. A file without a slot keeps the default action.
 const PLACES: usize = 4096;
-static RANGES: [Range; PLACES] = [const {
-    Range {
+static RANGES: [MapSlot; PLACES] = [const {
+    MapSlot {
         begin: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         name: AtomicPtr::new(std::ptr::null_mut()),
@@ -46,15 +46,15 @@ static RANGES: [Range; PLACES] = [const {
 
 /// Slot in the list of mapped files, held for the lifetime of this value.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct MapGuard {
     place: usize,
     /// Kept alive because the list points to it.
     _name: Box<[u8]>,
 }
 
-impl Listed {
+impl MapGuard {
     pub(super) fn new(bytes: &[u8], path: &Path) -> Option<Self> {
-        let free = |range: &Range| {
+        let free = |range: &MapSlot| {
             range.begin.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let place = RANGES.iter().position(free)?;
@@ -69,14 +69,14 @@ impl Listed {
     }
 }
 
-impl Drop for Listed {
+impl Drop for MapGuard {
     fn drop(&mut self) {
         RANGES[self.place].begin.store(0, Ordering::Release);
     }
 }
 
 /// Installs the handler; the process ends with `farewell` when a mapped file shrinks under a reader.
-pub fn on_shrink(farewell: Farewell) {
+pub fn on_shrink(farewell: ExitMessage) {
     // SAFETY: all zeros is a valid `sigaction`; the pointers are to values that live here; the handler
     // does only what a signal handler may.
     unsafe {

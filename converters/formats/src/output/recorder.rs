@@ -5,13 +5,13 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Direct, Disk};
+use super::{DirectDisk, Disk};
 
 /// Disk that performs operations and records them, for tests of durability.
 #[derive(Debug, Default)]
-pub struct Recorder(Mutex<Vec<String>>);
+pub struct DiskRecorder(Mutex<Vec<String>>);
 
-impl Recorder {
+impl DiskRecorder {
     /// Returns the record, and starts a new one.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -26,22 +26,22 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-impl Disk for Recorder {
+impl Disk for DiskRecorder {
     fn sync(&self, file: &File) -> io::Result<()> {
         let kind = if file.metadata()?.is_dir() { "folder" } else { "file" };
         self.note(format!("sync {kind}"));
-        Direct.sync(file)
+        DirectDisk.sync(file)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.note(format!("rename {}", name(to)));
-        Direct.rename(from, to)
+        DirectDisk.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         if path.exists() {
             self.note(format!("remove {}", name(path)));
         }
-        Direct.remove(path)
+        DirectDisk.remove(path)
     }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
-use super::json::{self, Fault, Raw};
+use super::json::{self, HeaderFault, RawTensor};
 use super::{Error, FileDtype, MAX_HEADER};
 use crate::shown;
 
 /// Description of a tensor in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TensorEntry {
     /// Dtype of the tensor.
     pub dtype: FileDtype,
     /// Row-major shape.
@@ -21,9 +21,9 @@ pub struct Entry {
 
 /// Checked header: every range lies in the file, and together they cover its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct SafetensorsHeader {
     /// Tensors by name.
-    pub tensors: BTreeMap<String, Entry>,
+    pub tensors: BTreeMap<String, TensorEntry>,
     /// Texts under `__metadata__`.
     pub metadata: BTreeMap<String, String>,
     /// Offset of the tensors' bytes.
@@ -32,7 +32,7 @@ pub struct Header {
     pub file_len: u64,
 }
 
-impl Header {
+impl SafetensorsHeader {
     /// Reads only the header of a file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let mut file = registry::file::open(path)?;
@@ -66,21 +66,21 @@ impl Header {
         let text = std::str::from_utf8(text)
             .map_err(|error| Error::HeaderNotUtf8 { file: file(), at: 8 + error.valid_up_to() })?;
         let raw = json::parse(text).map_err(|fault| match fault {
-            Fault::NotJson(why) => Error::HeaderNotJson { file: file(), why },
-            Fault::DuplicateTensor(tensor) => Error::DuplicateTensor { file: file(), tensor },
-            Fault::DuplicateField { tensor, field } => {
+            HeaderFault::NotJson(why) => Error::HeaderNotJson { file: file(), why },
+            HeaderFault::DuplicateTensor(tensor) => Error::DuplicateTensor { file: file(), tensor },
+            HeaderFault::DuplicateField { tensor, field } => {
                 Error::DuplicateField { file: file(), tensor, field }
             }
-            Fault::MissingField { tensor, field } => {
+            HeaderFault::MissingField { tensor, field } => {
                 Error::MissingField { file: file(), tensor, field }
             }
-            Fault::UnknownField { tensor, field } => {
+            HeaderFault::UnknownField { tensor, field } => {
                 Error::UnknownField { file: file(), tensor, field }
             }
-            Fault::BadField { tensor, field, why } => {
+            HeaderFault::BadField { tensor, field, why } => {
                 Error::BadField { file: file(), tensor, field, why }
             }
-            Fault::BadMetadata(why) => Error::BadMetadata { file: file(), why },
+            HeaderFault::BadMetadata(why) => Error::BadMetadata { file: file(), why },
         })?;
         // A caller may pass a text longer than the file it claims to be from.
         let data = file_len.checked_sub(data_start).ok_or_else(|| Error::HeaderPastEnd {
@@ -126,9 +126,9 @@ pub(super) fn byte_len(shape: &[usize], dtype: FileDtype) -> Option<u64> {
 }
 
 /// Checks one tensor on its own; its range stays relative to the data.
-fn entry(path: &Path, name: &str, raw: Raw) -> Result<Entry, Error> {
+fn entry(path: &Path, name: &str, raw: RawTensor) -> Result<TensorEntry, Error> {
     let (file, tensor) = (|| path.to_path_buf(), || shown(name));
-    let Raw { dtype, shape, begin, end } = raw;
+    let RawTensor { dtype, shape, begin, end } = raw;
     let Some(dtype) = FileDtype::parse(&dtype) else {
         return Err(Error::UnknownDtype { file: file(), tensor: tensor(), found: shown(&dtype) });
     };
@@ -146,13 +146,13 @@ fn entry(path: &Path, name: &str, raw: Raw) -> Result<Entry, Error> {
         let (file, tensor) = (file(), tensor());
         return Err(Error::WrongSize { file, tensor, shape: dims, dtype, found, expected });
     }
-    Ok(Entry { dtype, shape: dims, range: (begin, end) })
+    Ok(TensorEntry { dtype, shape: dims, range: (begin, end) })
 }
 
 /// Checks that the tensors' ranges follow each other and fill the data exactly.
 fn cover(
     path: &Path,
-    tensors: &BTreeMap<String, Entry>,
+    tensors: &BTreeMap<String, TensorEntry>,
     data_start: u64,
     data: u64,
 ) -> Result<(), Error> {

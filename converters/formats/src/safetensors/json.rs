@@ -18,7 +18,7 @@ const MAX_RANK: usize = 64;
 
 /// Unchecked tensor of the header.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Raw {
+pub(super) struct RawTensor {
     pub(super) dtype: String,
     pub(super) shape: Vec<u64>,
     pub(super) begin: u64,
@@ -28,13 +28,13 @@ pub(super) struct Raw {
 /// Unchecked header.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RawHeader {
-    pub(super) tensors: BTreeMap<String, Raw>,
+    pub(super) tensors: BTreeMap<String, RawTensor>,
     pub(super) metadata: BTreeMap<String, String>,
 }
 
 /// Error in the header's JSON.
 #[derive(Debug, PartialEq)]
-pub(super) enum Fault {
+pub(super) enum HeaderFault {
     NotJson(String),
     DuplicateTensor(String),
     DuplicateField { tensor: String, field: String },
@@ -45,7 +45,7 @@ pub(super) enum Fault {
 }
 
 /// Reads the text of a header.
-pub(super) fn parse(text: &str) -> Result<RawHeader, Fault> {
+pub(super) fn parse(text: &str) -> Result<RawHeader, HeaderFault> {
     let mut fault = None;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let header = HeaderSeed(&mut fault)
@@ -54,17 +54,17 @@ pub(super) fn parse(text: &str) -> Result<RawHeader, Fault> {
     header.map_err(|error| match (fault, error.classify()) {
         // A recorded fault explains the error, unless the text is not JSON at all.
         (Some(fault), Category::Data) => fault,
-        _ => Fault::NotJson(shown(&error.to_string())),
+        _ => HeaderFault::NotJson(shown(&error.to_string())),
     })
 }
 
 /// Records the fault and stops the parser.
-fn stop<E: serde::de::Error>(slot: &mut Option<Fault>, fault: Fault) -> E {
+fn stop<E: serde::de::Error>(slot: &mut Option<HeaderFault>, fault: HeaderFault) -> E {
     slot.get_or_insert(fault);
     E::custom("stopped")
 }
 
-struct HeaderSeed<'f>(&'f mut Option<Fault>);
+struct HeaderSeed<'f>(&'f mut Option<HeaderFault>);
 
 impl<'de> DeserializeSeed<'de> for HeaderSeed<'_> {
     type Value = RawHeader;
@@ -87,20 +87,23 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
         while let Some(name) = map.next_key::<String>()? {
             if name == "__metadata__" {
                 if std::mem::replace(&mut seen_metadata, true) {
-                    return Err(stop(self.0, Fault::BadMetadata("it stands there twice".into())));
+                    return Err(stop(
+                        self.0,
+                        HeaderFault::BadMetadata("it stands there twice".into()),
+                    ));
                 }
                 match map.next_value_seed(MetadataSeed) {
                     Ok(metadata) => header.metadata = metadata,
                     Err(error) => {
                         let why = shown(&error.to_string());
-                        self.0.get_or_insert(Fault::BadMetadata(why));
+                        self.0.get_or_insert(HeaderFault::BadMetadata(why));
                         return Err(error);
                     }
                 }
                 continue;
             }
             if header.tensors.contains_key(&name) {
-                return Err(stop(self.0, Fault::DuplicateTensor(shown(&name))));
+                return Err(stop(self.0, HeaderFault::DuplicateTensor(shown(&name))));
             }
             let raw = map.next_value_seed(TensorSeed { tensor: &name, fault: self.0 })?;
             header.tensors.insert(name, raw);
@@ -145,7 +148,7 @@ impl<'de> Visitor<'de> for MetadataSeed {
 
 struct TensorSeed<'n, 'f> {
     tensor: &'n str,
-    fault: &'f mut Option<Fault>,
+    fault: &'f mut Option<HeaderFault>,
 }
 
 impl TensorSeed<'_, '_> {
@@ -157,16 +160,16 @@ impl TensorSeed<'_, '_> {
         if let Err(error) = &value {
             let why = shown(&error.to_string());
             let tensor = shown(self.tensor);
-            self.fault.get_or_insert(Fault::BadField { tensor, field, why });
+            self.fault.get_or_insert(HeaderFault::BadField { tensor, field, why });
         }
         value
     }
 }
 
 impl<'de> DeserializeSeed<'de> for TensorSeed<'_, '_> {
-    type Value = Raw;
+    type Value = RawTensor;
 
-    fn deserialize<D: Deserializer<'de>>(mut self, deserializer: D) -> Result<Raw, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(mut self, deserializer: D) -> Result<RawTensor, D::Error> {
         let result = deserializer.deserialize_map(TensorVisitor(&mut self));
         self.field("the entry", result)
     }
@@ -175,13 +178,13 @@ impl<'de> DeserializeSeed<'de> for TensorSeed<'_, '_> {
 struct TensorVisitor<'s, 'n, 'f>(&'s mut TensorSeed<'n, 'f>);
 
 impl<'de> Visitor<'de> for TensorVisitor<'_, '_, '_> {
-    type Value = Raw;
+    type Value = RawTensor;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with `dtype`, `shape` and `data_offsets`")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawTensor, A::Error> {
         let seed = self.0;
         let (mut dtype, mut shape, mut offsets) = (None, None, None);
         while let Some(field) = map.next_key::<String>()? {
@@ -190,46 +193,48 @@ impl<'de> Visitor<'de> for TensorVisitor<'_, '_, '_> {
                 "shape" => shape.is_some(),
                 "data_offsets" => offsets.is_some(),
                 _ => {
-                    let fault =
-                        Fault::UnknownField { tensor: shown(seed.tensor), field: shown(&field) };
+                    let fault = HeaderFault::UnknownField {
+                        tensor: shown(seed.tensor),
+                        field: shown(&field),
+                    };
                     // The value is skipped, so that broken JSON is reported as such.
                     map.next_value::<IgnoredAny>()?;
                     return Err(stop(seed.fault, fault));
                 }
             };
             if again {
-                let fault = Fault::DuplicateField { tensor: shown(seed.tensor), field };
+                let fault = HeaderFault::DuplicateField { tensor: shown(seed.tensor), field };
                 return Err(stop(seed.fault, fault));
             }
             match field.as_str() {
                 "dtype" => dtype = Some(seed.field("dtype", map.next_value::<String>())?),
-                "shape" => shape = Some(seed.field("shape", map.next_value_seed(Numbers))?),
-                _ => offsets = Some(seed.field("data_offsets", map.next_value_seed(Numbers))?),
+                "shape" => shape = Some(seed.field("shape", map.next_value_seed(IntegerList))?),
+                _ => offsets = Some(seed.field("data_offsets", map.next_value_seed(IntegerList))?),
             }
         }
         let mut missing = |field| {
-            let fault = Fault::MissingField { tensor: shown(seed.tensor), field };
+            let fault = HeaderFault::MissingField { tensor: shown(seed.tensor), field };
             stop(seed.fault, fault)
         };
         let dtype = dtype.ok_or_else(|| missing("dtype"))?;
         let shape = shape.ok_or_else(|| missing("shape"))?;
         let offsets = offsets.ok_or_else(|| missing("data_offsets"))?;
         let [begin, end] = offsets[..] else {
-            let fault = Fault::BadField {
+            let fault = HeaderFault::BadField {
                 tensor: shown(seed.tensor),
                 field: "data_offsets",
                 why: format!("found {} numbers, expected begin and end", offsets.len()),
             };
             return Err(stop(seed.fault, fault));
         };
-        Ok(Raw { dtype, shape, begin, end })
+        Ok(RawTensor { dtype, shape, begin, end })
     }
 }
 
 /// Short list of integers.
-struct Numbers;
+struct IntegerList;
 
-impl<'de> DeserializeSeed<'de> for Numbers {
+impl<'de> DeserializeSeed<'de> for IntegerList {
     type Value = Vec<u64>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<u64>, D::Error> {
@@ -237,7 +242,7 @@ impl<'de> DeserializeSeed<'de> for Numbers {
     }
 }
 
-impl<'de> Visitor<'de> for Numbers {
+impl<'de> Visitor<'de> for IntegerList {
     type Value = Vec<u64>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

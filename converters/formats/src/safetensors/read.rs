@@ -3,21 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::{Entry, Error, Header};
-use crate::mmap::Map;
+use super::{Error, SafetensorsHeader, TensorEntry};
+use crate::mmap::FileMap;
 
 /// Open file. Only its header is read until a tensor's bytes are requested.
 #[derive(Debug)]
-pub struct File {
+pub struct SafetensorsFile {
     path: PathBuf,
-    header: Header,
-    map: OnceLock<Map>,
+    header: SafetensorsHeader,
+    map: OnceLock<FileMap>,
 }
 
-impl File {
+impl SafetensorsFile {
     /// Reads and checks the header.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let header = Header::read(path)?;
+        let header = SafetensorsHeader::read(path)?;
         Ok(Self { path: path.into(), header, map: OnceLock::new() })
     }
 
@@ -27,14 +27,14 @@ impl File {
     }
 
     /// Returns the header.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &SafetensorsHeader {
         &self.header
     }
 
     /// Returns a tensor's entry and its bytes, or `None` if the file has no such tensor.
-    pub fn tensor(&self, name: &str) -> Option<Result<(&Entry, &[u8]), Error>> {
-        let entry = self.header.tensors.get(name)?;
-        Some(self.slice(entry.range).map(|bytes| (entry, bytes)))
+    pub fn tensor(&self, name: &str) -> Result<Option<(&TensorEntry, &[u8])>, Error> {
+        let Some(entry) = self.header.tensors.get(name) else { return Ok(None) };
+        Ok(Some((entry, self.slice(entry.range)?)))
     }
 
     /// Returns the bytes of a range that the header gave.
@@ -44,11 +44,11 @@ impl File {
         Ok(map.get(begin as usize..end as usize).unwrap_or(&[]))
     }
 
-    fn map(&self) -> Result<&Map, Error> {
+    fn map(&self) -> Result<&FileMap, Error> {
         if let Some(map) = self.map.get() {
             return Ok(map);
         }
-        let map = Map::open(&self.path)?;
+        let map = FileMap::open(&self.path)?;
         let (expected, found) = (self.header.file_len, map.len() as u64);
         if expected != found {
             return Err(Error::Changed { file: self.path.clone(), expected, found });
@@ -70,13 +70,13 @@ mod tests {
         bytes.extend_from_slice(json);
         bytes.extend_from_slice(&[1, 2]);
         fs_err::write(&path, &bytes).unwrap();
-        let file = File::open(&path).unwrap();
+        let file = SafetensorsFile::open(&path).unwrap();
         fs_err::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        assert!(matches!(file.tensor("a"), Some(Err(Error::Changed { .. }))));
+        assert!(matches!(file.tensor("a"), Err(Error::Changed { .. })));
         fs_err::write(&path, &bytes).unwrap();
         let (entry, data) = file.tensor("a").unwrap().unwrap();
         assert_eq!((entry.shape.as_slice(), data), (&[2][..], &[1, 2][..]));
-        assert!(file.tensor("b").is_none());
+        assert!(file.tensor("b").unwrap().is_none());
         assert_eq!(file.path(), path);
         assert_eq!(file.header().tensors.len(), 1);
     }

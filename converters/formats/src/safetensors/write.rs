@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::header::byte_len;
 use super::{Error, FileDtype};
-use crate::output::{Direct, Draft};
+use crate::output::{DirectDisk, DraftFile};
 use crate::shown;
 
 /// A tensor that will be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declared {
+pub struct TensorSpec {
     /// Name of the tensor.
     pub name: String,
     /// Dtype of the tensor.
@@ -21,7 +21,7 @@ pub struct Declared {
 }
 
 /// Names and lengths in bytes, in file order.
-pub type Plan = Vec<(String, u64)>;
+pub type WritePlan = Vec<(String, u64)>;
 
 /// Writes the declared tensors in order, in pieces of any size, with constant memory.
 ///
@@ -31,8 +31,8 @@ pub type Plan = Vec<(String, u64)>;
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    draft: Draft,
-    plan: Plan,
+    draft: DraftFile,
+    plan: WritePlan,
     next: usize,
     /// Number of bytes that the tensor at `next` still lacks.
     left: u64,
@@ -43,10 +43,10 @@ impl Writer {
     pub fn create(
         path: &Path,
         metadata: &BTreeMap<String, String>,
-        tensors: &[Declared],
+        tensors: &[TensorSpec],
     ) -> Result<Self, Error> {
         let (header, plan) = header(path, metadata, tensors)?;
-        let draft = Draft::create(path)?;
+        let draft = DraftFile::create(path)?;
         let mut writer = Self { path: path.into(), draft, plan, next: 0, left: 0 };
         writer.left = writer.plan.first().map_or(0, |tensor| tensor.1);
         writer.skip_complete();
@@ -103,7 +103,7 @@ impl Writer {
             let (file, tensor) = (self.path.clone(), shown(tensor));
             return Err(Error::Unfinished { file, tensor, missing: self.left });
         }
-        Ok(self.draft.publish(&Direct)?)
+        Ok(self.draft.publish(&DirectDisk)?)
     }
 
     fn skip_complete(&mut self) {
@@ -118,9 +118,9 @@ impl Writer {
 pub fn header(
     path: &Path,
     metadata: &BTreeMap<String, String>,
-    tensors: &[Declared],
-) -> Result<(Vec<u8>, Plan), Error> {
-    let overflow = |tensor: &Declared| Error::ShapeOverflow {
+    tensors: &[TensorSpec],
+) -> Result<(Vec<u8>, WritePlan), Error> {
+    let overflow = |tensor: &TensorSpec| Error::ShapeOverflow {
         file: path.into(),
         tensor: shown(&tensor.name),
         shape: tensor.shape.iter().map(|&dim| dim as u64).collect(),
@@ -137,7 +137,7 @@ pub fn header(
         parts.push(format!("\"__metadata__\":{{{}}}", texts.join(",")));
         seen.insert("__metadata__");
     }
-    let mut plan = Plan::new();
+    let mut plan = WritePlan::new();
     let mut at = 0_u64;
     for tensor in tensors {
         if tensor.name == "__metadata__" || !seen.insert(&tensor.name) {

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use onboard_formats::codec::BlockType;
 use onboard_formats::gguf::{
-    Array, Declared, Dims, Error, File, Header, Layout, Metadata, Value, split,
+    DimsStyle, Error, GgufFile, GgufHeader, GgufLayout, GgufTensorSpec, Metadata, MetadataArray,
+    MetadataValue, split,
 };
 use proptest::prelude::*;
 
-fn declared(name: &str, shape: &[usize], ty: BlockType) -> Declared {
-    Declared { name: name.into(), shape: shape.into(), ty }
+fn declared(name: &str, shape: &[usize], ty: BlockType) -> GgufTensorSpec {
+    GgufTensorSpec { name: name.into(), shape: shape.into(), ty }
 }
 
 /// Returns keys with every kind once, alone and in an array.
@@ -45,7 +46,7 @@ fn keys() -> Metadata {
 }
 
 /// Returns the whole file: tensor `n` has bytes that count up from `n`.
-fn bytes_of(layout: &Layout) -> Vec<u8> {
+fn bytes_of(layout: &GgufLayout) -> Vec<u8> {
     let mut bytes = layout.header.clone();
     for (n, info) in layout.tensors.iter().enumerate() {
         assert_eq!(info.offset, bytes.len() as u64);
@@ -56,7 +57,7 @@ fn bytes_of(layout: &Layout) -> Vec<u8> {
     bytes
 }
 
-fn write(path: &Path, layout: &Layout) {
+fn write(path: &Path, layout: &GgufLayout) {
     fs_err::write(path, bytes_of(layout)).expect("the folder is there");
 }
 
@@ -67,7 +68,7 @@ fn the_bytes_are_those_of_the_format() {
     keys.set("n", 7_u32);
     keys.set("list", vec!["ab".to_owned()]);
     let tensors = [declared("a", &[1, 2, 3], BlockType::F32), declared("b", &[1], BlockType::F16)];
-    let layout = Layout::new(Path::new("x"), &keys, &tensors, Dims::Trimmed).unwrap();
+    let layout = GgufLayout::new(Path::new("x"), &keys, &tensors, DimsStyle::Trimmed).unwrap();
     let mut want = b"GGUF\x03\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0".to_vec();
     want.extend(b"\x14\0\0\0\0\0\0\0general.architecture\x08\0\0\0\x01\0\0\0\0\0\0\0x");
     want.extend(b"\x01\0\0\0\0\0\0\0n\x04\0\0\0\x07\0\0\0");
@@ -81,8 +82,8 @@ fn the_bytes_are_those_of_the_format() {
     assert_eq!(layout.header, want);
     assert_eq!(layout.file_len, layout.data_start() + 64);
     assert_eq!((layout.padding(&layout.tensors[0]), layout.padding(&layout.tensors[1])), (8, 30));
-    let as_given = Layout::new(Path::new("x"), &keys, &tensors, Dims::AsGiven).unwrap();
-    let read = Header::parse(Path::new("x"), &bytes_of(&as_given)).unwrap();
+    let as_given = GgufLayout::new(Path::new("x"), &keys, &tensors, DimsStyle::AsGiven).unwrap();
+    let read = GgufHeader::parse(Path::new("x"), &bytes_of(&as_given)).unwrap();
     assert_eq!(read.tensors[0].shape, [1, 2, 3]);
 }
 
@@ -101,9 +102,9 @@ fn what_is_laid_out_is_read_back() {
         if let Some(alignment) = alignment {
             keys.set("general.alignment", alignment);
         }
-        let layout = Layout::new(&path, &keys, &tensors, Dims::AsGiven).unwrap();
+        let layout = GgufLayout::new(&path, &keys, &tensors, DimsStyle::AsGiven).unwrap();
         write(&path, &layout);
-        let file = File::open(&path).unwrap();
+        let file = GgufFile::open(&path).unwrap();
         assert_eq!((file.metadata(), file.tensors()), (&keys, &layout.tensors[..]));
         assert_eq!(file.alignment(), alignment.map_or(32, u64::from));
         assert_eq!((file.version(), file.files()), (3, std::slice::from_ref(&path)));
@@ -121,25 +122,29 @@ fn what_is_laid_out_is_read_back() {
 
 #[test]
 fn padding_at_the_end_may_be_missing_and_bytes_may_follow() {
-    let layout =
-        Layout::new(Path::new("x"), &keys(), &[declared("a", &[3], BlockType::F32)], Dims::Trimmed)
-            .unwrap();
+    let layout = GgufLayout::new(
+        Path::new("x"),
+        &keys(),
+        &[declared("a", &[3], BlockType::F32)],
+        DimsStyle::Trimmed,
+    )
+    .unwrap();
     let mut bytes = bytes_of(&layout);
     bytes.truncate(bytes.len() - 20);
-    Header::parse(Path::new("x"), &bytes).unwrap();
+    GgufHeader::parse(Path::new("x"), &bytes).unwrap();
     bytes.truncate(bytes.len() - 1);
-    assert!(matches!(Header::parse(Path::new("x"), &bytes), Err(Error::Truncated { .. })));
+    assert!(matches!(GgufHeader::parse(Path::new("x"), &bytes), Err(Error::Truncated { .. })));
     bytes.extend([0; 500]);
-    Header::parse(Path::new("x"), &bytes).unwrap();
+    GgufHeader::parse(Path::new("x"), &bytes).unwrap();
     // Version 2 is the same except for its number.
     bytes[4] = 2;
-    assert_eq!(Header::parse(Path::new("x"), &bytes).unwrap().version, 2);
+    assert_eq!(GgufHeader::parse(Path::new("x"), &bytes).unwrap().version, 2);
 }
 
 #[test]
 fn a_layout_breaks_no_rule() {
-    let lay = |keys: &Metadata, tensors: &[Declared]| {
-        Layout::new(Path::new("out.gguf"), keys, tensors, Dims::Trimmed).unwrap_err()
+    let lay = |keys: &Metadata, tensors: &[GgufTensorSpec]| {
+        GgufLayout::new(Path::new("out.gguf"), keys, tensors, DimsStyle::Trimmed).unwrap_err()
     };
     let none = Metadata::new();
     let one = |name: &str, shape: &[usize], ty| lay(&none, &[declared(name, shape, ty)]);
@@ -156,7 +161,12 @@ fn a_layout_breaks_no_rule() {
     let halves =
         [declared("a", &[1 << 62], BlockType::I8), declared("b", &[1 << 62], BlockType::I8)];
     assert!(matches!(lay(&none, &halves), Error::TooLarge { .. }));
-    for wrong in [Value::from(0_u32), Value::from(48_u32), Value::from(32_u64), Value::from("32")] {
+    for wrong in [
+        MetadataValue::from(0_u32),
+        MetadataValue::from(48_u32),
+        MetadataValue::from(32_u64),
+        MetadataValue::from("32"),
+    ] {
         let mut keys = Metadata::new();
         keys.set("general.alignment", wrong);
         assert!(matches!(lay(&keys, &[]), Error::Alignment { .. }));
@@ -166,7 +176,7 @@ fn a_layout_breaks_no_rule() {
     assert!(matches!(lay(&keys, &[]), Error::EmptyKey { n: 0, .. }));
 }
 
-fn names(set: &[(PathBuf, Layout)]) -> Vec<Vec<&str>> {
+fn names(set: &[(PathBuf, GgufLayout)]) -> Vec<Vec<&str>> {
     set.iter()
         .map(|(_, layout)| layout.tensors.iter().map(|info| info.name.as_str()).collect())
         .collect()
@@ -185,7 +195,8 @@ fn a_set_is_cut_where_its_padded_tensors_exceed_the_size() {
         declared("e", &[2], BlockType::F32),
     ];
     let mut keys = keys();
-    let lay = |keys: &Metadata, most| split::layouts(&prefix, keys, &tensors, most, Dims::Trimmed);
+    let lay =
+        |keys: &Metadata, most| split::layouts(&prefix, keys, &tensors, most, DimsStyle::Trimmed);
     assert_eq!(names(&lay(&keys, 160).unwrap()), [&["a", "b", "c"][..], &["d"], &["e"]]);
     assert_eq!(names(&lay(&keys, 159).unwrap()), [&["a", "b"][..], &["c"], &["d"], &["e"]]);
     assert_eq!(names(&lay(&keys, 1).unwrap()).len(), 5);
@@ -197,7 +208,7 @@ fn a_set_is_cut_where_its_padded_tensors_exceed_the_size() {
         write(path, layout);
     }
     assert!(set[1].0.ends_with("tiny.v1-00002-of-00004.gguf"));
-    let file = File::open(&set[0].0).unwrap();
+    let file = GgufFile::open(&set[0].0).unwrap();
     assert_eq!(file.files().len(), 4);
     let read: Vec<&str> = file.tensors().iter().map(|info| info.name.as_str()).collect();
     assert_eq!(read, ["a", "b", "c", "d", "e"]);
@@ -206,27 +217,27 @@ fn a_set_is_cut_where_its_padded_tensors_exceed_the_size() {
     assert_eq!(file.bytes("e").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
     // The first has all keys and its number; the others have only the required ones.
     assert_eq!(file.metadata().len(), keys.len() + 3);
-    let third = Header::parse(&set[2].0, &fs_err::read(&set[2].0).unwrap()).unwrap();
+    let third = GgufHeader::parse(&set[2].0, &fs_err::read(&set[2].0).unwrap()).unwrap();
     let left: Vec<_> = third.metadata.iter().collect();
     let want = [
-        ("general.alignment", &Value::U32(128)),
-        ("split.no", &Value::U16(2)),
-        ("split.tensors.count", &Value::I32(5)),
-        ("split.count", &Value::U16(4)),
+        ("general.alignment", &MetadataValue::U32(128)),
+        ("split.no", &MetadataValue::U16(2)),
+        ("split.tensors.count", &MetadataValue::I32(5)),
+        ("split.count", &MetadataValue::U16(4)),
     ];
     assert_eq!(left, want);
-    let message = File::open(&set[2].0).unwrap_err().to_string();
+    let message = GgufFile::open(&set[2].0).unwrap_err().to_string();
     assert!(message.contains("file 3 of 4") && message.contains("-00001-of-00004"), "{message}");
 }
 
-fn value() -> impl Strategy<Value = Value> {
+fn value() -> impl Strategy<Value = MetadataValue> {
     prop_oneof![
-        any::<u8>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        any::<bool>().prop_map(Value::from),
-        "[ -~é✓\n]{0,9}".prop_map(Value::from),
-        prop::collection::vec(any::<u16>(), 0..5).prop_map(Value::from),
-        prop::collection::vec("[a-zü]{0,5}", 0..5).prop_map(Value::from),
+        any::<u8>().prop_map(MetadataValue::from),
+        any::<i64>().prop_map(MetadataValue::from),
+        any::<bool>().prop_map(MetadataValue::from),
+        "[ -~é✓\n]{0,9}".prop_map(MetadataValue::from),
+        prop::collection::vec(any::<u16>(), 0..5).prop_map(MetadataValue::from),
+        prop::collection::vec("[a-zü]{0,5}", 0..5).prop_map(MetadataValue::from),
     ]
 }
 
@@ -248,15 +259,15 @@ proptest! {
             keys.set(key, value);
         }
         keys.set("general.alignment", 1_u32 << shift);
-        let tensors: Vec<Declared> = tensors.into_iter().map(|(name, (mut shape, ty))| {
+        let tensors: Vec<GgufTensorSpec> = tensors.into_iter().map(|(name, (mut shape, ty))| {
             if let Some(row) = shape.last_mut() {
                 *row *= ty.elements();
             }
             let ty = if shape.is_empty() { BlockType::F32 } else { ty };
-            Declared { name, shape, ty }
+            GgufTensorSpec { name, shape, ty }
         }).collect();
-        let layout = Layout::new(Path::new("x"), &keys, &tensors, Dims::AsGiven).unwrap();
-        let read = Header::parse(Path::new("x"), &bytes_of(&layout)).unwrap();
+        let layout = GgufLayout::new(Path::new("x"), &keys, &tensors, DimsStyle::AsGiven).unwrap();
+        let read = GgufHeader::parse(Path::new("x"), &bytes_of(&layout)).unwrap();
         prop_assert_eq!(&read.metadata, &keys);
         prop_assert_eq!(&read.tensors, &layout.tensors);
         for (info, want) in read.tensors.iter().zip(&tensors) {
@@ -268,5 +279,7 @@ proptest! {
 #[test]
 fn arrays_are_compact() {
     // A token list has hundreds of thousands of entries.
-    assert!(std::mem::size_of::<Array>() <= 32 && std::mem::size_of::<Value>() <= 32);
+    assert!(
+        std::mem::size_of::<MetadataArray>() <= 32 && std::mem::size_of::<MetadataValue>() <= 32
+    );
 }

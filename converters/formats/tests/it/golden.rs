@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use onboard_formats::codec::{self, BlockType, Lanes};
+use onboard_formats::codec::{self, BlockType, LaneCount};
 use sha2::{Digest, Sha256};
 
 const ROW: usize = 1024;
@@ -58,7 +58,7 @@ fn encoders_give_the_bytes_of_the_reference() {
     for (ty, name, weighted) in files {
         let expected = golden(&name);
         let importance = weighted.then_some(&importance[..]);
-        for lanes in Lanes::available() {
+        for lanes in LaneCount::available() {
             let mut out = vec![0xaa; expected.len()];
             if let Err(error) = codec::encode_in(lanes, ty, &input, ROW, importance, &mut out) {
                 wrong.push(format!("{name}: {error}"));

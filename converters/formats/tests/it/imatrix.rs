@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use onboard_formats::codec::BlockType;
-use onboard_formats::gguf::{Declared, Dims, File, Layout, Metadata};
-use onboard_formats::imatrix::{Entry, Imatrix};
+use onboard_formats::gguf::{DimsStyle, GgufFile, GgufLayout, GgufTensorSpec, Metadata};
+use onboard_formats::imatrix::{Imatrix, ImportanceEntry};
 
 fn sample() -> Imatrix {
     let mut entries = BTreeMap::new();
     let up: Vec<f32> = (0_u16..6).map(|n| f32::from(n) * 0.3).collect();
-    entries
-        .insert("blk.0.ffn_up.weight".into(), Entry::from_sums(up, vec![7]).expect("one matrix"));
+    entries.insert(
+        "blk.0.ffn_up.weight".into(),
+        ImportanceEntry::from_sums(up, vec![7]).expect("one matrix"),
+    );
     let experts: Vec<f32> = (0_u16..12).map(|n| f32::from(n) * 1.7).collect();
-    let entry = Entry::from_sums(experts, vec![3, 0, 512]).expect("three matrices");
+    let entry = ImportanceEntry::from_sums(experts, vec![3, 0, 512]).expect("three matrices");
     entries.insert("blk.0.ffn_down_exps.weight".into(), entry);
     Imatrix { entries, chunks: 9, chunk_size: 512, datasets: vec!["a.txt".into(), "b.txt".into()] }
 }
@@ -25,7 +27,7 @@ fn what_is_written_is_read() {
     sample().write(&path).unwrap();
     assert_eq!(Imatrix::read(&path).unwrap(), sample());
     assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 1);
-    let file = File::open(&path).unwrap();
+    let file = GgufFile::open(&path).unwrap();
     let form: Vec<_> = file.tensors().iter().map(|info| (&*info.name, &*info.shape)).collect();
     let want: [(&str, &[usize]); 4] = [
         ("blk.0.ffn_down_exps.weight.in_sum2", &[3, 4]),
@@ -137,15 +139,16 @@ type Tensors<'a> = &'a [(&'a str, &'a [usize], BlockType)];
 #[test]
 fn a_damaged_gguf_form_is_told_apart() {
     let make = |tensors: Tensors<'_>, byte: u8| {
-        let declared: Vec<Declared> = tensors
+        let declared: Vec<GgufTensorSpec> = tensors
             .iter()
-            .map(|(name, shape, ty)| Declared {
+            .map(|(name, shape, ty)| GgufTensorSpec {
                 name: (*name).into(),
                 shape: (*shape).into(),
                 ty: *ty,
             })
             .collect();
-        let layout = Layout::new(Path::new("x"), &Metadata::new(), &declared, Dims::Trimmed);
+        let layout =
+            GgufLayout::new(Path::new("x"), &Metadata::new(), &declared, DimsStyle::Trimmed);
         let layout = layout.expect("allowed");
         let mut bytes = layout.header;
         bytes.resize(layout.file_len as usize, byte);

@@ -1,6 +1,6 @@
 //! Checks that the bytes are those of the scalar code, on any CPU.
 
-use onboard_formats::codec::{self, BlockType, Lanes};
+use onboard_formats::codec::{self, BlockType, LaneCount};
 
 /// Generator of uniform integers, and of values derived from them.
 struct Random(u64);
@@ -97,7 +97,7 @@ fn importances(row: usize) -> Vec<(&'static str, Vec<f32>)> {
 }
 
 fn encoded(
-    lanes: Lanes,
+    lanes: LaneCount,
     ty: BlockType,
     numbers: &[f32],
     row: usize,
@@ -129,8 +129,8 @@ fn every_width_gives_the_same_bytes() {
                 if weights.is_none() && ty.needs_importance() {
                     continue;
                 }
-                let plain = encoded(Lanes::One, ty, &all, row, weights);
-                for lanes in Lanes::available().skip(1) {
+                let plain = encoded(LaneCount::One, ty, &all, row, weights);
+                for lanes in LaneCount::available().skip(1) {
                     let found = encoded(lanes, ty, &all, row, weights);
                     let bytes = row / ty.elements() * ty.bytes();
                     for ((name, _), (plain, found)) in
@@ -156,10 +156,10 @@ fn rows_do_not_depend_on_each_other() {
     let all: Vec<f32> = rows.iter().flat_map(|(_, row)| row).copied().collect();
     let (_, weights) = &importances(row)[0];
     for ty in formats() {
-        let together = encoded(Lanes::widest(), ty, &all, row, Some(weights));
+        let together = encoded(LaneCount::widest(), ty, &all, row, Some(weights));
         let apart: Vec<u8> = rows
             .iter()
-            .flat_map(|(_, numbers)| encoded(Lanes::widest(), ty, numbers, row, Some(weights)))
+            .flat_map(|(_, numbers)| encoded(LaneCount::widest(), ty, numbers, row, Some(weights)))
             .collect();
         assert!(together == apart, "{ty}");
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use onboard_formats::safetensors::{Declared, Error, File, FileDtype, Header, Writer};
+use onboard_formats::safetensors::{
+    Error, FileDtype, SafetensorsFile, SafetensorsHeader, TensorSpec, Writer,
+};
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype as Theirs, SafeTensors, TensorView};
 
@@ -28,7 +30,7 @@ fn theirs(dtype: FileDtype) -> Theirs {
     }
 }
 
-fn bytes_of(tensor: &Declared) -> Vec<u8> {
+fn bytes_of(tensor: &TensorSpec) -> Vec<u8> {
     let len = tensor.shape.iter().product::<usize>() * tensor.dtype.size();
     (0..len).map(|i| (i * 7 + len) as u8).collect()
 }
@@ -40,12 +42,12 @@ prop_compose! {
             (prop::sample::select(FileDtype::ALL.to_vec()), prop::collection::vec(0_usize..5, 0..4)),
             0..6,
         ),
-    ) -> Vec<Declared> {
-        map.into_iter().map(|(name, (dtype, shape))| Declared { name, dtype, shape }).collect()
+    ) -> Vec<TensorSpec> {
+        map.into_iter().map(|(name, (dtype, shape))| TensorSpec { name, dtype, shape }).collect()
     }
 }
 
-fn write(path: &Path, metadata: &BTreeMap<String, String>, tensors: &[Declared], piece: usize) {
+fn write(path: &Path, metadata: &BTreeMap<String, String>, tensors: &[TensorSpec], piece: usize) {
     let mut writer = Writer::create(path, metadata, tensors).expect("declared so");
     for tensor in tensors {
         for piece in bytes_of(tensor).chunks(piece) {
@@ -81,7 +83,7 @@ proptest! {
             prop_assert_eq!(head.metadata().as_ref().unwrap().get(key), Some(text));
         }
         // The file is also read back.
-        let file = File::open(&path).unwrap();
+        let file = SafetensorsFile::open(&path).unwrap();
         prop_assert_eq!(&file.header().metadata, &metadata);
         prop_assert_eq!(file.header().data_start % 8, 0);
         for tensor in &tensors {
@@ -99,7 +101,7 @@ proptest! {
             (tensor.name.clone(), view)
         });
         let bytes = safetensors::serialize(views, None).unwrap();
-        let header = Header::from_bytes(Path::new("x"), &bytes).unwrap();
+        let header = SafetensorsHeader::from_bytes(Path::new("x"), &bytes).unwrap();
         prop_assert_eq!(header.tensors.len(), tensors.len());
         for (tensor, data) in tensors.iter().zip(&data) {
             let entry = &header.tensors[&tensor.name];
@@ -121,7 +123,7 @@ fn sample() -> Vec<u8> {
 /// Judges a file. Accepting is fine (a changed digit of data is still a file); panics and invalid ranges
 /// are not.
 fn judge(bytes: &[u8]) {
-    if let Ok(header) = Header::from_bytes(Path::new("x"), bytes) {
+    if let Ok(header) = SafetensorsHeader::from_bytes(Path::new("x"), bytes) {
         for entry in header.tensors.values() {
             let (begin, end) = (entry.range.0 as usize, entry.range.1 as usize);
             assert!(header.data_start as usize <= begin && begin <= end && end <= bytes.len());
@@ -135,9 +137,9 @@ fn judge(bytes: &[u8]) {
 fn every_prefix_and_every_changed_byte_is_survived() {
     let bytes = sample();
     judge(&bytes);
-    assert!(Header::from_bytes(Path::new("x"), &bytes).is_ok());
+    assert!(SafetensorsHeader::from_bytes(Path::new("x"), &bytes).is_ok());
     for end in 0..bytes.len() {
-        assert!(Header::from_bytes(Path::new("x"), &bytes[..end]).is_err(), "{end}");
+        assert!(SafetensorsHeader::from_bytes(Path::new("x"), &bytes[..end]).is_err(), "{end}");
     }
     for at in 0..bytes.len() - 19 {
         for change in [0_u8, 1, b'0', b'9', b'"', b'{', b'}', b',', b'-', 0x80, 0xff] {
@@ -184,19 +186,19 @@ proptest! {
 
 #[test]
 fn a_header_that_is_longer_than_its_file_is_refused() {
-    let error = Header::parse(Path::new("x"), b"{}", 9).unwrap_err();
+    let error = SafetensorsHeader::parse(Path::new("x"), b"{}", 9).unwrap_err();
     assert!(matches!(error, Error::HeaderPastEnd { found: 2, left: 1, .. }));
 }
 
-fn declared(name: &str, shape: &[usize]) -> Declared {
-    Declared { name: name.into(), dtype: FileDtype::F32, shape: shape.into() }
+fn declared(name: &str, shape: &[usize]) -> TensorSpec {
+    TensorSpec { name: name.into(), dtype: FileDtype::F32, shape: shape.into() }
 }
 
 #[test]
 fn the_writer_says_what_it_was_given_wrongly() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let create = |tensors: &[Declared]| Writer::create(&path, &BTreeMap::new(), tensors);
+    let create = |tensors: &[TensorSpec]| Writer::create(&path, &BTreeMap::new(), tensors);
     let two = [declared("a", &[2]), declared("none", &[0, 3]), declared("b", &[1])];
 
     let error = create(&[declared("a", &[1]), declared("a", &[2])]).unwrap_err();
@@ -224,7 +226,7 @@ fn the_writer_says_what_it_was_given_wrongly() {
     let error = writer.write("c", &[0; 4]).unwrap_err();
     assert!(matches!(error, Error::OutOfOrder { expected, .. } if expected == "no more tensors"));
     writer.finish().unwrap();
-    assert_eq!(File::open(&path).unwrap().header().tensors.len(), 3);
+    assert_eq!(SafetensorsFile::open(&path).unwrap().header().tensors.len(), 3);
 }
 
 #[test]
@@ -247,5 +249,5 @@ fn an_unfinished_file_leaves_nothing_and_spoils_nothing() {
     fs_err::write(&part, b"left over, and longer than what is written now: ".repeat(9)).unwrap();
     write(&path, &BTreeMap::new(), &[declared("new", &[2])], 3);
     assert!(!part.exists());
-    assert!(File::open(&path).unwrap().header().tensors.contains_key("new"));
+    assert!(SafetensorsFile::open(&path).unwrap().header().tensors.contains_key("new"));
 }

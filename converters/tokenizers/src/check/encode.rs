@@ -6,14 +6,14 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use super::super::Kind;
-use super::loaded::{BYTE, Loaded};
+use super::super::TokenizerKind;
+use super::loaded::{BYTE, LlamaTokenizer};
 
 /// Reason that a text has no tokens, as part of a sentence.
 #[derive(Debug, Clone, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
-pub enum EncodeError {
+pub enum TokenizeError {
     #[error("there is no token for byte {byte:#04X}")]
     NoToken { byte: u8 },
     #[error(transparent)]
@@ -21,7 +21,7 @@ pub enum EncodeError {
 }
 
 /// Pair of neighbours that forms a token.
-struct Pair {
+struct MergeCandidate {
     /// Priority; lower is better.
     rank: Rank,
     left: usize,
@@ -37,16 +37,16 @@ enum Rank {
 }
 
 /// Part of a word, linked to its neighbours.
-struct Part {
+struct Symbol {
     from: usize,
     to: usize,
     before: Option<usize>,
     after: Option<usize>,
 }
 
-impl Loaded {
+impl LlamaTokenizer {
     /// Returns the tokens of a text in which special tokens count as plain text.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
         let mut out = Vec::new();
         self.encode_with(text, &self.added, &mut out)?;
         Ok(out)
@@ -54,7 +54,7 @@ impl Loaded {
 
     /// Returns the tokens of a prompt. Special tokens in the text are recognized, and the tokens around
     /// every prompt are added.
-    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
         let mut out = Vec::new();
         self.encode_with(text, &self.named, &mut out)?;
         Ok(self.surrounded(&out))
@@ -71,16 +71,16 @@ impl Loaded {
         text: &str,
         tokens: &[u32],
         out: &mut Vec<u32>,
-    ) -> Result<(), EncodeError> {
+    ) -> Result<(), TokenizeError> {
         let mut blank = self.blank_first;
         for piece in self.pieces(text, tokens) {
             match piece {
-                Piece::Token(id) => {
+                TextFragment::Token(id) => {
                     out.push(id);
                     blank = self.blank_first;
                 }
-                Piece::Text(part) => {
-                    if self.kind == Kind::Pieces {
+                TextFragment::Text(part) => {
+                    if self.kind == TokenizerKind::Pieces {
                         self.likeliest(part, out);
                         continue;
                     }
@@ -92,8 +92,8 @@ impl Loaded {
                         part = part.replace(' ', "▁");
                     }
                     match self.kind {
-                        Kind::Scores | Kind::Pieces => self.join(&part, out)?,
-                        Kind::Merges => {
+                        TokenizerKind::Scores | TokenizerKind::Pieces => self.join(&part, out)?,
+                        TokenizerKind::Merges => {
                             for word in self.splitter.words(&part)? {
                                 let word = if self.spells_bytes() { spell(&word) } else { word };
                                 self.join(&word, out)?;
@@ -114,7 +114,7 @@ impl Loaded {
             let ty = self.types.get(id as usize).copied();
             match self.kind {
                 _ if ty == Some(BYTE) => bytes.extend(super::super::spm::byte(text)),
-                Kind::Merges if self.is_normal(id) && self.spells_bytes() => {
+                TokenizerKind::Merges if self.is_normal(id) && self.spells_bytes() => {
                     bytes.extend(text.chars().filter_map(unspell));
                 }
                 _ if self.is_normal(id) => bytes.extend(text.replace('▁', " ").into_bytes()),
@@ -127,41 +127,41 @@ impl Loaded {
     }
 
     /// Splits a text at added tokens, searching the whole text for the longest ones first.
-    fn pieces<'a>(&self, text: &'a str, tokens: &[u32]) -> Vec<Piece<'a>> {
-        let mut pieces = vec![Piece::Text(text)];
+    fn pieces<'a>(&self, text: &'a str, tokens: &[u32]) -> Vec<TextFragment<'a>> {
+        let mut pieces = vec![TextFragment::Text(text)];
         for &id in tokens {
             let token = self.texts[id as usize].as_str();
             let mut split = Vec::with_capacity(pieces.len());
             for piece in pieces {
-                let Piece::Text(mut rest) = piece else {
+                let TextFragment::Text(mut rest) = piece else {
                     split.push(piece);
                     continue;
                 };
                 while let Some(at) = rest.find(token) {
-                    split.extend([Piece::Text(&rest[..at]), Piece::Token(id)]);
+                    split.extend([TextFragment::Text(&rest[..at]), TextFragment::Token(id)]);
                     rest = &rest[at + token.len()..];
                 }
-                split.push(Piece::Text(rest));
+                split.push(TextFragment::Text(rest));
             }
             pieces = split;
         }
-        pieces.retain(|piece| !matches!(piece, Piece::Text("")));
+        pieces.retain(|piece| !matches!(piece, TextFragment::Text("")));
         pieces
     }
 
     /// Joins the characters of a word into tokens.
-    fn join(&self, word: &str, out: &mut Vec<u32>) -> Result<(), EncodeError> {
-        if self.kind == Kind::Merges
+    fn join(&self, word: &str, out: &mut Vec<u32>) -> Result<(), TokenizeError> {
+        if self.kind == TokenizerKind::Merges
             && self.name.is_some_and(|name| name.ignore_merges)
             && let Some(id) = self.id(word)
         {
             out.push(id);
             return Ok(());
         }
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<Symbol> = Vec::new();
         for (at, c) in word.char_indices() {
             let n = parts.len();
-            parts.push(Part {
+            parts.push(Symbol {
                 from: at,
                 to: at + c.len_utf8(),
                 before: n.checked_sub(1),
@@ -175,9 +175,9 @@ impl Loaded {
         for right in 1..parts.len() {
             self.pair(word, &parts, Some(right - 1), Some(right), &mut heap);
         }
-        while let Some(Reverse(Pair { left, right, text, .. })) = heap.pop() {
+        while let Some(Reverse(MergeCandidate { left, right, text, .. })) = heap.pop() {
             // Pairs whose parts have changed are skipped.
-            let spells = |part: &Part| &word[part.from..part.to];
+            let spells = |part: &Symbol| &word[part.from..part.to];
             let (l, r) = (spells(&parts[left]), spells(&parts[right]));
             if l.is_empty()
                 || r.is_empty()
@@ -205,30 +205,30 @@ impl Loaded {
     fn pair(
         &self,
         word: &str,
-        parts: &[Part],
+        parts: &[Symbol],
         left: Option<usize>,
         right: Option<usize>,
-        heap: &mut BinaryHeap<Reverse<Pair>>,
+        heap: &mut BinaryHeap<Reverse<MergeCandidate>>,
     ) {
         let (Some(left), Some(right)) = (left, right) else { return };
         let (l, r) = (&parts[left], &parts[right]);
         let text = &word[l.from..r.to];
         let rank = match self.kind {
-            Kind::Merges => {
+            TokenizerKind::Merges => {
                 let pair = (word[l.from..l.to].to_owned(), word[r.from..r.to].to_owned());
                 self.ranks.get(&pair).map(|&rank| Rank::Merge(rank))
             }
-            Kind::Scores | Kind::Pieces => {
+            TokenizerKind::Scores | TokenizerKind::Pieces => {
                 self.id(text).map(|id| Rank::Score(self.scores[id as usize]))
             }
         };
         if let Some(rank) = rank {
-            heap.push(Reverse(Pair { rank, left, right, text: text.to_owned() }));
+            heap.push(Reverse(MergeCandidate { rank, left, right, text: text.to_owned() }));
         }
     }
 
     /// Appends the token of a part, or those of its bytes.
-    fn token(&self, text: &str, out: &mut Vec<u32>) -> Result<(), EncodeError> {
+    fn token(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizeError> {
         if let Some(id) = self.id(text) {
             out.push(id);
             return Ok(());
@@ -243,7 +243,7 @@ impl Loaded {
                 }
             } else {
                 let id = self.bytes.get(&byte).copied();
-                id.ok_or(EncodeError::NoToken { byte })?
+                id.ok_or(TokenizeError::NoToken { byte })?
             };
             out.push(id);
         }
@@ -251,12 +251,12 @@ impl Loaded {
     }
 }
 
-enum Piece<'a> {
+enum TextFragment<'a> {
     Token(u32),
     Text(&'a str),
 }
 
-impl Ord for Pair {
+impl Ord for MergeCandidate {
     fn cmp(&self, other: &Self) -> Ordering {
         let rank = match (self.rank, other.rank) {
             (Rank::Merge(a), Rank::Merge(b)) => a.cmp(&b),
@@ -267,19 +267,19 @@ impl Ord for Pair {
     }
 }
 
-impl PartialOrd for Pair {
+impl PartialOrd for MergeCandidate {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Pair {
+impl PartialEq for MergeCandidate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Pair {}
+impl Eq for MergeCandidate {}
 
 /// True if a byte is spelled by the character of its own code point.
 fn is_itself(byte: u8) -> bool {

@@ -2,12 +2,12 @@
 
 use indexmap::IndexMap;
 
-use super::super::Kind;
-use super::super::pre::{self, Group, Name};
+use super::super::TokenizerKind;
+use super::super::pre::{self, PreName, PreTokenizer};
 use super::super::reference::Charsmap;
 use super::super::spm::byte;
 use super::split::Splitter;
-use formats::gguf::{self, Array, Metadata, Value};
+use formats::gguf::{self, Metadata, MetadataArray, MetadataValue};
 use formats::shown;
 
 /// Reason that llama.cpp cannot load the keys of a tokenizer, as part of a sentence. Texts from files are unescaped.
@@ -42,8 +42,8 @@ pub enum LoadError {
 }
 
 /// Tokenizer as llama.cpp loads it, for encoding and decoding text in the same way.
-pub struct Loaded {
-    pub(super) kind: Kind,
+pub struct LlamaTokenizer {
+    pub(super) kind: TokenizerKind,
     pub(super) texts: Vec<String>,
     pub(super) types: Vec<i128>,
     pub(super) ids: IndexMap<String, u32>,
@@ -67,8 +67,8 @@ pub struct Loaded {
     pub(super) unknown: u32,
     /// Bytes of the longest token.
     pub(super) longest: usize,
-    pub(super) group: Option<&'static Group>,
-    pub(super) name: Option<&'static Name>,
+    pub(super) group: Option<&'static PreTokenizer>,
+    pub(super) name: Option<&'static PreName>,
     pub(super) splitter: Splitter,
 }
 
@@ -82,19 +82,19 @@ pub(super) const UNUSED: i128 = 5;
 /// Roles of tokens that end a model's output.
 const ENDS: [&str; 3] = ["eos", "eot", "eom"];
 
-impl Loaded {
+impl LlamaTokenizer {
     /// Reads the keys of a file as the loader does.
     pub fn new(keys: &Metadata) -> Result<Self, LoadError> {
         let model = keys.str("tokenizer.ggml.model")?.unwrap_or_default();
         let kind = match model {
-            _ if model == pre::scores_model().0 => Kind::Scores,
-            _ if model == pre::merges_model() => Kind::Merges,
-            _ if model == pre::pieces_model() => Kind::Pieces,
+            _ if model == pre::scores_model().0 => TokenizerKind::Scores,
+            _ if model == pre::merges_model() => TokenizerKind::Merges,
+            _ if model == pre::pieces_model() => TokenizerKind::Pieces,
             _ => return Err(LoadError::Kind { model: model.to_owned() }),
         };
         let texts = keys.strings("tokenizer.ggml.tokens")?;
         let texts: Vec<String> = texts.ok_or(LoadError::NoTokens)?.to_vec();
-        let types = array(keys, "tokenizer.ggml.token_type")?.and_then(Array::integers);
+        let types = array(keys, "tokenizer.ggml.token_type")?.and_then(MetadataArray::integers);
         let types = types.filter(|types| types.len() == texts.len());
         let types = types.ok_or(LoadError::Types)?;
         let merges = keys.strings("tokenizer.ggml.merges")?;
@@ -106,7 +106,7 @@ impl Loaded {
             ranks.entry((line[..at].into(), line[at + 1..].into())).or_insert(n);
         }
         let scores = match array(keys, "tokenizer.ggml.scores")? {
-            Some(Array::F32(scores)) if scores.len() >= texts.len() => scores.clone(),
+            Some(MetadataArray::F32(scores)) if scores.len() >= texts.len() => scores.clone(),
             Some(_) => return Err(LoadError::Scores),
             None => vec![0.0; texts.len()],
         };
@@ -130,12 +130,12 @@ impl Loaded {
         }
         let name = keys.str("tokenizer.ggml.pre")?.unwrap_or_default();
         let known = match kind {
-            Kind::Merges => {
+            TokenizerKind::Merges => {
                 Some(pre::find(name).ok_or_else(|| LoadError::Pre { name: name.to_owned() })?)
             }
-            Kind::Scores | Kind::Pieces => None,
+            TokenizerKind::Scores | TokenizerKind::Pieces => None,
         };
-        let group: Option<&'static Group> = known.map(|(group, _)| group);
+        let group: Option<&'static PreTokenizer> = known.map(|(group, _)| group);
         let special = |name: &str| {
             let id = keys.get(&format!("tokenizer.ggml.{name}_token_id"))?.integer()?;
             u32::try_from(id).ok().filter(|&id| (id as usize) < texts.len())
@@ -147,8 +147,8 @@ impl Loaded {
             Charsmap::parse(bytes).map(Some).map_err(|why| LoadError::Charsmap { why })
         };
         let charsmap = match array(keys, "tokenizer.ggml.precompiled_charsmap")? {
-            Some(Array::U8(bytes)) => replacements(bytes)?,
-            Some(Array::I8(bytes)) => {
+            Some(MetadataArray::U8(bytes)) => replacements(bytes)?,
+            Some(MetadataArray::I8(bytes)) => {
                 let bytes: Vec<u8> = bytes.iter().map(|byte| byte.cast_unsigned()).collect();
                 replacements(&bytes)?
             }
@@ -159,9 +159,9 @@ impl Loaded {
             kind,
             splitter: Splitter::new(group.map_or(&[], |group| &group.split))?,
             blank_first: match kind {
-                Kind::Scores => blank.unwrap_or(true),
-                Kind::Pieces => blank.unwrap_or(false),
-                Kind::Merges => false,
+                TokenizerKind::Scores => blank.unwrap_or(true),
+                TokenizerKind::Pieces => blank.unwrap_or(false),
+                TokenizerKind::Merges => false,
             },
             merges_blanks: keys.bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
             charsmap,
@@ -227,14 +227,14 @@ impl Loaded {
 /// has its own rule and ids, which are those of `llama_vocab::impl::load`.
 pub(in super::super) fn around(
     keys: &Metadata,
-    kind: Kind,
-    name: Option<&Name>,
+    kind: TokenizerKind,
+    name: Option<&PreName>,
     tokens: usize,
 ) -> Result<(Option<u32>, Option<u32>), gguf::Error> {
     let (bos, eos) = match kind {
-        Kind::Scores => ((true, Some(1)), (false, Some(2))),
-        Kind::Pieces => ((false, None), (true, Some(1))),
-        Kind::Merges => {
+        TokenizerKind::Scores => ((true, Some(1)), (false, Some(2))),
+        TokenizerKind::Pieces => ((false, None), (true, Some(1))),
+        TokenizerKind::Merges => {
             // The only name without a default BOS token.
             let id = name.is_none_or(|name| name.name != "glm5").then_some(11);
             ((name.is_some_and(|name| name.add_bos), id), (false, Some(11)))
@@ -244,17 +244,18 @@ pub(in super::super) fn around(
         let key = format!("tokenizer.ggml.add_{role}_token");
         let adds = keys.bool(&key)?.unwrap_or(adds);
         let fits = |id: &u32| (*id as usize) < tokens;
-        let told = keys.get(&format!("tokenizer.ggml.{role}_token_id")).and_then(Value::integer);
+        let told =
+            keys.get(&format!("tokenizer.ggml.{role}_token_id")).and_then(MetadataValue::integer);
         let told = told.and_then(|id| u32::try_from(id).ok()).filter(fits);
         Ok::<_, gguf::Error>(told.or(id.filter(fits)).filter(|_| adds))
     };
     Ok((one("bos", bos)?, one("eos", eos)?))
 }
 
-fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a Array>, LoadError> {
+fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a MetadataArray>, LoadError> {
     match keys.get(key) {
         None => Ok(None),
-        Some(Value::Array(array)) => Ok(Some(array)),
+        Some(MetadataValue::Array(array)) => Ok(Some(array)),
         Some(other) => Err(LoadError::NotArray { key: key.to_owned(), found: other.kind_name() }),
     }
 }

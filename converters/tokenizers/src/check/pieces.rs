@@ -4,7 +4,7 @@
 //! replacements is replaced, spaces become `▁`. Of all segmentations, the one with the highest sum of
 //! scores is taken. Text that no piece covers is unknown, with a score ten below the lowest.
 
-use super::loaded::{Loaded, NORMAL, UNUSED, USER_DEFINED};
+use super::loaded::{LlamaTokenizer, NORMAL, UNUSED, USER_DEFINED};
 
 /// Penalty of an unknown character, relative to the lowest score.
 const PENALTY: f64 = 10.0;
@@ -12,18 +12,18 @@ const BLANK: char = '▁';
 
 /// Best segmentation up to a position in the text.
 #[derive(Clone, Copy)]
-struct Best {
+struct BestPath {
     id: u32,
     from: usize,
     score: f64,
 }
 
-impl Loaded {
+impl LlamaTokenizer {
     /// Appends the most probable pieces of a text.
     pub(super) fn likeliest(&self, text: &str, out: &mut Vec<u32>) {
         let text = self.normalized(text);
         let unknown = self.unknown;
-        let mut best = vec![Best { id: unknown, from: 0, score: -f64::MAX }; text.len() + 1];
+        let mut best = vec![BestPath { id: unknown, from: 0, score: -f64::MAX }; text.len() + 1];
         best[0].score = 0.0;
         let missing = self.lowest() - PENALTY;
         let longest = self.longest;
@@ -43,17 +43,17 @@ impl Loaded {
                 let score =
                     if ty == USER_DEFINED { 0.0 } else { f64::from(self.scores[id as usize]) };
                 if here + score > best[end].score {
-                    best[end] = Best { id, from: at, score: here + score };
+                    best[end] = BestPath { id, from: at, score: here + score };
                 }
             }
             let end = at + first.len_utf8();
             if !alone && here + missing > best[end].score {
-                best[end] = Best { id: unknown, from: at, score: here + missing };
+                best[end] = BestPath { id: unknown, from: at, score: here + missing };
             }
         }
         let (begin, mut end) = (out.len(), text.len());
         while end > 0 {
-            let Best { id, from, .. } = best[end];
+            let BestPath { id, from, .. } = best[end];
             // Consecutive unknown characters form one token.
             if id != unknown || out.len() == begin || out.last() != Some(&unknown) {
                 out.push(id);

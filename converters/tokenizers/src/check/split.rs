@@ -28,7 +28,7 @@ const CASES: [&str; 5] = [r"\p{Lu}", r"\p{Ll}", r"\p{Lt}", r"\p{Lm}", r"\p{Lo}"]
 const BLANK: char = '\u{b}';
 
 /// Splitting step, in most cases an expression.
-enum Step {
+enum SplitStep {
     /// Expression over class representatives.
     Classes(Regex),
     /// Expression over the text.
@@ -41,7 +41,7 @@ enum Step {
 
 /// List of compiled expressions.
 pub(super) struct Splitter {
-    steps: Vec<Step>,
+    steps: Vec<SplitStep>,
 }
 
 /// Classes and their representatives.
@@ -60,8 +60,8 @@ impl Splitter {
     /// Compiles expressions.
     pub(super) fn new(split: &[String]) -> Result<Self, LoadError> {
         let step = |regex: &String| match regex.as_str() {
-            r"\p{AFMoE_digits}" | r"\d{1,3}(?=(?:\d{3})*\b)" => Ok(Step::Threes),
-            r"\p{Han}+" => Ok(Step::Han),
+            r"\p{AFMoE_digits}" | r"\d{1,3}(?=(?:\d{3})*\b)" => Ok(SplitStep::Threes),
+            r"\p{Han}+" => Ok(SplitStep::Han),
             text => {
                 let classes = text.contains(r"\p{");
                 let compiled = Regex::new(&plain(text, classes));
@@ -69,7 +69,7 @@ impl Splitter {
                     expression: text.to_owned(),
                     why: why.to_string(),
                 })?;
-                Ok(if classes { Step::Classes(compiled) } else { Step::Text(compiled) })
+                Ok(if classes { SplitStep::Classes(compiled) } else { SplitStep::Text(compiled) })
             }
         };
         Ok(Self { steps: split.iter().map(step).collect::<Result<_, LoadError>>()? })
@@ -91,10 +91,10 @@ impl Splitter {
             for length in lengths {
                 let part = at..at + length;
                 match step {
-                    Step::Classes(regex) => matches(regex, &collapsed[part], &mut split)?,
-                    Step::Text(regex) => matches(regex, &blanked[part], &mut split)?,
-                    Step::Threes => threes(&collapsed[part], &mut split),
-                    Step::Han => han(&chars[part.clone()], &collapsed[part], &mut split),
+                    SplitStep::Classes(regex) => matches(regex, &collapsed[part], &mut split)?,
+                    SplitStep::Text(regex) => matches(regex, &blanked[part], &mut split)?,
+                    SplitStep::Threes => split_digits(&collapsed[part], &mut split),
+                    SplitStep::Han => han(&chars[part.clone()], &collapsed[part], &mut split),
                 }
                 at += length;
             }
@@ -200,7 +200,7 @@ fn is_blank(class: char) -> bool {
 }
 
 /// Splits runs of digits into groups of three, preceded by one or two remaining digits; other text stays.
-fn threes(classes: &[char], split: &mut Vec<usize>) {
+fn split_digits(classes: &[char], split: &mut Vec<usize>) {
     let mut at = 0;
     while at < classes.len() {
         let digits = is_number(classes[at]);

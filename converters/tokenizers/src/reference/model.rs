@@ -1,6 +1,6 @@
 //! Checks of a model's vocabulary and merges before the library builds it.
 
-use super::super::json::{Json, Model};
+use super::super::json::{JsonModel, TokenizerJson};
 use formats::shown;
 
 /// Maximum length of a token text, in bytes. A trie of texts is as deep as its longest text, and is freed
@@ -11,10 +11,10 @@ const NODES: usize = 4 << 20;
 /// Maximum length of a word in a greedy search for pieces; the search is cubic in it.
 const WORD: usize = 1000;
 
-type Fault = (String, String);
+type VocabFault = (String, String);
 
 /// Checks a model. The error is the place and the reason.
-pub(super) fn check(json: &Json) -> Result<(), Fault> {
+pub(super) fn check(json: &TokenizerJson) -> Result<(), VocabFault> {
     let most = u64::from(u32::MAX) - 1;
     let texts = json.vocab.iter().map(|(text, id)| ("model.vocab", text, id));
     let added = json.added.iter().map(|token| ("added_tokens", &token.text, &token.id));
@@ -30,18 +30,18 @@ pub(super) fn check(json: &Json) -> Result<(), Fault> {
         }
     }
     match &json.model {
-        Model::Merges { prefix, .. } => merges(json, prefix.as_deref().unwrap_or_default()),
-        Model::Scores { .. } => pieces(json),
-        Model::WordPiece { longest, .. } if *longest > WORD => Err((
+        JsonModel::Merges { prefix, .. } => merges(json, prefix.as_deref().unwrap_or_default()),
+        JsonModel::Scores { .. } => pieces(json),
+        JsonModel::WordPiece { longest, .. } if *longest > WORD => Err((
             "model.max_input_chars_per_word".to_owned(),
             format!("it is {longest}, and at most {WORD} is supported"),
         )),
-        Model::WordPiece { .. } | Model::Words => Ok(()),
+        JsonModel::WordPiece { .. } | JsonModel::Words => Ok(()),
     }
 }
 
 /// Checks merges: the second part is joined without its prefix, byte by byte.
-fn merges(json: &Json, prefix: &str) -> Result<(), Fault> {
+fn merges(json: &TokenizerJson, prefix: &str) -> Result<(), VocabFault> {
     let longest = json.vocab.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
     for (n, (left, right)) in json.merges.iter().enumerate() {
         let rest = right.get(prefix.len()..);
@@ -53,7 +53,7 @@ fn merges(json: &Json, prefix: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn pieces(json: &Json) -> Result<(), Fault> {
+fn pieces(json: &TokenizerJson) -> Result<(), VocabFault> {
     let mut texts: Vec<&[u8]> = json.vocab.iter().map(|(text, _)| text.as_bytes()).collect();
     texts.sort_unstable();
     let (mut nodes, mut before): (usize, &[u8]) = (0, b"");
@@ -77,7 +77,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let one = r#"{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}}"#;
         fs_err::write(dir.path().join("tokenizer.json"), one).unwrap();
-        let mut json = Json::read(dir.path()).unwrap().unwrap();
+        let mut json = TokenizerJson::read(dir.path()).unwrap().unwrap();
         let same = "x".repeat(TOKEN - 4);
         let many = NODES / same.len() + 1;
         json.vocab = (0..many as u64).map(|n| (format!("{same}{n:04}"), n)).collect();

@@ -10,7 +10,7 @@ use formats::shown;
 
 /// Component of a tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ComponentRole {
     Normalizer,
     PreTokenizer,
     PostProcessor,
@@ -39,15 +39,15 @@ const AROUND: usize = 64;
 /// Maximum growth of one byte through a chain of steps, by the steps alone.
 const GROWTH: f64 = 8192.0;
 
-type Fault = (String, String);
+type ComponentFault = (String, String);
 
 /// Type name with its fields.
-type Kind = (&'static str, &'static [&'static str]);
+type TypeFields = (&'static str, &'static [&'static str]);
 
 /// Types of each component.
-const TYPES: [(Role, &[Kind]); 4] = [
+const TYPES: [(ComponentRole, &[TypeFields]); 4] = [
     (
-        Role::Normalizer,
+        ComponentRole::Normalizer,
         &[
             (
                 "BertNormalizer",
@@ -69,7 +69,7 @@ const TYPES: [(Role, &[Kind]); 4] = [
         ],
     ),
     (
-        Role::PreTokenizer,
+        ComponentRole::PreTokenizer,
         &[
             ("BertPreTokenizer", &[]),
             ("ByteLevel", &["add_prefix_space", "trim_offsets", "use_regex"]),
@@ -89,7 +89,7 @@ const TYPES: [(Role, &[Kind]); 4] = [
         ],
     ),
     (
-        Role::PostProcessor,
+        ComponentRole::PostProcessor,
         &[
             ("RobertaProcessing", &["sep", "cls", "trim_offsets", "add_prefix_space"]),
             ("BertProcessing", &["sep", "cls"]),
@@ -99,7 +99,7 @@ const TYPES: [(Role, &[Kind]); 4] = [
         ],
     ),
     (
-        Role::Decoder,
+        ComponentRole::Decoder,
         &[
             ("BPEDecoder", &["suffix"]),
             ("ByteLevel", &["add_prefix_space", "trim_offsets", "use_regex"]),
@@ -118,7 +118,7 @@ const TYPES: [(Role, &[Kind]); 4] = [
     ),
 ];
 
-impl Role {
+impl ComponentRole {
     /// Returns the key of the component.
     pub(super) fn key(self) -> &'static str {
         match self {
@@ -149,10 +149,10 @@ impl<'a> Budget<'a> {
 /// Checks a component. Returns its known fields alone, and the maximum growth of a byte in it. The error is
 /// the place and the reason.
 pub(super) fn check(
-    role: Role,
+    role: ComponentRole,
     value: &Value,
     budget: &mut Budget<'_>,
-) -> Result<(Value, f64), Fault> {
+) -> Result<(Value, f64), ComponentFault> {
     if value.is_null() {
         return Ok((Value::Null, 1.0));
     }
@@ -165,12 +165,12 @@ pub(super) fn check(
 }
 
 fn step(
-    role: Role,
+    role: ComponentRole,
     at: &str,
     value: &Value,
     depth: usize,
     budget: &mut Budget<'_>,
-) -> Result<(Value, f64), Fault> {
+) -> Result<(Value, f64), ComponentFault> {
     let fault = |why: String| (at.to_owned(), why);
     budget.steps += 1;
     if budget.steps > STEPS || depth > DEEPEST {

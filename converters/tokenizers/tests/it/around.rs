@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use formats::gguf::Metadata;
-use onboard_tokenizers::check::Loaded;
-use onboard_tokenizers::{Mismatch, Options, Reference, Tokenizer};
+use onboard_tokenizers::check::LlamaTokenizer;
+use onboard_tokenizers::{Mismatch, ReferenceTokenizer, Tokenizer, TokenizerOptions};
 use serde_json::{Value, json};
 
 use crate::{tokenizers, vocabulary};
@@ -31,15 +31,18 @@ fn rows(dir: &Path) -> usize {
 }
 
 fn read(dir: &Path, identity: bool) -> Tokenizer {
-    let options = Options { identity, ..Options::default() };
+    let options = TokenizerOptions { identity, ..TokenizerOptions::default() };
     onboard_tokenizers::read(dir, rows(dir), &options)
         .unwrap_or_else(|why| panic!("{}: {why}", dir.display()))
 }
 
 /// Returns the tokens of a text by the folder, and by the keys.
 fn both(dir: &Path, keys: &Metadata, text: &str) -> (Vec<u32>, Vec<u32>) {
-    let reference = Reference::read(dir).unwrap().unwrap();
-    (reference.encode(text, true).unwrap(), Loaded::new(keys).unwrap().prompt(text).unwrap())
+    let reference = ReferenceTokenizer::read(dir).unwrap().unwrap();
+    (
+        reference.encode(text, true).unwrap(),
+        LlamaTokenizer::new(keys).unwrap().prompt(text).unwrap(),
+    )
 }
 
 fn adds(keys: &Metadata) -> (Option<bool>, Option<bool>) {
@@ -188,7 +191,7 @@ fn what_a_file_does_not_say_is_read_by_kind() {
         keys
     };
     let around = |keys: &Metadata| {
-        let loaded = Loaded::new(keys).unwrap();
+        let loaded = LlamaTokenizer::new(keys).unwrap();
         let (plain, whole) = (loaded.encode("the").unwrap(), loaded.prompt("the").unwrap());
         let at = whole.windows(plain.len()).position(|part| part == plain).unwrap();
         (whole[..at].to_vec(), whole[at + plain.len()..].to_vec())

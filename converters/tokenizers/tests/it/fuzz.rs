@@ -1,7 +1,7 @@
 //! Fuzz test with damaged tokenizers: each gives an error that names the component, or tokenizes texts.
 //! None panics, hangs or allocates memory that a file merely claims.
 
-use onboard_tokenizers::Reference;
+use onboard_tokenizers::ReferenceTokenizer;
 use serde_json::{Value, json};
 
 use crate::tokenizers::{charsmap, encode, pieces, seeds, words};
@@ -20,7 +20,7 @@ const TEXTS: [&str; 6] = [
 fn outcome(bytes: &[u8]) -> Result<Vec<String>, String> {
     let dir = tempfile::tempdir().unwrap();
     fs_err::write(dir.path().join("tokenizer.json"), bytes).unwrap();
-    let read = Reference::read(dir.path()).map_err(|why| why.to_string())?;
+    let read = ReferenceTokenizer::read(dir.path()).map_err(|why| why.to_string())?;
     let tokenizer = read.expect("the file is there");
     for text in TEXTS {
         let ids = tokenizer.encode(text, true).map_err(|why| why.to_string())?;
@@ -314,7 +314,7 @@ fn truncation_and_padding_are_ignored() {
     let mut json = words();
     json["padding"]["strategy"]["Fixed"] = json!(1_u64 << 40);
     fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-    let tokenizer = Reference::read(dir.path()).unwrap().unwrap();
+    let tokenizer = ReferenceTokenizer::read(dir.path()).unwrap().unwrap();
     let ids = tokenizer.encode(&"the ".repeat(50), true).unwrap();
     assert_eq!(ids.len(), 52);
     assert_eq!(tokenizer.notes().len(), 1);
@@ -349,7 +349,7 @@ fn checked_tokenizers_make_the_same_tokens() {
     ];
     for (json, expected) in expected {
         fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-        let tokenizer = Reference::read(dir.path()).unwrap().unwrap();
+        let tokenizer = ReferenceTokenizer::read(dir.path()).unwrap().unwrap();
         for (text, (ids, back)) in texts.into_iter().zip(expected) {
             assert_eq!(tokenizer.encode(text, true).unwrap(), ids, "{text}");
             assert_eq!(tokenizer.decode(ids, true).unwrap(), back, "{text}");
@@ -364,7 +364,7 @@ fn growth_is_measured() {
     let grows = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(4000)});
     let json = with(pieces(), "/normalizer", grows);
     fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-    let tokenizer = Reference::read(dir.path()).unwrap().unwrap();
+    let tokenizer = ReferenceTokenizer::read(dir.path()).unwrap().unwrap();
     assert_eq!(tokenizer.encode(&"b".repeat(100_000), false).unwrap().len(), 100_001);
     let message = tokenizer.encode(&"a".repeat(100_000), false).unwrap_err().to_string();
     assert!(

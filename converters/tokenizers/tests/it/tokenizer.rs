@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use formats::gguf::Value as Gguf;
-use onboard_tokenizers::check::Loaded;
-use onboard_tokenizers::{Options, Reference, Tokenizer};
+use formats::gguf::MetadataValue as Gguf;
+use onboard_tokenizers::check::LlamaTokenizer;
+use onboard_tokenizers::{ReferenceTokenizer, Tokenizer, TokenizerOptions};
 use serde_json::{Value, json};
 
 use crate::{tokenizers, vocabulary};
@@ -22,7 +22,7 @@ fn rows(name: &str) -> usize {
     config["vocab_size"].as_u64().unwrap() as usize
 }
 
-fn read(name: &str, options: &Options) -> Tokenizer {
+fn read(name: &str, options: &TokenizerOptions) -> Tokenizer {
     let read = onboard_tokenizers::read(&fixtures().join(name), rows(name), options);
     read.unwrap_or_else(|why| panic!("{name}: {why}"))
 }
@@ -76,7 +76,8 @@ fn added_tokens_of_pieces_are_scored_and_typed_as_stated() {
     let last = json["added_tokens"].as_array().unwrap().last().unwrap();
     let text = last["content"].as_str().unwrap();
     assert!(text.starts_with("<|") && text.ends_with("|>"), "{text} looks special");
-    let made = onboard_tokenizers::read(dir.path(), rows("phi3"), &Options::default()).unwrap();
+    let made =
+        onboard_tokenizers::read(dir.path(), rows("phi3"), &TokenizerOptions::default()).unwrap();
     assert_eq!(row(&made, "<s>"), (-1000.0, 3));
     assert_eq!(row(&made, "</s>").0, -1000.0);
     assert_eq!(row(&made, text), (-1000.0, 4));
@@ -93,7 +94,8 @@ fn a_blank_before_texts_is_what_tokenizer_json_says() {
         let steps = json["decoder"]["decoders"].as_array_mut().unwrap();
         steps.retain(|step| step["type"] != "Strip");
     });
-    let made = onboard_tokenizers::read(dir.path(), rows("llama"), &Options::default()).unwrap();
+    let made =
+        onboard_tokenizers::read(dir.path(), rows("llama"), &TokenizerOptions::default()).unwrap();
     assert_eq!(made.keys.bool("tokenizer.ggml.add_space_prefix").unwrap(), Some(false));
     onboard_tokenizers::self_check(&made, dir.path()).unwrap();
 }
@@ -103,7 +105,7 @@ fn scored_pieces_are_written_and_tokenize_alike() {
     let dir = tempfile::tempdir().unwrap();
     let (_, json) = tokenizers::seeds().into_iter().find(|(name, _)| *name == "pieces").unwrap();
     fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-    let made = onboard_tokenizers::read(dir.path(), 48, &Options::default()).unwrap();
+    let made = onboard_tokenizers::read(dir.path(), 48, &TokenizerOptions::default()).unwrap();
     let keys = &made.keys;
     assert_eq!(keys.str("tokenizer.ggml.model").unwrap(), Some("t5"));
     assert_eq!(keys.bool("tokenizer.ggml.add_space_prefix").unwrap(), Some(true));
@@ -121,12 +123,13 @@ fn scored_pieces_are_written_and_tokenize_alike() {
     let checked = onboard_tokenizers::check::check(&made, dir.path(), texts).unwrap();
     // The last begins with spaces, which the two are known to treat differently.
     assert_eq!((checked.strings, checked.skipped, checked.known.len()), (4, 1, 0));
-    let loaded = Loaded::new(keys).unwrap();
+    let loaded = LlamaTokenizer::new(keys).unwrap();
     assert_eq!(loaded.encode("qq the").unwrap(), loaded.encode("ssss the").unwrap());
     let words = tokenizers::words();
     fs_err::write(dir.path().join("tokenizer.json"), words.to_string()).unwrap();
-    let message =
-        onboard_tokenizers::read(dir.path(), 48, &Options::default()).unwrap_err().to_string();
+    let message = onboard_tokenizers::read(dir.path(), 48, &TokenizerOptions::default())
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("whole words") && message.contains("Unigram"), "{message}");
 }
 
@@ -136,7 +139,7 @@ fn changed_pieces(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, Tokeni
     let mut json = tokenizers::pieces();
     change(&mut json);
     fs_err::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-    let made = onboard_tokenizers::read(dir.path(), 48, &Options::default()).unwrap();
+    let made = onboard_tokenizers::read(dir.path(), 48, &TokenizerOptions::default()).unwrap();
     (dir, made)
 }
 
@@ -175,14 +178,15 @@ fn bytes_that_the_loader_makes_unknown_are_warned_of() {
 
 #[test]
 fn texts_that_always_differ_are_noted() {
-    let notes = |name: &str| read(name, &Options::default()).notes;
+    let notes = |name: &str| read(name, &TokenizerOptions::default()).notes;
     assert!(notes("qwen2")[0].contains("NFC"), "{:?}", notes("qwen2"));
     assert_eq!(notes("llama3"), [""; 0]);
     let dir = folder("llama", |json| {
         json["normalizer"] = Value::Null;
         json["pre_tokenizer"] = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false});
     });
-    let made = onboard_tokenizers::read(dir.path(), rows("llama"), &Options::default()).unwrap();
+    let made =
+        onboard_tokenizers::read(dir.path(), rows("llama"), &TokenizerOptions::default()).unwrap();
     assert!(made.notes[0].contains("begin with a blank"), "{:?}", made.notes);
 }
 
@@ -193,7 +197,7 @@ fn vocabulary_and_merges_are_a_tokenizer() {
     vocabulary::write_vocab_and_merges(dir.path());
     let write = |name: &str, text: String| fs_err::write(dir.path().join(name), text).unwrap();
     let ids = || {
-        let read = Reference::read(dir.path()).map_err(|why| why.to_string())?;
+        let read = ReferenceTokenizer::read(dir.path()).map_err(|why| why.to_string())?;
         read.unwrap().encode("Hello  wörld 123<|endoftext|>", true).map_err(|why| why.to_string())
     };
     let plain = [39, 68, 270, 78, 220, 271, 127, 114, 81, 75, 67, 220, 16, 17, 18, 304];
@@ -207,7 +211,8 @@ fn vocabulary_and_merges_are_a_tokenizer() {
     let around = [304, 220, 39, 68, 270, 78, 220, 271, 127, 114, 81, 75, 67, 220, 16, 17, 18, 305];
     assert_eq!(ids().unwrap(), around);
     write("tokenizer_config.json", json!({"tokenizer_class": "Qwen2Tokenizer"}).to_string());
-    let made = onboard_tokenizers::read(dir.path(), rows("qwen2"), &Options::default()).unwrap();
+    let made =
+        onboard_tokenizers::read(dir.path(), rows("qwen2"), &TokenizerOptions::default()).unwrap();
     assert_eq!(made.pre, "qwen2");
     onboard_tokenizers::self_check(&made, dir.path()).unwrap();
     write("tokenizer_config.json", json!({"tokenizer_class": "OtherTokenizer"}).to_string());

@@ -1,10 +1,10 @@
 //! Rows of answers, as log-probabilities.
 
-use super::Rows;
-use crate::child::wire::Answer;
+use super::LogitRows;
+use crate::child::wire::ChildReply;
 
 /// Reads the log-probabilities of each row.
-pub(super) fn rows(answer: Answer, vocab: usize) -> Rows {
+pub(super) fn rows(answer: ChildReply, vocab: usize) -> LogitRows {
     let data = answer.frames.into_iter().next().map(|frame| frame.data).unwrap_or_default();
     data.chunks(vocab.max(1)).map(logprobs).collect()
 }

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::{Finding, LENGTH, Rows, Test, varied};
+use super::{ConformanceResult, ConformanceTest, LENGTH, LogitRows, varied};
 use crate::Error;
-use crate::child::wire::Expect;
+use crate::child::wire::ExpectedFrames;
 
-impl Test {
+impl ConformanceTest {
     pub(super) fn steps(&mut self, prompt: &[u32], other: &[u32]) -> Result<(), Error> {
         let a = self.fresh();
         let whole = self.feed(&[(a, 0, prompt)])?;
@@ -40,7 +40,7 @@ impl Test {
         self.releases(a, prompt, &whole, other)
     }
 
-    fn single(&mut self, slot: usize, tokens: &[u32]) -> Result<Result<Rows, String>, Error> {
+    fn single(&mut self, slot: usize, tokens: &[u32]) -> Result<Result<LogitRows, String>, Error> {
         let mut all = Vec::new();
         for at in 0..tokens.len() {
             match self.feed(&[(slot, at, &tokens[at..=at])])? {
@@ -79,12 +79,12 @@ impl Test {
             return Ok(());
         }
         let (a, b, half) = (self.fresh(), self.fresh(), LENGTH / 2);
-        let mut run = || -> Result<Result<Rows, String>, Error> {
+        let mut run = || -> Result<Result<LogitRows, String>, Error> {
             if let Err(words) = self.feed(&[(a, 0, &prompt[..half])])? {
                 return Ok(Err(words));
             }
             let ask = json!({ "slot": a, "to": b });
-            if let Err(words) = self.ask("fork", ask, &Expect::Nothing)? {
+            if let Err(words) = self.ask("fork", ask, &ExpectedFrames::Nothing)? {
                 return Ok(Err(words));
             }
             // What the first slot sees from here on is not the other's.
@@ -117,9 +117,14 @@ impl Test {
             return Ok(());
         }
         let ask = json!({ "slot": slot, "length": half });
-        if let Err(words) = self.ask("truncate", ask, &Expect::Nothing)? {
+        if let Err(words) = self.ask("truncate", ask, &ExpectedFrames::Nothing)? {
             // Recurrent states cannot go back, and saying so is right.
-            self.found.push(Finding { verb: "truncate", check: CHECK, holds: None, words });
+            self.found.push(ConformanceResult {
+                verb: "truncate",
+                check: CHECK,
+                holds: None,
+                words,
+            });
             return Ok(());
         }
         let got = self.feed(&[(slot, half, &prompt[half..])])?;
@@ -141,14 +146,16 @@ impl Test {
         other: &[u32],
     ) -> Result<(), Error> {
         const CHECK: &str = "a released slot begins anew";
-        let mut outcome =
-            self.ask("release", json!({ "slot": slot }), &Expect::Nothing)?.map(|_| Vec::new());
+        let mut outcome = self
+            .ask("release", json!({ "slot": slot }), &ExpectedFrames::Nothing)?
+            .map(|_| Vec::new());
         if outcome.is_ok() {
             outcome = self.feed(&[(slot, 0, other)])?;
         }
         if outcome.is_ok() {
-            outcome =
-                self.ask("release", json!({ "slot": slot }), &Expect::Nothing)?.map(|_| Vec::new());
+            outcome = self
+                .ask("release", json!({ "slot": slot }), &ExpectedFrames::Nothing)?
+                .map(|_| Vec::new());
         }
         if outcome.is_ok() {
             outcome = self.feed(&[(slot, 0, prompt)])?;

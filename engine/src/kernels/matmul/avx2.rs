@@ -5,10 +5,10 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{Bf16, F16, F32, Format, Lanes};
-use super::pack::Kind;
+use super::lanes::{Bf16Weights, F16Weights, F32Weights, Lanes, WeightFormat};
+use super::pack::PackLayout;
 use super::sweep::{Sweep, sweep};
-use super::tile::{self, Block};
+use super::tile::{self, RowBlock};
 use registry::dtype::Dtype;
 use std::arch::x86_64::{
     __m256, __m256i, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps,
@@ -95,7 +95,7 @@ impl Lanes for Avx2 {
     #[inline(never)]
     unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
-        F: Format<Lanes = Self>,
+        F: WeightFormat<Lanes = Self>,
     {
         // SAFETY: the caller's promise.
         unsafe { sweep::<F, R, N, FETCH>(tile) }
@@ -107,14 +107,14 @@ impl Lanes for Avx2 {
 /// # Safety
 /// As [`tile::block`], on a CPU with AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn block(kind: Kind, block: &Block<'_>) {
-    debug_assert!(kind != Kind::PairBf16);
+pub(super) unsafe fn block(kind: PackLayout, block: &RowBlock<'_>) {
+    debug_assert!(kind != PackLayout::PairBf16);
     // SAFETY: the caller's promise.
     unsafe {
         match block.dtype {
-            Dtype::F32 => tile::block::<F32<Avx2>, 2>(block),
-            Dtype::F16 => tile::block::<F16<Avx2>, 2>(block),
-            Dtype::Bf16 => tile::block::<Bf16<Avx2>, 2>(block),
+            Dtype::F32 => tile::block::<F32Weights<Avx2>, 2>(block),
+            Dtype::F16 => tile::block::<F16Weights<Avx2>, 2>(block),
+            Dtype::Bf16 => tile::block::<Bf16Weights<Avx2>, 2>(block),
         }
     }
 }

@@ -5,10 +5,10 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{Bf16, F16, F32, Format, Lanes};
-use super::pack::Kind;
+use super::lanes::{Bf16Weights, F16Weights, F32Weights, Lanes, WeightFormat};
+use super::pack::PackLayout;
 use super::sweep::{Sweep, sweep};
-use super::tile::{self, Block};
+use super::tile::{self, RowBlock};
 use registry::dtype::Dtype;
 use std::arch::x86_64::{
     __m512, __m512bh, _mm_storeu_ps, _mm256_loadu_si256, _mm512_add_ps, _mm512_and_si512,
@@ -87,7 +87,7 @@ impl Lanes for Avx512 {
     #[inline(never)]
     unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
-        F: Format<Lanes = Self>,
+        F: WeightFormat<Lanes = Self>,
     {
         // SAFETY: the caller's promise.
         unsafe { sweep::<F, R, N, FETCH>(tile) }
@@ -105,9 +105,9 @@ unsafe fn halves(a: __m512, b: __m512) -> __m512 {
 }
 
 /// bf16 weights times bf16 `x`, a pair per lane and instruction.
-struct Pairs;
+struct Bf16Pairs;
 
-impl Format for Pairs {
+impl WeightFormat for Bf16Pairs {
     type Lanes = Avx512;
     const BYTES: usize = 64;
     const PHASES: usize = 1;
@@ -137,26 +137,26 @@ impl Format for Pairs {
 /// Computes one block.
 ///
 /// # Safety
-/// As [`tile::block`], on a CPU with AVX-512F and VL, and AVX512-BF16 if `kind` is [`Kind::PairBf16`].
-pub(super) unsafe fn block(kind: Kind, block: &Block<'_>) {
+/// As [`tile::block`], on a CPU with AVX-512F and VL, and AVX512-BF16 if `kind` is [`PackLayout::PairBf16`].
+pub(super) unsafe fn block(kind: PackLayout, block: &RowBlock<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { if kind == Kind::PairBf16 { pairs(block) } else { widened(block) } }
+    unsafe { if kind == PackLayout::PairBf16 { pairs(block) } else { widened(block) } }
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
-unsafe fn pairs(block: &Block<'_>) {
+unsafe fn pairs(block: &RowBlock<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { tile::block::<Pairs, 4>(block) }
+    unsafe { tile::block::<Bf16Pairs, 4>(block) }
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx2,fma,f16c")]
-unsafe fn widened(block: &Block<'_>) {
+unsafe fn widened(block: &RowBlock<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match block.dtype {
-            Dtype::F32 => tile::block::<F32<Avx512>, 4>(block),
-            Dtype::F16 => tile::block::<F16<Avx512>, 4>(block),
-            Dtype::Bf16 => tile::block::<Bf16<Avx512>, 4>(block),
+            Dtype::F32 => tile::block::<F32Weights<Avx512>, 4>(block),
+            Dtype::F16 => tile::block::<F16Weights<Avx512>, 4>(block),
+            Dtype::Bf16 => tile::block::<Bf16Weights<Avx512>, 4>(block),
         }
     }
 }

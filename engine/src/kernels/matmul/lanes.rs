@@ -39,14 +39,14 @@ pub(super) trait Lanes: Copy {
     /// Runs [`super::sweep::sweep`], compiled for the CPU features of these lanes.
     unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
-        F: Format<Lanes = Self>;
+        F: WeightFormat<Lanes = Self>;
 }
 
 /// A weight format as the tile kernel streams it, [`STEP`] elements of a row at a time.
 ///
 /// # Safety
 /// As [`Lanes`]; `weight` reads `BYTES` bytes.
-pub(super) trait Format {
+pub(super) trait WeightFormat {
     type Lanes: Lanes;
     /// Bytes of a weight row in one step.
     const BYTES: usize;
@@ -68,13 +68,13 @@ pub(super) trait Format {
 }
 
 /// f32 weights.
-pub(super) struct F32<L>(PhantomData<L>);
+pub(super) struct F32Weights<L>(PhantomData<L>);
 /// f16 weights, widened in registers.
-pub(super) struct F16<L>(PhantomData<L>);
+pub(super) struct F16Weights<L>(PhantomData<L>);
 /// bf16 weights, widened in registers.
-pub(super) struct Bf16<L>(PhantomData<L>);
+pub(super) struct Bf16Weights<L>(PhantomData<L>);
 
-impl<L: Lanes> Format for F32<L> {
+impl<L: Lanes> WeightFormat for F32Weights<L> {
     type Lanes = L;
     const BYTES: usize = 128;
     const PHASES: usize = 2;
@@ -91,7 +91,7 @@ impl<L: Lanes> Format for F32<L> {
     }
 }
 
-impl<L: Lanes> Format for F16<L> {
+impl<L: Lanes> WeightFormat for F16Weights<L> {
     type Lanes = L;
     const BYTES: usize = 64;
     const PHASES: usize = 2;
@@ -108,7 +108,7 @@ impl<L: Lanes> Format for F16<L> {
     }
 }
 
-impl<L: Lanes> Format for Bf16<L> {
+impl<L: Lanes> WeightFormat for Bf16Weights<L> {
     type Lanes = L;
     const BYTES: usize = 64;
     const PHASES: usize = 2;

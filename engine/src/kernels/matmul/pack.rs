@@ -7,11 +7,11 @@ use std::cell::Cell;
 /// One cache line: a vector of sixteen f32, or of thirty-two bf16.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-pub(super) struct Line([u32; 16]);
+pub(super) struct CacheLine([u32; 16]);
 
 /// The layout of a packed row of `x`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PackLayout {
     /// Thirty-two f32 in their order.
     Natural,
     /// Of thirty-two elements, the odd ones and then the even ones, in f32.
@@ -20,7 +20,7 @@ pub(super) enum Kind {
     PairBf16,
 }
 
-impl Kind {
+impl PackLayout {
     /// Lines that a step of a row fills.
     fn phases(self) -> usize {
         match self {
@@ -66,17 +66,17 @@ pub(super) fn with_packed<T>(
     x: &[f32],
     inner: usize,
     panels: Panels,
-    kind: Kind,
-    f: impl FnOnce(&[Line]) -> T,
+    kind: PackLayout,
+    f: impl FnOnce(&[CacheLine]) -> T,
 ) -> T {
     thread_local! {
-        static KEPT: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+        static KEPT: Cell<Vec<CacheLine>> = const { Cell::new(Vec::new()) };
     }
     let row_lines = inner.div_ceil(STEP) * kind.phases();
     // Taken, not borrowed: while this thread waits for others it may run another matmul.
     let mut kept = KEPT.take();
     if kept.len() < panels.rows * row_lines {
-        kept.resize(panels.rows * row_lines, Line([0; 16]));
+        kept.resize(panels.rows * row_lines, CacheLine([0; 16]));
     }
     let lines = &mut kept[..panels.rows * row_lines];
     if lines.len() < 4096 {
@@ -102,7 +102,7 @@ pub(super) fn with_packed<T>(
 }
 
 /// Packs one panel: `[step, phase, row]` lines, the last step padded with zeros.
-fn pack(x: &[f32], rows: usize, inner: usize, kind: Kind, to: &mut [Line]) {
+fn pack(x: &[f32], rows: usize, inner: usize, kind: PackLayout, to: &mut [CacheLine]) {
     let phases = kind.phases();
     for (r, x) in x.chunks_exact(inner.max(1)).enumerate() {
         let steps = to.chunks_exact_mut(rows * phases);
@@ -122,20 +122,20 @@ fn pack(x: &[f32], rows: usize, inner: usize, kind: Kind, to: &mut [Line]) {
 
 /// Packs one step of one row; a phase's lines are `rows` apart.
 #[inline]
-fn pack_step(x: &[f32], kind: Kind, rows: usize, to: &mut [Line]) {
+fn pack_step(x: &[f32], kind: PackLayout, rows: usize, to: &mut [CacheLine]) {
     match kind {
-        Kind::Natural => {
+        PackLayout::Natural => {
             let (first, second) = x.split_at(16);
             to[0].0.iter_mut().zip(first).for_each(|(to, x)| *to = x.to_bits());
             to[rows].0.iter_mut().zip(second).for_each(|(to, x)| *to = x.to_bits());
         }
-        Kind::PairF32 => {
+        PackLayout::PairF32 => {
             for (l, pair) in x.chunks_exact(2).enumerate() {
                 to[0].0[l] = pair[1].to_bits();
                 to[rows].0[l] = pair[0].to_bits();
             }
         }
-        Kind::PairBf16 => {
+        PackLayout::PairBf16 => {
             for (to, pair) in to[0].0.iter_mut().zip(x.chunks_exact(2)) {
                 *to = (pair[1].to_bits() & 0xffff_0000) | (pair[0].to_bits() >> 16);
             }

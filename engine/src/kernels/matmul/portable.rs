@@ -5,16 +5,16 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{Bf16, F16, F32, Format, Lanes};
-use super::pack::Kind;
+use super::lanes::{Bf16Weights, F16Weights, F32Weights, Lanes, WeightFormat};
+use super::pack::PackLayout;
 use super::sweep::{Sweep, sweep};
-use super::tile::{self, Block};
+use super::tile::{self, RowBlock};
 use registry::dtype::Dtype;
 
 #[derive(Clone, Copy)]
-struct Array([f32; 16]);
+struct PortableLanes([f32; 16]);
 
-impl Lanes for Array {
+impl Lanes for PortableLanes {
     const ROWS: usize = 2;
     const IN_TURN: bool = false;
 
@@ -56,7 +56,7 @@ impl Lanes for Array {
     }
     unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
-        F: Format<Lanes = Self>,
+        F: WeightFormat<Lanes = Self>,
     {
         // SAFETY: the caller's promise.
         unsafe { sweep::<F, R, N, FETCH>(tile) }
@@ -67,14 +67,14 @@ impl Lanes for Array {
 ///
 /// # Safety
 /// As [`tile::block`].
-pub(super) unsafe fn block(kind: Kind, block: &Block<'_>) {
-    debug_assert!(kind != Kind::PairBf16);
+pub(super) unsafe fn block(kind: PackLayout, block: &RowBlock<'_>) {
+    debug_assert!(kind != PackLayout::PairBf16);
     // SAFETY: the caller's promise; no CPU feature is needed.
     unsafe {
         match block.dtype {
-            Dtype::F32 => tile::block::<F32<Array>, 2>(block),
-            Dtype::F16 => tile::block::<F16<Array>, 2>(block),
-            Dtype::Bf16 => tile::block::<Bf16<Array>, 2>(block),
+            Dtype::F32 => tile::block::<F32Weights<PortableLanes>, 2>(block),
+            Dtype::F16 => tile::block::<F16Weights<PortableLanes>, 2>(block),
+            Dtype::Bf16 => tile::block::<Bf16Weights<PortableLanes>, 2>(block),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The plain form: one element at a time, in the order of additions that every kernel keeps.
 
-use super::WeightView;
+use super::MatrixView;
 use crate::kernels::round::round1;
 use registry::dtype::Dtype;
 
@@ -11,7 +11,7 @@ use registry::dtype::Dtype;
 pub fn matmul(
     x: &[f32],
     rows: usize,
-    weight: &WeightView<'_>,
+    weight: &MatrixView<'_>,
     bias: Option<&[f32]>,
     round: Dtype,
     y: &mut [f32],
@@ -65,7 +65,7 @@ mod tests {
         // W = [[1, 2], [3, 4], [5, 6]]
         let bytes: Vec<u8> =
             [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-        let weight = WeightView {
+        let weight = MatrixView {
             dtype: Dtype::F32,
             blocks: None,
             bytes: &bytes,

@@ -8,8 +8,8 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{Format, Lanes};
-use super::pack::Line;
+use super::lanes::{Lanes, WeightFormat};
+use super::pack::CacheLine;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The prefetch distance of weights in bytes, where memory bandwidth is the limit.
@@ -52,10 +52,10 @@ pub(super) struct Sweep<L, const N: usize> {
 /// at `spilled`, and `columns` numbers at `y` in `R` rows. Unless `start` is 0, the sums at
 /// `spilled` were written by the stretch before.
 #[inline(always)]
-pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETCH: usize>(
+pub(super) unsafe fn sweep<F: WeightFormat, const R: usize, const N: usize, const FETCH: usize>(
     tile: &Sweep<F::Lanes, N>,
 ) {
-    let x_step = R * F::PHASES * size_of::<Line>();
+    let x_step = R * F::PHASES * size_of::<CacheLine>();
     // SAFETY: the caller's promise; every offset is inside what it names.
     unsafe {
         let mut sums = [[F::Lanes::zero(); N]; R];
@@ -114,7 +114,7 @@ pub(super) unsafe fn sweep<F: Format, const R: usize, const N: usize, const FETC
 /// As [`sweep`]; reads `F::BYTES` bytes at each of `weights`, and a packed step at `x`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "these unroll before the sums become registers")]
-unsafe fn step<F: Format, const R: usize, const N: usize>(
+unsafe fn step<F: WeightFormat, const R: usize, const N: usize>(
     sums: &mut [[F::Lanes; N]; R],
     weights: [*const u8; N],
     x: *const u8,
@@ -127,7 +127,7 @@ unsafe fn step<F: Format, const R: usize, const N: usize>(
                 widened[n] = F::weight(weights[n], phase);
             }
             for r in 0..R {
-                let x = F::Lanes::load(x.add((phase * R + r) * size_of::<Line>()));
+                let x = F::Lanes::load(x.add((phase * R + r) * size_of::<CacheLine>()));
                 for n in 0..N {
                     sums[r][n] = F::fma(sums[r][n], widened[n], x);
                 }

@@ -64,7 +64,7 @@ fn check(case: Case) {
     let x = numbers(rows * inner, 1, run);
     let bytes = encode(&numbers(out * inner, 2, weight), weight, offset);
     let bias = bias.then(|| numbers(out, 3, Dtype::F32));
-    let weight = WeightView {
+    let weight = MatrixView {
         dtype: weight,
         blocks: None,
         bytes: &bytes[offset..],
@@ -115,7 +115,7 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
     for dtype in Dtype::ALL {
         let x = numbers(rows * inner, 1, Dtype::F32);
         let bytes = encode(&numbers(out * inner, 2, dtype), dtype, 0);
-        let weight = WeightView {
+        let weight = MatrixView {
             dtype,
             blocks: None,
             bytes: &bytes,
@@ -139,10 +139,10 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
     let (rows, inner) = (5, 77);
     let x = numbers(rows * inner, 1, Dtype::Bf16);
     let bytes = Dtype::ALL.map(|dtype| encode(&numbers(9 * inner, 2, dtype), dtype, 0));
-    let weights: Vec<WeightView<'_>> = Dtype::ALL
+    let weights: Vec<MatrixView<'_>> = Dtype::ALL
         .into_iter()
         .zip(&bytes)
-        .map(|(dtype, bytes)| WeightView {
+        .map(|(dtype, bytes)| MatrixView {
             dtype,
             blocks: None,
             bytes,
@@ -169,7 +169,7 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
 fn nothing_in_nothing_out() {
     let mut y = [1.0; 2];
     let bias = [2.0, 3.0];
-    let weight = WeightView {
+    let weight = MatrixView {
         dtype: Dtype::Bf16,
         blocks: None,
         bytes: &[],

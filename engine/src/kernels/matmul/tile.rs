@@ -11,8 +11,8 @@
 
 use super::BLOCK_ROWS;
 use super::finish::finish;
-use super::lanes::{Format, Lanes, STEP};
-use super::pack::{Line, Panels};
+use super::lanes::{Lanes, STEP, WeightFormat};
+use super::pack::{CacheLine, Panels};
 use super::sweep::Sweep;
 use formats::codec::BlockType;
 use registry::dtype::Dtype;
@@ -27,7 +27,7 @@ const MAX_TILES: usize = BLOCK_ROWS / 2;
 const STRETCH_BYTES: usize = 24 << 10;
 
 /// Some rows of a weight, times all of `x`.
-pub(super) struct Block<'a> {
+pub(super) struct RowBlock<'a> {
     /// From the block's first row to the end of the weight.
     pub(super) weight: &'a [u8],
     pub(super) dtype: Dtype,
@@ -39,7 +39,7 @@ pub(super) struct Block<'a> {
     pub(super) count: usize,
     pub(super) row_bytes: usize,
     pub(super) inner: usize,
-    pub(super) packed: &'a [Line],
+    pub(super) packed: &'a [CacheLine],
     pub(super) panels: Panels,
     /// Of this block's rows.
     pub(super) bias: Option<&'a [f32]>,
@@ -52,9 +52,9 @@ pub(super) struct Block<'a> {
 // SAFETY: `y` is the one field that is not `Send` and `Sync` by itself. A block writes
 // `count` columns of `y`, which no other block of the call touches, and the mutable borrow of
 // `y` outlives the blocks.
-unsafe impl Send for Block<'_> {}
+unsafe impl Send for RowBlock<'_> {}
 // SAFETY: as above; a block is run once.
-unsafe impl Sync for Block<'_> {}
+unsafe impl Sync for RowBlock<'_> {}
 
 /// Computes one block.
 ///
@@ -62,7 +62,7 @@ unsafe impl Sync for Block<'_> {}
 /// The CPU has the features of `F`; `y` is writable at `count` columns of every row, by nobody
 /// else; `packed` was packed for `F`; `weight` holds `count` rows.
 #[inline(always)]
-pub(super) unsafe fn block<F: Format, const N: usize>(block: &Block<'_>) {
+pub(super) unsafe fn block<F: WeightFormat, const N: usize>(block: &RowBlock<'_>) {
     for panel in 0..block.panels.count() {
         let (first, rows) = block.panels.get(panel);
         let lines = block.inner.div_ceil(STEP) * F::PHASES;
@@ -88,14 +88,14 @@ pub(super) unsafe fn block<F: Format, const N: usize>(block: &Block<'_>) {
 /// # Safety
 /// As [`block`]; `x` is the packed `panel`, of `R` rows, and `y` the block's place in its first row.
 #[inline(always)]
-unsafe fn tiles<F: Format, const R: usize, const N: usize>(
-    block: &Block<'_>,
+unsafe fn tiles<F: WeightFormat, const R: usize, const N: usize>(
+    block: &RowBlock<'_>,
     panel: usize,
     x: *const u8,
     y: *mut f32,
 ) {
     let steps = block.inner / STEP;
-    let most = STRETCH_BYTES / (R * F::PHASES * size_of::<Line>());
+    let most = STRETCH_BYTES / (R * F::PHASES * size_of::<CacheLine>());
     let stretch = steps.div_ceil(steps.div_ceil(most).max(1)).max(1);
     let stretches = steps.div_ceil(stretch).max(1);
     let tiles = block.count.div_ceil(N);

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::super::{Noise, Outcome, ReadOptions, Verdict, read};
+use super::super::{EvalComparison, EvalVerdict, Noise, ReadOptions, read};
 use super::diff;
 use registry::dtype::Dtype;
 
 /// Compares two texts as result files.
-fn compare(a: &str, b: &str, dtype: Option<Dtype>) -> Result<Outcome, String> {
+fn compare(a: &str, b: &str, dtype: Option<Dtype>) -> Result<EvalComparison, String> {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -19,7 +19,13 @@ fn compare(a: &str, b: &str, dtype: Option<Dtype>) -> Result<Outcome, String> {
 }
 
 #[track_caller]
-fn holds(a: &str, b: &str, dtype: Option<Dtype>, verdict: Verdict, words: &str) -> Outcome {
+fn holds(
+    a: &str,
+    b: &str,
+    dtype: Option<Dtype>,
+    verdict: EvalVerdict,
+    words: &str,
+) -> EvalComparison {
     let outcome = compare(a, b, dtype).unwrap();
     let shown = super::super::text(&outcome);
     assert_eq!(outcome.verdict, verdict, "{shown}");
@@ -101,14 +107,14 @@ const GREEDY: &str = ", \"temperature\": 0";
 #[test]
 fn equal_files_agree() {
     let a = scored(60, 40, |_, _| {});
-    let outcome = holds(&a, &a, None, Verdict::Agree, "all 60 items agree");
+    let outcome = holds(&a, &a, None, EvalVerdict::Agree, "all 60 items agree");
     assert!(!outcome.verdict.differs());
     let noisy = scored(60, 40, |item, sample| {
         for (choice, x) in sample.logprobs.iter_mut().enumerate() {
             *x += 0.1 * (draw(item, choice + 9) - 0.5);
         }
     });
-    holds(&a, &noisy, Some(Dtype::Bf16), Verdict::Agree, "within noise");
+    holds(&a, &noisy, Some(Dtype::Bf16), EvalVerdict::Agree, "within noise");
 }
 
 #[test]
@@ -133,22 +139,28 @@ fn a_server_that_cannot_score_is_named() {
         sample.target = if item < 53 { 0 } else { 1 + item % 3 };
     });
     let outcome =
-        holds(&zeros, &b, None, Verdict::Scoring, "every log-likelihood is 0 in 200 items");
+        holds(&zeros, &b, None, EvalVerdict::Scoring, "every log-likelihood is 0 in 200 items");
     assert!((outcome.a.score.unwrap() - 0.265).abs() < 1e-12);
     assert!((outcome.b.score.unwrap() - 0.665).abs() < 1e-12);
-    let outcome = holds(&b, &zeros, None, Verdict::Scoring, "B's accuracy of 0.265");
+    let outcome = holds(&b, &zeros, None, EvalVerdict::Scoring, "B's accuracy of 0.265");
     assert!(outcome.verdict.differs());
     let constant = scored(40, 0, |_, sample| sample.logprobs = vec![-3.25; 4]);
-    holds(&constant, &scored(40, 30, |_, _| {}), None, Verdict::Scoring, "the same log-likelihood");
+    holds(
+        &constant,
+        &scored(40, 30, |_, _| {}),
+        None,
+        EvalVerdict::Scoring,
+        "the same log-likelihood",
+    );
     let missing = scored(40, 0, |_, sample| sample.logprobs = vec![f64::NAN; 4]);
     holds(
         &missing,
         &scored(40, 30, |_, _| {}),
         None,
-        Verdict::Scoring,
+        EvalVerdict::Scoring,
         "no log-likelihood is finite",
     );
-    holds(&zeros, &zeros, None, Verdict::Scoring, "neither side has usable scores");
+    holds(&zeros, &zeros, None, EvalVerdict::Scoring, "neither side has usable scores");
 }
 
 #[test]
@@ -159,7 +171,7 @@ fn one_choice_always_taken_is_no_score() {
     let a: String = (0..40).map(|item| line(item, 0)).collect();
     let b: String =
         (0..40).map(|item| line(item, if item % 3 == 0 { 1 } else { item % 4 })).collect();
-    holds(&a, &b, None, Verdict::Scoring, "the answer is `0` in 40 of 40 items");
+    holds(&a, &b, None, EvalVerdict::Scoring, "the answer is `0` in 40 of 40 items");
 }
 
 #[test]
@@ -174,13 +186,13 @@ fn other_inputs_come_first() {
         &a,
         &template,
         None,
-        Verdict::Inputs,
+        EvalVerdict::Inputs,
         "B has a chat template that A lacks (`<|im_start|>`",
     );
-    holds(&a, &template, None, Verdict::Inputs, "B has no usable scores");
+    holds(&a, &template, None, EvalVerdict::Inputs, "B has no usable scores");
     let doubled = scored(50, 30, |_, sample| sample.prompt = format!("<s><s>{}", sample.prompt));
     let single = scored(50, 30, |_, sample| sample.prompt = format!("<s>{}", sample.prompt));
-    holds(&single, &doubled, None, Verdict::Inputs, "B begins with `<s>` twice: a doubled BOS");
+    holds(&single, &doubled, None, EvalVerdict::Inputs, "B begins with `<s>` twice: a doubled BOS");
     let some = scored(50, 30, |item, sample| {
         if item < 5 {
             sample.prompt.push(' ');
@@ -190,7 +202,7 @@ fn other_inputs_come_first() {
         &a,
         &some,
         None,
-        Verdict::Inputs,
+        EvalVerdict::Inputs,
         "on the 45 items with equal inputs: all 45 items agree",
     );
 }
@@ -204,7 +216,7 @@ fn token_ids_are_compared_where_both_have_them() {
     };
     let a: String = (0..10).map(|item| line(item, "1, ")).collect();
     let b: String = (0..10).map(|item| line(item, "1, 1, ")).collect();
-    holds(&a, &b, None, Verdict::Inputs, "B begins with the id 1 twice: a doubled BOS");
+    holds(&a, &b, None, EvalVerdict::Inputs, "B begins with the id 1 twice: a doubled BOS");
 }
 
 #[test]
@@ -215,7 +227,7 @@ fn log_probabilities_beyond_noise_are_the_implementation() {
             *x += 5.6 * (draw(item, choice + 5) - 0.5);
         }
     });
-    holds(&a, &far, None, Verdict::Implementation, "nats apart in the median");
+    holds(&a, &far, None, EvalVerdict::Implementation, "nats apart in the median");
     let few = scored(100, 60, |item, sample| {
         if item % 20 == 7 {
             sample.logprobs[1] -= 6.0;
@@ -225,13 +237,13 @@ fn log_probabilities_beyond_noise_are_the_implementation() {
         &a,
         &few,
         None,
-        Verdict::Implementation,
+        EvalVerdict::Implementation,
         "5 of 400 log-likelihoods of equal inputs are beyond noise",
     );
     // A difference that bf16 explains, but f32 does not.
     let small = scored(100, 60, |item, sample| sample.logprobs[0] += 0.02 * draw(item, 77));
-    holds(&a, &small, None, Verdict::Agree, "assumed");
-    holds(&a, &small, Some(Dtype::F32), Verdict::Implementation, "beyond");
+    holds(&a, &small, None, EvalVerdict::Agree, "assumed");
+    holds(&a, &small, Some(Dtype::F32), EvalVerdict::Implementation, "beyond");
     let infinite = scored(100, 60, |item, sample| {
         if item % 10 == 3 {
             sample.logprobs[2] = f64::NEG_INFINITY;
@@ -241,7 +253,7 @@ fn log_probabilities_beyond_noise_are_the_implementation() {
         &a,
         &infinite,
         None,
-        Verdict::Implementation,
+        EvalVerdict::Implementation,
         "10 of 400 log-likelihoods are finite on one side alone",
     );
 }
@@ -252,7 +264,7 @@ fn another_unit_is_recognised() {
     let base = scored(40, 30, |_, sample| {
         sample.logprobs.iter_mut().for_each(|x| *x *= std::f64::consts::LOG2_E);
     });
-    holds(&base, &a, None, Verdict::Implementation, "A's are in base 2");
+    holds(&base, &a, None, EvalVerdict::Implementation, "A's are in base 2");
     let shifted = scored(40, 30, |item, sample| {
         sample.logprobs.iter_mut().for_each(|x| *x -= 3.0 + draw(item, 3));
     });
@@ -260,7 +272,7 @@ fn another_unit_is_recognised() {
         &a,
         &shifted,
         None,
-        Verdict::Implementation,
+        EvalVerdict::Implementation,
         "all choices of an item are off by the same",
     );
 }
@@ -271,18 +283,18 @@ fn equal_texts_with_other_answers_are_extraction() {
         |item: usize, answer: usize| (format!("so it is #### {}", item % 7), answer.to_string());
     let a = texts(GREEDY, 60, |item| of(item, item % 7));
     let b = texts(GREEDY, 60, |item| of(item, if item % 9 == 0 { 99 } else { item % 7 }));
-    holds(&a, &b, None, Verdict::Extraction, "7 items: equal texts have other answers");
+    holds(&a, &b, None, EvalVerdict::Extraction, "7 items: equal texts have other answers");
     let long =
         texts(GREEDY, 60, |item| (format!("{}\nQuestion: next one?", item % 7), "?".to_owned()));
     let short = texts(GREEDY, 60, |item| ((item % 7).to_string(), (item % 7).to_string()));
-    holds(&long, &short, None, Verdict::Extraction, "one text goes on where the other stops");
+    holds(&long, &short, None, EvalVerdict::Extraction, "one text goes on where the other stops");
     let whole =
         texts(GREEDY, 60, |item| (format!("<think>so</think>{}", item % 7), "so".to_owned()));
-    holds(&whole, &short, None, Verdict::Extraction, "a reasoning block was taken out");
+    holds(&whole, &short, None, EvalVerdict::Extraction, "a reasoning block was taken out");
     // Equal log-likelihoods, different scores.
     let c = scored(60, 40, |_, _| {});
     let other = c.replace("\"acc\": 1}", "\"acc\": 0}");
-    holds(&c, &other, None, Verdict::Extraction, "equal log-likelihoods have other answers");
+    holds(&c, &other, None, EvalVerdict::Extraction, "equal log-likelihoods have other answers");
 }
 
 #[test]
@@ -292,17 +304,23 @@ fn sampled_texts_are_sampling() {
     let sampled = texts(", \"temperature\": 0.8", 60, |item| {
         (format!("well, {item} gives {}", item % 5), (item % 5).to_string())
     });
-    holds(&greedy, &sampled, None, Verdict::Extraction, "B is sampled and A is greedy");
-    holds(&greedy, &sampled, None, Verdict::Extraction, "the setting `temperature` differs");
+    holds(&greedy, &sampled, None, EvalVerdict::Extraction, "B is sampled and A is greedy");
+    holds(&greedy, &sampled, None, EvalVerdict::Extraction, "the setting `temperature` differs");
     let again = texts(", \"temperature\": 0.8", 60, |item| {
         (
             format!("hm, {item} gives {}", item % 5),
             ((item + usize::from(item % 31 == 0)) % 5).to_string(),
         )
     });
-    holds(&sampled, &again, None, Verdict::Noise, "both are sampled");
+    holds(&sampled, &again, None, EvalVerdict::Noise, "both are sampled");
     let other = texts(GREEDY, 60, |item| (format!("no idea of {item}"), "?".to_owned()));
-    holds(&greedy, &other, None, Verdict::Implementation, "both decode greedily on equal inputs");
+    holds(
+        &greedy,
+        &other,
+        None,
+        EvalVerdict::Implementation,
+        "both decode greedily on equal inputs",
+    );
 }
 
 #[test]
@@ -315,7 +333,7 @@ fn scores_that_chance_explains_are_noise() {
         &a,
         &b,
         None,
-        Verdict::Noise,
+        EvalVerdict::Noise,
         "21 items of 200 differ, no more than chance makes: -0.005",
     );
     assert!((outcome.a.score.unwrap() - 0.425).abs() < 1e-12);
@@ -323,15 +341,15 @@ fn scores_that_chance_explains_are_noise() {
     let paired = outcome.paired.unwrap();
     assert_eq!((paired.only_a, paired.only_b, paired.p), (10, 11, Some(1.0)));
     let far: String = (0..200).map(|item| line(item, item < 120)).collect();
-    holds(&a, &far, None, Verdict::Unexplained, "the files do not hold the cause");
+    holds(&a, &far, None, EvalVerdict::Unexplained, "the files do not hold the cause");
     // Scores between 0 and 1 have no McNemar test.
     let part =
         |item: usize, score: f64| format!("{{\"id\": {item}, \"scores\": {{\"f1\": {score}}}}}\n");
     let a: String = (0..100).map(|item| part(item, draw(item, 1))).collect();
     let b: String = (0..100).map(|item| part(item, draw(item, 2))).collect();
     let c: String = (0..100).map(|item| part(item, 0.5 * draw(item, 1))).collect();
-    holds(&a, &b, None, Verdict::Noise, "95 % interval");
-    holds(&a, &c, None, Verdict::Unexplained, "beyond noise");
+    holds(&a, &b, None, EvalVerdict::Noise, "95 % interval");
+    holds(&a, &c, None, EvalVerdict::Unexplained, "beyond noise");
 }
 
 #[test]
@@ -343,19 +361,19 @@ fn bench_files_are_compared_by_texts_and_lengths() {
             "{{\"backend\": \"x\", \"input_lens\": {lengths}, \"generated_texts\": {texts}, \"errors\": []}}"
         )
     };
-    holds(&bench(8, "a b"), &bench(8, "a b"), None, Verdict::Agree, "all 12 items agree");
+    holds(&bench(8, "a b"), &bench(8, "a b"), None, EvalVerdict::Agree, "all 12 items agree");
     holds(
         &bench(9, "a b"),
         &bench(8, "a b"),
         None,
-        Verdict::Inputs,
+        EvalVerdict::Inputs,
         "the prompts of A have 1 token more, as one more BOS",
     );
     let outcome = holds(
         &bench(8, "a c"),
         &bench(8, "a b"),
         None,
-        Verdict::Extraction,
+        EvalVerdict::Extraction,
         "12 of 12 texts differ",
     );
     assert!(outcome.paired.is_none());
@@ -404,18 +422,18 @@ fn equal_scores_of_other_items_are_no_noise() {
             &even,
             &odd,
             None,
-            Verdict::Unexplained,
+            EvalVerdict::Unexplained,
             "agree on 0 of 200 items, and unrelated runs with these scores on 100",
         );
         let unrelated = marked(key, 200, |n| draw(n, 0) < 0.5);
-        holds(&even, &unrelated, None, Verdict::Unexplained, "the scores are alike");
+        holds(&even, &unrelated, None, EvalVerdict::Unexplained, "the scores are alike");
         // 0.425 and 0.430 of 200.
         let near = |from: usize, to: usize| marked(key, 200, move |n| (from..to).contains(&n));
         holds(
             &near(0, 85),
             &near(10, 96),
             None,
-            Verdict::Noise,
+            EvalVerdict::Noise,
             "21 items of 200 differ, no more than chance makes",
         );
     }
@@ -425,12 +443,18 @@ fn equal_scores_of_other_items_are_no_noise() {
 fn scores_that_are_none_are_named() {
     let a = marked("correct", 20, |n| n % 2 == 0);
     let b = format!("{a}{}", "{\"id\": 20, \"correct\": \"perhaps\"}\n");
-    holds(&a, &b, None, Verdict::Agree, "`correct` of `20` is neither true, false nor a number");
+    holds(
+        &a,
+        &b,
+        None,
+        EvalVerdict::Agree,
+        "`correct` of `20` is neither true, false nor a number",
+    );
 }
 
 #[test]
 fn a_few_items_are_not_the_whole_task() {
     let (some, all) = (marked("acc", 3, |_| true), marked("acc", 200, |_| true));
-    holds(&some, &all, None, Verdict::Agree, "all 3 items that both files hold agree");
-    holds(&some, &all, None, Verdict::Agree, "not compared: 197 items");
+    holds(&some, &all, None, EvalVerdict::Agree, "all 3 items that both files hold agree");
+    holds(&some, &all, None, EvalVerdict::Agree, "not compared: 197 items");
 }

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 
 use super::super::sample::Sample;
-use super::super::tree::Tree;
-use super::Record;
+use super::super::tree::JsonTree;
+use super::ResultRecord;
 
 /// Returns the flag that writes texts, if the record is of a bench without them.
-pub(super) fn throughput(tree: &Tree) -> Option<&'static str> {
+pub(super) fn throughput(tree: &JsonTree) -> Option<&'static str> {
     if !tree.has("request_throughput") && !tree.has("requests_per_second") {
         return None;
     }
@@ -21,14 +21,16 @@ pub(super) fn throughput(tree: &Tree) -> Option<&'static str> {
     })
 }
 
-pub(super) fn record(tree: &Tree) -> Result<Record, String> {
-    let texts =
-        tree.get("generated_texts").and_then(Tree::list).ok_or("`generated_texts` is no list")?;
-    let lengths = tree.get("input_lens").and_then(Tree::numbers).unwrap_or_default();
-    let errors = tree.get("errors").and_then(Tree::list).unwrap_or_default();
+pub(super) fn record(tree: &JsonTree) -> Result<ResultRecord, String> {
+    let texts = tree
+        .get("generated_texts")
+        .and_then(JsonTree::list)
+        .ok_or("`generated_texts` is no list")?;
+    let lengths = tree.get("input_lens").and_then(JsonTree::numbers).unwrap_or_default();
+    let errors = tree.get("errors").and_then(JsonTree::list).unwrap_or_default();
     let mut samples = Vec::new();
     for (at, text) in texts.iter().enumerate() {
-        let failed = errors.get(at).and_then(Tree::str).is_some_and(|error| !error.is_empty());
+        let failed = errors.get(at).and_then(JsonTree::str).is_some_and(|error| !error.is_empty());
         samples.push(Sample {
             id: at.to_string(),
             line: 1,
@@ -45,15 +47,15 @@ pub(super) fn record(tree: &Tree) -> Result<Record, String> {
         ("dataset", &["dataset_name"]),
         ("temperature", &["temperature"]),
     ] {
-        if let Some(value) = tree.first(keys).and_then(Tree::word) {
+        if let Some(value) = tree.first(keys).and_then(JsonTree::word) {
             facts.insert(name.to_owned(), value);
         }
     }
     let server = tree.get("server_info");
     for (name, key) in [("model", "model_path"), ("dtype", "dtype")] {
-        if let Some(value) = server.and_then(|server| server.get(key)).and_then(Tree::word) {
+        if let Some(value) = server.and_then(|server| server.get(key)).and_then(JsonTree::word) {
             facts.insert(name.to_owned(), value);
         }
     }
-    Ok(Record::Run(samples, facts))
+    Ok(ResultRecord::Run(samples, facts))
 }

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::sample::Sample;
-use super::super::tree::Tree;
-use super::{Record, folder};
+use super::super::tree::JsonTree;
+use super::{ResultRecord, folder};
 
-pub(in super::super) fn record(tree: &Tree) -> Result<Record, String> {
+pub(in super::super) fn record(tree: &JsonTree) -> Result<ResultRecord, String> {
     let id =
-        tree.get("doc_id").and_then(Tree::word).ok_or("`doc_id` is neither text nor number")?;
-    let word = |key: &str| tree.get(key).and_then(Tree::word);
+        tree.get("doc_id").and_then(JsonTree::word).ok_or("`doc_id` is neither text nor number")?;
+    let word = |key: &str| tree.get(key).and_then(JsonTree::word);
     let mut sample = Sample {
         id,
         hash: word("doc_hash"),
@@ -26,7 +26,7 @@ pub(in super::super) fn record(tree: &Tree) -> Result<Record, String> {
     for request in &requests {
         sample.prompts.extend(request.first().and_then(|context| context.str()).map(str::to_owned));
         match request.get(1) {
-            Some(Tree::Text(continuation)) => sample.choices.push(continuation.clone()),
+            Some(JsonTree::Text(continuation)) => sample.choices.push(continuation.clone()),
             Some(_) => scored = false,
             None => {}
         }
@@ -34,8 +34,8 @@ pub(in super::super) fn record(tree: &Tree) -> Result<Record, String> {
     if sample.prompts.windows(2).all(|pair| pair[0] == pair[1]) {
         sample.prompts.truncate(1);
     }
-    let answers = tree.get("filtered_resps").and_then(Tree::list).unwrap_or_default();
-    let raw = tree.get("resps").and_then(Tree::list).unwrap_or_default();
+    let answers = tree.get("filtered_resps").and_then(JsonTree::list).unwrap_or_default();
+    let raw = tree.get("resps").and_then(JsonTree::list).unwrap_or_default();
     if requests.is_empty() {
         scored = raw.iter().chain(answers).next().is_some_and(|first| pair(first).is_some());
     }
@@ -46,35 +46,35 @@ pub(in super::super) fn record(tree: &Tree) -> Result<Record, String> {
             sample.answer = sample.best().map(|best| best.to_string());
         }
     } else {
-        sample.text = raw.first().and_then(innermost).and_then(Tree::word);
-        sample.answer = answers.first().and_then(innermost).and_then(Tree::word);
+        sample.text = raw.first().and_then(innermost).and_then(JsonTree::word);
+        sample.answer = answers.first().and_then(innermost).and_then(JsonTree::word);
     }
-    for metric in tree.get("metrics").and_then(Tree::texts).unwrap_or_default() {
-        if let Some(value) = tree.get(&metric).and_then(Tree::number) {
+    for metric in tree.get("metrics").and_then(JsonTree::texts).unwrap_or_default() {
+        if let Some(value) = tree.get(&metric).and_then(JsonTree::number) {
             sample.scores.insert(metric, value);
         }
     }
-    let filter = tree.get("filter").and_then(Tree::word);
-    Ok(Record::Sample(Box::new(sample), filter))
+    let filter = tree.get("filter").and_then(JsonTree::word);
+    Ok(ResultRecord::Sample(Box::new(sample), filter))
 }
 
-fn requests(arguments: Option<&Tree>) -> Vec<Vec<&Tree>> {
-    fn parts(request: &Tree) -> Vec<&Tree> {
+fn requests(arguments: Option<&JsonTree>) -> Vec<Vec<&JsonTree>> {
+    fn parts(request: &JsonTree) -> Vec<&JsonTree> {
         match request {
-            Tree::Map(entries) => entries.iter().map(|(_, value)| value).collect(),
-            Tree::List(values) => values.iter().collect(),
+            JsonTree::Map(entries) => entries.iter().map(|(_, value)| value).collect(),
+            JsonTree::List(values) => values.iter().collect(),
             _ => Vec::new(),
         }
     }
     match arguments {
-        Some(Tree::Map(entries)) => entries.iter().map(|(_, request)| parts(request)).collect(),
-        Some(Tree::List(requests)) => requests.iter().map(parts).collect(),
+        Some(JsonTree::Map(entries)) => entries.iter().map(|(_, request)| parts(request)).collect(),
+        Some(JsonTree::List(requests)) => requests.iter().map(parts).collect(),
         _ => Vec::new(),
     }
 }
 
 /// Returns the log-probability of `[logprob, is_greedy]`, which is nested in one list per repeat.
-fn pair(answer: &Tree) -> Option<f64> {
+fn pair(answer: &JsonTree) -> Option<f64> {
     let values = answer.list()?;
     if let [logprob, greedy] = values
         && greedy.flag().is_some()
@@ -85,19 +85,19 @@ fn pair(answer: &Tree) -> Option<f64> {
     values.first().and_then(pair)
 }
 
-fn logprob(answer: &Tree) -> Option<f64> {
-    pair(answer).or_else(|| innermost(answer).and_then(Tree::number))
+fn logprob(answer: &JsonTree) -> Option<f64> {
+    pair(answer).or_else(|| innermost(answer).and_then(JsonTree::number))
 }
 
-fn innermost(answer: &Tree) -> Option<&Tree> {
+fn innermost(answer: &JsonTree) -> Option<&JsonTree> {
     match answer {
-        Tree::List(values) => values.first().and_then(innermost),
+        JsonTree::List(values) => values.first().and_then(innermost),
         other => Some(other),
     }
 }
 
 /// Reads the settings of generation from the first record that has them.
-pub(in super::super) fn facts(tree: &Tree, facts: &mut BTreeMap<String, String>) {
+pub(in super::super) fn facts(tree: &JsonTree, facts: &mut BTreeMap<String, String>) {
     if facts.contains_key("until") || facts.contains_key("temperature") {
         return;
     }
@@ -110,7 +110,7 @@ pub(in super::super) fn facts(tree: &Tree, facts: &mut BTreeMap<String, String>)
 }
 
 /// Adds facts of the results file beside the samples: `samples_TASK_DATE.jsonl` has `results_DATE.json`.
-pub(super) fn aside(path: &Path, facts: &mut BTreeMap<String, String>) {
+pub(super) fn add_results_facts(path: &Path, facts: &mut BTreeMap<String, String>) {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let Some((task, date)) = name
         .strip_prefix("samples_")
@@ -122,9 +122,9 @@ pub(super) fn aside(path: &Path, facts: &mut BTreeMap<String, String>) {
     facts.insert("task".to_owned(), task.to_owned());
     let beside = folder(path).join(format!("results_{date}.json"));
     let Ok(bytes) = registry::file::read(&beside, registry::file::MANIFEST) else { return };
-    let Ok(tree) = Tree::parse(&bytes, &["samples", "results", "groups"]) else { return };
-    let mut take = |key: &str, value: Option<&Tree>| {
-        if let Some(value) = value.and_then(Tree::words) {
+    let Ok(tree) = JsonTree::parse(&bytes, &["samples", "results", "groups"]) else { return };
+    let mut take = |key: &str, value: Option<&JsonTree>| {
+        if let Some(value) = value.and_then(JsonTree::words) {
             facts.insert(key.to_owned(), value);
         }
     };
@@ -136,11 +136,11 @@ pub(super) fn aside(path: &Path, facts: &mut BTreeMap<String, String>) {
         take("dtype", config.get("model_dtype"));
         if let Some(stated) = config.get("model_args") {
             let argument = |key: &str| match stated {
-                Tree::Text(list) => {
+                JsonTree::Text(list) => {
                     let mut pairs = list.split(',').filter_map(|pair| pair.split_once('='));
                     pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
                 }
-                map => map.get(key).and_then(Tree::word),
+                map => map.get(key).and_then(JsonTree::word),
             };
             if let Some(dtype) = argument("dtype").filter(|dtype| dtype != "auto") {
                 facts.insert("dtype".to_owned(), dtype);

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::super::sample::Sample;
-use super::super::tree::Tree;
-use super::Record;
+use super::super::tree::JsonTree;
+use super::ResultRecord;
 
 /// First line of a file that `parity eval` wrote.
 pub(in super::super) const SCHEMA: &str = "onboard-eval/1";
@@ -28,18 +28,18 @@ const FACTS: &[&str] = &[
 ];
 
 /// True for a plain sample, or the first line of a file of them.
-pub(super) fn is(tree: &Tree) -> bool {
+pub(super) fn is(tree: &JsonTree) -> bool {
     let result = RESULTS.iter().chain(SCORES).any(|key| tree.has(key));
     is_head(tree) || (tree.first(ID).is_some() && result)
 }
 
-fn is_head(tree: &Tree) -> bool {
-    tree.get("schema").and_then(Tree::str) == Some(SCHEMA)
+fn is_head(tree: &JsonTree) -> bool {
+    tree.get("schema").and_then(JsonTree::str) == Some(SCHEMA)
 }
 
-pub(super) fn facts(tree: &Tree, facts: &mut BTreeMap<String, String>) {
+pub(super) fn facts(tree: &JsonTree, facts: &mut BTreeMap<String, String>) {
     for key in FACTS {
-        if let Some(value) = tree.get(key).and_then(Tree::words)
+        if let Some(value) = tree.get(key).and_then(JsonTree::words)
             && !facts.contains_key(*key)
         {
             facts.insert((*key).to_owned(), value);
@@ -47,14 +47,14 @@ pub(super) fn facts(tree: &Tree, facts: &mut BTreeMap<String, String>) {
     }
 }
 
-pub(super) fn record(tree: &Tree) -> Result<Record, String> {
+pub(super) fn record(tree: &JsonTree) -> Result<ResultRecord, String> {
     if is_head(tree) {
         let mut found = BTreeMap::new();
         facts(tree, &mut found);
-        return Ok(Record::Head(found));
+        return Ok(ResultRecord::Head(found));
     }
-    let id = tree.first(ID).and_then(Tree::word).ok_or("`id` is neither text nor number")?;
-    let word = |keys: &[&str]| tree.first(keys).and_then(Tree::word);
+    let id = tree.first(ID).and_then(JsonTree::word).ok_or("`id` is neither text nor number")?;
+    let word = |keys: &[&str]| tree.first(keys).and_then(JsonTree::word);
     let mut sample = Sample {
         id,
         hash: word(&["doc_hash"]),
@@ -73,7 +73,7 @@ pub(super) fn record(tree: &Tree) -> Result<Record, String> {
         sample.prompts = prompts.texts().ok_or_else(|| wrong("prompts", "texts"))?;
     }
     if let Some(choices) = some("choices") {
-        let between = tree.get("delimiter").and_then(Tree::str).unwrap_or_default();
+        let between = tree.get("delimiter").and_then(JsonTree::str).unwrap_or_default();
         let choices = choices.texts().ok_or_else(|| wrong("choices", "texts"))?;
         sample.choices = choices.into_iter().map(|choice| format!("{between}{choice}")).collect();
     }
@@ -89,12 +89,12 @@ pub(super) fn record(tree: &Tree) -> Result<Record, String> {
             sample.answer = sample.best().map(|best| best.to_string());
         }
     }
-    let named = tree.get("scores").map(Tree::entries).unwrap_or_default();
+    let named = tree.get("scores").map(JsonTree::entries).unwrap_or_default();
     let named = named.iter().map(|(key, value)| (key.as_str(), value));
     let beside = SCORES.iter().filter_map(|key| Some((*key, tree.first(&[key])?)));
     let correct = tree.first(&["correct", "symbolic_correct"]).map(|value| ("correct", value));
     for (key, value) in named.chain(beside).chain(correct) {
-        if *value == Tree::Null {
+        if *value == JsonTree::Null {
             continue;
         }
         let score = value.number().ok_or_else(|| {
@@ -108,5 +108,5 @@ pub(super) fn record(tree: &Tree) -> Result<Record, String> {
         let right = f64::from(u8::from(answer.trim() == target.trim()));
         sample.scores.insert("correct".to_owned(), right);
     }
-    Ok(Record::Sample(Box::new(sample), None))
+    Ok(ResultRecord::Sample(Box::new(sample), None))
 }

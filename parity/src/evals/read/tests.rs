@@ -12,7 +12,7 @@ const SCORED: &str = r#"{"doc_id": 0, "doc": {"x": [1]}, "target": "1", "argumen
 #[test]
 fn samples_of_lm_eval_are_read() {
     let read = results("samples_t_2026.jsonl", SCORED).unwrap();
-    assert_eq!(read.format, Format::LmEval);
+    assert_eq!(read.format, ResultFormat::LmEval);
     let sample = &read.samples[0];
     assert_eq!(sample.logprobs, [-1.5, -0.5]);
     assert_eq!((sample.prompts.as_slice(), sample.choices.len()), (&["Q".to_owned()][..], 2));
@@ -45,15 +45,15 @@ fn facts_are_taken_from_the_results_beside() {
 fn bench_files_and_predictions_are_read() {
     let sglang = r#"{"tag": null, "backend": "sglang", "server_info": {"model_path": "m", "dtype": "bfloat16"}, "input_lens": [4, 5], "ttfts": [0.1, 0.2], "itls": [[0.1], []], "generated_texts": ["x", ""], "errors": ["", "refused"]}"#;
     let read = results("a.jsonl", sglang).unwrap();
-    assert_eq!((read.format, read.samples.len()), (Format::SglangBench, 2));
+    assert_eq!((read.format, read.samples.len()), (ResultFormat::SglangBench, 2));
     assert_eq!(read.samples[0].prompt_tokens, Some(4));
     assert_eq!(read.samples[1].text, None);
     assert_eq!(read.facts["model"], "m");
     let vllm = r#"{"date": "d", "endpoint_type": "openai", "model_id": "m", "tokenizer_id": "m", "std_itl_ms": NaN, "input_lens": [4], "generated_texts": ["x"], "errors": [""]}"#;
-    assert_eq!(results("a.json", vllm).unwrap().format, Format::VllmBench);
+    assert_eq!(results("a.json", vllm).unwrap().format, ResultFormat::VllmBench);
     let sgl = r#"{"generation": "so 7", "id": 3, "expected_answer": "7", "problem": "Q", "predicted_answer": "7", "symbolic_correct": true, "finish_reason": "stop"}"#;
     let read = results("output-rs0.jsonl", sgl).unwrap();
-    assert_eq!((read.format, read.samples[0].scores["correct"]), (Format::SglEval, 1.0));
+    assert_eq!((read.format, read.samples[0].scores["correct"]), (ResultFormat::SglEval, 1.0));
 }
 
 #[test]

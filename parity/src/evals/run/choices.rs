@@ -1,13 +1,13 @@
 //! Scores choices by log-likelihood. Choices with the same prompt are scored on forks of one slot.
 
 use engine::sample::greedy;
-use engine::{Chunk, NoProbe, Session, SlotId, Want};
+use engine::{Chunk, NoProbe, OutputRows, Session, SlotId};
 
-use super::Trouble;
+use super::ScoringError;
 
 /// Choice with its prompt, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct TokenizedChoice {
     pub context: Vec<u32>,
     pub tokens: Vec<u32>,
     /// Number of prompt tokens that did not fit.
@@ -16,7 +16,7 @@ pub(super) struct Choice {
 
 /// Score of a choice.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Likely {
+pub(super) struct ChoiceScore {
     /// Sum of its tokens' log-probabilities.
     pub logprob: f64,
     /// True if every token is the most likely one.
@@ -30,9 +30,9 @@ const LOGITS: usize = 1 << 24;
 pub(super) fn score(
     session: &mut dyn Session,
     id: &str,
-    choices: &[Choice],
-) -> Result<Vec<Likely>, Trouble> {
-    let mut scored: Vec<Option<Likely>> = vec![None; choices.len()];
+    choices: &[TokenizedChoice],
+) -> Result<Vec<ChoiceScore>, ScoringError> {
+    let mut scored: Vec<Option<ChoiceScore>> = vec![None; choices.len()];
     for first in 0..choices.len() {
         if scored[first].is_some() {
             continue;
@@ -42,7 +42,7 @@ pub(super) fn score(
             (first..choices.len()).filter(|&at| choices[at].context == *context).collect();
         let tokens: Vec<&[u32]> = group.iter().map(|&at| choices[at].tokens.as_slice()).collect();
         let likely = together(session, context, &tokens)
-            .map_err(|why| Trouble::Engine { id: id.to_owned(), why })?;
+            .map_err(|why| ScoringError::Engine { id: id.to_owned(), why })?;
         for (at, likely) in group.into_iter().zip(likely) {
             scored[at] = Some(likely);
         }
@@ -58,13 +58,14 @@ fn together(
     session: &mut dyn Session,
     context: &[u32],
     choices: &[&[u32]],
-) -> Result<Vec<Likely>, engine::Error> {
+) -> Result<Vec<ChoiceScore>, engine::Error> {
     let slot = session.open_slot();
-    let last = session.step(&[Chunk { slot, tokens: context, want: Want::Last }], &mut NoProbe)?;
-    let mut likely: Vec<Likely> = choices
+    let last =
+        session.step(&[Chunk { slot, tokens: context, rows: OutputRows::Last }], &mut NoProbe)?;
+    let mut likely: Vec<ChoiceScore> = choices
         .iter()
         .map(|tokens| {
-            let mut likely = Likely { logprob: 0.0, greedy: true };
+            let mut likely = ChoiceScore { logprob: 0.0, greedy: true };
             if let (Some(logits), Some(&token)) = (last.first(), tokens.first()) {
                 add(&mut likely, logits.row(0), token);
             }
@@ -98,7 +99,7 @@ fn together(
             let chunks: Vec<Chunk<'_>> = part
                 .iter()
                 .zip(&forks)
-                .map(|(&at, &slot)| Chunk { slot, tokens: fed(at), want: Want::All })
+                .map(|(&at, &slot)| Chunk { slot, tokens: fed(at), rows: OutputRows::All })
                 .collect();
             let logits = session.step(&chunks, &mut NoProbe)?;
             for (&at, logits) in part.iter().zip(&logits) {
@@ -117,7 +118,7 @@ fn together(
 }
 
 /// Adds one token.
-fn add(likely: &mut Likely, row: &[f32], token: u32) {
+fn add(likely: &mut ChoiceScore, row: &[f32], token: u32) {
     likely.logprob += logprob(row, token);
     likely.greedy &= greedy(row) == token;
 }

@@ -3,29 +3,32 @@
 use std::collections::BTreeMap;
 
 use engine::sample::greedy;
-use engine::{Chunk, NoProbe, Session, Want};
+use engine::{Chunk, NoProbe, OutputRows, Session};
 use regex::Regex;
 use serde_json::json;
 
 use super::tokens::{prompt, text};
-use super::{Run, Scored, Text, Trouble, extract, prompted};
-use crate::evals::items::{Asked, Item, Question};
+use super::{ScoredItem, ScoringError, ScoringOptions, TextCodec, extract, prompted};
+use crate::evals::items::{EvalItem, PromptInput, Question};
 
 /// Continues the prompt of an item and extracts the answer from the text.
 pub(super) fn generate(
-    run: &Run<'_>,
+    run: &ScoringOptions<'_>,
     session: &mut dyn Session,
-    item: &Item,
-) -> Result<Scored, Trouble> {
+    item: &EvalItem,
+) -> Result<ScoredItem, ScoringError> {
     let Question::Text { prompt: asked, target, until, max_tokens, regex } = &item.question else {
-        return Err(Trouble::Item { id: item.id.clone(), why: "the item has choices".to_owned() });
+        return Err(ScoringError::Item {
+            id: item.id.clone(),
+            why: "the item has choices".to_owned(),
+        });
     };
-    let wrong = |why: String| Trouble::Item { id: item.id.clone(), why };
+    let wrong = |why: String| ScoringError::Item { id: item.id.clone(), why };
     let tokenizer = text(run, item)?;
-    let said = |why| Trouble::Text { id: item.id.clone(), why };
+    let said = |why| ScoringError::Text { id: item.id.clone(), why };
     let mut ids = match asked {
-        Asked::Ids(ids) => ids.clone(),
-        Asked::Text(asked) => prompt(tokenizer, asked).map_err(said)?,
+        PromptInput::Ids(ids) => ids.clone(),
+        PromptInput::Text(asked) => prompt(tokenizer, asked).map_err(said)?,
     };
     if ids.is_empty() {
         ids.extend(tokenizer.prefix());
@@ -45,8 +48,8 @@ pub(super) fn generate(
     let until = until.as_deref().unwrap_or(&run.until);
     let (made, text, ended) =
         continued(session, tokenizer, &ids, until, most).map_err(|why| match why {
-            Stopped::Engine(why) => Trouble::Engine { id: item.id.clone(), why },
-            Stopped::Text(why) => Trouble::Text { id: item.id.clone(), why },
+            GenerateError::Engine(why) => ScoringError::Engine { id: item.id.clone(), why },
+            GenerateError::Text(why) => ScoringError::Text { id: item.id.clone(), why },
         })?;
     let answer = extract(&text, pattern.as_ref(), run.last);
     let mut scores = BTreeMap::new();
@@ -70,15 +73,15 @@ pub(super) fn generate(
         record["regex"] = json!(pattern.as_str());
     }
     prompted(&mut record, item, std::slice::from_ref(asked));
-    Ok(Scored { record, scores, dropped })
+    Ok(ScoredItem { record, scores, dropped })
 }
 
-enum Stopped {
+enum GenerateError {
     Engine(engine::Error),
-    Text(super::TextError),
+    Text(super::TextCodecError),
 }
 
-impl From<engine::Error> for Stopped {
+impl From<engine::Error> for GenerateError {
     fn from(why: engine::Error) -> Self {
         Self::Engine(why)
     }
@@ -87,18 +90,18 @@ impl From<engine::Error> for Stopped {
 /// Returns the tokens, their text up to the first stop string, and the reason for stopping.
 fn continued(
     session: &mut dyn Session,
-    text: &dyn Text,
+    text: &dyn TextCodec,
     ids: &[u32],
     until: &[String],
     most: usize,
-) -> Result<(Vec<u32>, String, &'static str), Stopped> {
+) -> Result<(Vec<u32>, String, &'static str), GenerateError> {
     let slot = session.open_slot();
     let (mut made, mut ended) = (Vec::new(), "length");
     let mut next = ids.to_vec();
     let mut whole = String::new();
     while made.len() < most {
         let logits =
-            session.step(&[Chunk { slot, tokens: &next, want: Want::Last }], &mut NoProbe)?;
+            session.step(&[Chunk { slot, tokens: &next, rows: OutputRows::Last }], &mut NoProbe)?;
         let Some(row) = logits.first().filter(|logits| logits.rows > 0) else { break };
         let token = greedy(row.row(0));
         if text.ends().contains(&token) {
@@ -108,7 +111,7 @@ fn continued(
         made.push(token);
         next = vec![token];
         // Stop strings may span tokens, and the bytes of a character may span several.
-        whole = text.decode(&made, true).map_err(Stopped::Text)?;
+        whole = text.decode(&made, true).map_err(GenerateError::Text)?;
         let stop = until
             .iter()
             .filter(|stop| !stop.is_empty())

@@ -1,26 +1,28 @@
 //! Tokenizes prompts and choices, as in lm-eval's `_encode_pair`.
 
-use super::choices::Choice;
-use super::{Run, Text, Trouble};
-use crate::evals::items::{Asked, Item};
+use super::choices::TokenizedChoice;
+use super::{ScoringError, ScoringOptions, TextCodec};
+use crate::evals::items::{EvalItem, PromptInput};
 
 /// Returns the tokens of every choice with its prompt.
 pub(super) fn choices(
-    run: &Run<'_>,
-    item: &Item,
-    prompts: &[Asked],
-    choices: &[Asked],
+    run: &ScoringOptions<'_>,
+    item: &EvalItem,
+    prompts: &[PromptInput],
+    choices: &[PromptInput],
     delimiter: &str,
-) -> Result<Vec<Choice>, Trouble> {
-    let wrong = |why: String| Trouble::Item { id: item.id.clone(), why };
+) -> Result<Vec<TokenizedChoice>, ScoringError> {
+    let wrong = |why: String| ScoringError::Item { id: item.id.clone(), why };
     let mut made = Vec::with_capacity(choices.len());
     for (at, choice) in choices.iter().enumerate() {
         let prompt = prompts.get(at).filter(|_| prompts.len() > 1).or(prompts.first());
         let (context, tokens) = match (prompt, choice) {
-            (Some(Asked::Ids(ids)), Asked::Ids(tokens)) => (ids.clone(), tokens.clone()),
-            (Some(Asked::Text(prompt)), Asked::Text(choice)) => {
+            (Some(PromptInput::Ids(ids)), PromptInput::Ids(tokens)) => {
+                (ids.clone(), tokens.clone())
+            }
+            (Some(PromptInput::Text(prompt)), PromptInput::Text(choice)) => {
                 pair(text(run, item)?, prompt, &format!("{delimiter}{choice}"))
-                    .map_err(|why| Trouble::Text { id: item.id.clone(), why })?
+                    .map_err(|why| ScoringError::Text { id: item.id.clone(), why })?
             }
             _ => {
                 return Err(wrong(
@@ -48,18 +50,24 @@ pub(super) fn choices(
                 tokens.len()
             )));
         }
-        made.push(Choice { context: context[dropped..].to_vec(), tokens, dropped });
+        made.push(TokenizedChoice { context: context[dropped..].to_vec(), tokens, dropped });
     }
     Ok(made)
 }
 
-pub(super) fn text<'a>(run: &Run<'a>, item: &Item) -> Result<&'a dyn Text, Trouble> {
+pub(super) fn text<'a>(
+    run: &ScoringOptions<'a>,
+    item: &EvalItem,
+) -> Result<&'a dyn TextCodec, ScoringError> {
     let why = "the item is text, and there is no tokenizer; give token ids";
-    run.text.ok_or_else(|| Trouble::Item { id: item.id.clone(), why: why.to_owned() })
+    run.text.ok_or_else(|| ScoringError::Item { id: item.id.clone(), why: why.to_owned() })
 }
 
 /// Encodes a prompt; special tokens are omitted if the text already begins with the first of them.
-pub(super) fn prompt(text: &dyn Text, prompt: &str) -> Result<Vec<u32>, super::TextError> {
+pub(super) fn prompt(
+    text: &dyn TextCodec,
+    prompt: &str,
+) -> Result<Vec<u32>, super::TextCodecError> {
     let begun = match text.prefix() {
         Some(prefix) => {
             let begin = text.decode(&[prefix], false)?;
@@ -73,10 +81,10 @@ pub(super) fn prompt(text: &dyn Text, prompt: &str) -> Result<Vec<u32>, super::T
 /// Encodes prompt and choice together and splits at the length of the prompt alone. Trailing spaces of the
 /// prompt belong to the choice.
 fn pair(
-    text: &dyn Text,
+    text: &dyn TextCodec,
     context: &str,
     choice: &str,
-) -> Result<(Vec<u32>, Vec<u32>), super::TextError> {
+) -> Result<(Vec<u32>, Vec<u32>), super::TextCodecError> {
     // Whitespace of Python's `str.rstrip`.
     let blank = |c: char| c.is_whitespace() || matches!(c, '\x1c'..='\x1f');
     let kept = context.trim_end_matches(blank);

@@ -1,16 +1,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::gguf::config::Tree;
+use crate::gguf::config::KeyTree;
 use crate::library::Library;
 use crate::scalar::Scalar;
 
 #[test]
 fn a_value_may_follow_from_others() {
-    let mut tree = Tree::default();
+    let mut tree = KeyTree::default();
     tree.add("embedding_length", Scalar::Int(64));
     tree.add("attention.head_count", Scalar::Int(4));
     tree.add("block_count", Scalar::Int(2));
-    let told = crate::gguf::Evidence {
+    let header = crate::gguf::FileMetadata {
         keys: tree.into_config("t"),
         tensors: BTreeMap::new(),
         companions: BTreeSet::new(),
@@ -20,13 +20,13 @@ fn a_value_may_follow_from_others() {
     let absent = library
         .names()
         .find_map(|name| gguf(name).filter(|absent| absent.contains_key("attention.key_length")));
-    let read = super::as_read(&absent.unwrap(), &told);
-    let value = |key: &str| read.told.keys.peek(key).cloned();
+    let read = super::with_absent_keys(&absent.unwrap(), &header);
+    let value = |key: &str| read.header.keys.peek(key).cloned();
     assert_eq!(value("attention.key_length"), Some(Scalar::Int(16)));
     assert_eq!(value("rope.dimension_count"), Some(Scalar::Int(16)));
     assert_eq!(value("attention.head_count_kv"), Some(Scalar::Int(4)));
     assert_eq!(value("rope.scaling.factor"), None);
-    assert_eq!(read.lacks("context_length"), Some("llama.cpp needs it"));
-    assert_eq!(read.lacks("vocab_size"), None);
-    assert!(read.lacks("unheard").is_some());
+    assert_eq!(read.missing_reason("context_length"), Some("llama.cpp needs it"));
+    assert_eq!(read.missing_reason("vocab_size"), None);
+    assert!(read.missing_reason("unheard").is_some());
 }

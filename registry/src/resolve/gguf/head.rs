@@ -4,7 +4,7 @@ use crate::spec::GgufWeight;
 
 /// One layer of the head.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::resolve) struct Place {
+pub(in crate::resolve) struct HeadLayer {
     /// Its number: those of the model come before it.
     pub(in crate::resolve) index: usize,
     /// The path of the head's own modules.
@@ -13,7 +13,7 @@ pub(in crate::resolve) struct Place {
     pub(in crate::resolve) block: (String, String),
 }
 
-impl Place {
+impl HeadLayer {
     /// Builds a rule for a module of the head's own.
     pub(super) fn own(&self, decl: &GgufWeight) -> GgufWeight {
         let mut decl = decl.clone();

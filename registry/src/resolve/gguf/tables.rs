@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::config::Config;
-use crate::eval::{Env, Evaluated, Fail, Fuel};
+use crate::eval::{Env, EvalError, EvalResult, Fuel};
 use crate::gguf::AHEAD;
 use crate::resolve::ropes;
 use crate::scalar::Scalar;
@@ -11,13 +11,13 @@ use crate::spec::Spec;
 use crate::syntax::Ident;
 
 /// The dims, each rotary table as a map of what it is made from, and `ahead`, the layers of a head.
-pub(super) struct Tables<'a> {
+pub(super) struct GgufEnv<'a> {
     dims: &'a dyn Env,
     ropes: Vec<(&'a str, Option<Scalar>)>,
     ahead: Scalar,
 }
 
-impl<'a> Tables<'a> {
+impl<'a> GgufEnv<'a> {
     pub(super) fn new(spec: &'a Spec, dims: &'a dyn Env, ahead: usize) -> Self {
         // A table that cannot be described was reported when it was computed.
         let described = |decl| ropes::describe(decl, dims).ok();
@@ -26,11 +26,11 @@ impl<'a> Tables<'a> {
     }
 }
 
-impl Env for Tables<'_> {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+impl Env for GgufEnv<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         match self.ropes.iter().find(|(table, _)| *table == name.name) {
             Some((_, Some(table))) => Ok(Cow::Borrowed(table)),
-            Some((_, None)) => Err(Fail::Reported),
+            Some((_, None)) => Err(EvalError::Reported),
             None if name.name == AHEAD => Ok(Cow::Borrowed(&self.ahead)),
             None => self.dims.lookup(name),
         }

@@ -2,7 +2,7 @@
 
 use super::super::unknown_word;
 use crate::diag::{Finding, Span};
-use crate::eval::{Env, Fail, expected};
+use crate::eval::{Env, EvalError, expected};
 use crate::scalar::Scalar;
 use crate::spec::RopeDecl;
 
@@ -80,13 +80,13 @@ impl Parameters {
         }
     }
 
-    fn wrong(&self, name: &str, wanted: &str, value: &Scalar) -> Fail {
+    fn wrong(&self, name: &str, wanted: &str, value: &Scalar) -> EvalError {
         Finding::error(&self.at, format!("{} is not {wanted}", self.place(name)))
             .label(expected(wanted, value))
             .into()
     }
 
-    pub(super) fn kind(&self, env: &dyn Env) -> Result<&'static str, Fail> {
+    pub(super) fn kind(&self, env: &dyn Env) -> Result<&'static str, EvalError> {
         let found = ["rope_type", "type"].iter().find_map(|name| Some((*name, self.get(name)?)));
         let Some((name, value)) = found else { return Ok("default") };
         let Scalar::Str(word) = value else { return Err(self.wrong(name, "a text", value)) };
@@ -125,7 +125,7 @@ impl Parameters {
             .collect()
     }
 
-    pub(super) fn optional(&self, name: &str) -> Result<Option<f64>, Fail> {
+    pub(super) fn optional(&self, name: &str) -> Result<Option<f64>, EvalError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_f64() {
             Some(number) if number.is_finite() && number > 0.0 => Ok(Some(number)),
@@ -133,13 +133,13 @@ impl Parameters {
         }
     }
 
-    pub(super) fn number(&self, name: &str) -> Result<f64, Fail> {
+    pub(super) fn number(&self, name: &str) -> Result<f64, EvalError> {
         self.optional(name)?.ok_or_else(|| {
             Finding::error(&self.at, format!("{} is missing", self.place(name))).into()
         })
     }
 
-    pub(super) fn list(&self, name: &str, length: usize) -> Result<Vec<f32>, Fail> {
+    pub(super) fn list(&self, name: &str, length: usize) -> Result<Vec<f32>, EvalError> {
         let Some(value) = self.get(name) else {
             return Err(Finding::error(&self.at, format!("{} is missing", self.place(name))).into());
         };
@@ -170,7 +170,7 @@ impl Parameters {
             .filter(|length| *length > 0)
     }
 
-    pub(super) fn needs_context(decl: &RopeDecl) -> Fail {
+    pub(super) fn needs_context(decl: &RopeDecl) -> EvalError {
         Finding::error(
             &decl.at,
             format!("the table `{}` needs to know the longest sequence", decl.name.name),
@@ -180,7 +180,7 @@ impl Parameters {
     }
 
     /// Returns the factor by which the context was extended.
-    fn factor(&self, context: Option<usize>, original: usize) -> Result<Option<f64>, Fail> {
+    fn factor(&self, context: Option<usize>, original: usize) -> Result<Option<f64>, EvalError> {
         Ok(self.optional("factor")?.or(context.map(|context| context as f64 / original as f64)))
     }
 
@@ -189,7 +189,7 @@ impl Parameters {
         context: Option<usize>,
         original: usize,
         env: &dyn Env,
-    ) -> Result<Yarn, Fail> {
+    ) -> Result<Yarn, EvalError> {
         let factor = match self.factor(context, original)? {
             Some(factor) => factor,
             None => self.number("factor")?,
@@ -223,7 +223,7 @@ impl Parameters {
         context: Option<usize>,
         original: usize,
         decl: &RopeDecl,
-    ) -> Result<f64, Fail> {
+    ) -> Result<f64, EvalError> {
         if let Some(factor) = self.optional("attention_factor")? {
             return Ok(factor);
         }

@@ -3,18 +3,18 @@
 use std::borrow::Cow;
 
 use crate::config::Config;
-use crate::eval::{Evaluated, Fuel};
+use crate::eval::{EvalResult, Fuel};
 use crate::parse::parse_expr;
 use crate::spec::DimSource;
 use crate::syntax::Ident;
-use crate::text::Text;
+use crate::text::MappedText;
 
 use super::*;
 
 struct Names(Config, Fuel);
 
 impl Env for Names {
-    fn lookup(&self, name: &Ident) -> Evaluated<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         let value = self.0.get(&name.name).cloned();
         value.map(Cow::Owned).ok_or_else(|| Finding::error(&name.at, "unknown").into())
     }
@@ -29,11 +29,11 @@ impl Env for Names {
 }
 
 fn key(name: &str) -> Ident {
-    Ident { name: name.to_owned(), at: Text::whole("spec", name).span() }
+    Ident { name: name.to_owned(), at: MappedText::whole("spec", name).span() }
 }
 
 fn expr(text: &str) -> crate::syntax::Expr {
-    parse_expr(&Text::whole("spec", text)).unwrap()
+    parse_expr(&MappedText::whole("spec", text)).unwrap()
 }
 
 /// Resolves a declaration as specs write it, over a config whose keys are also names.
@@ -56,9 +56,9 @@ fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
     };
     let env = Names(Config::parse("config.json", config).unwrap(), Fuel::default());
     let mut warnings = Vec::new();
-    let told = |fail: &Fail| match fail {
-        Fail::Finding(finding) => format!("{} ({})", finding.message, finding.label),
-        Fail::Reported => "reported".to_owned(),
+    let told = |fail: &EvalError| match fail {
+        EvalError::Finding(finding) => format!("{} ({})", finding.message, finding.label),
+        EvalError::Reported => "reported".to_owned(),
     };
     let table = table(&decl, &env, &mut |fail| warnings.push(told(&fail)));
     (table.map_err(|fail| told(&fail)), warnings)

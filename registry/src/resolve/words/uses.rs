@@ -2,24 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::eval::{FUNCTIONS, Fail, Fuel};
-use crate::ops::{Kind, OpSet};
+use crate::eval::{EvalError, FUNCTIONS, Fuel};
+use crate::ops::{OpSet, ParamKind};
 use crate::resolve::ropes::{KINDS, OLDER};
 use crate::spec::{DimSource, Spec};
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident, Program};
 
-use super::Words;
+use super::KeyUses;
 
 /// Collects the words of a spec.
-pub(in crate::resolve) fn of(spec: &Spec, ops: &OpSet, fuel: &Fuel) -> Result<Words, Fail> {
-    let mut reader = Reader {
+pub(in crate::resolve) fn of(spec: &Spec, ops: &OpSet, fuel: &Fuel) -> Result<KeyUses, EvalError> {
+    let mut reader = UseCollector {
         spec,
         ops,
         fuel,
         programs: Vec::new(),
         given: BTreeMap::new(),
         known: BTreeMap::new(),
-        words: Words::default(),
+        words: KeyUses::default(),
     };
     reader.find_programs();
     reader.read()?;
@@ -28,7 +28,7 @@ pub(in crate::resolve) fn of(spec: &Spec, ops: &OpSet, fuel: &Fuel) -> Result<Wo
 
 /// Sources of the value of an expression.
 #[derive(Debug, Default, Clone)]
-struct Facts {
+struct ValueSources {
     /// Config keys that hold the value, or the list that it is an item of.
     keys: BTreeSet<String>,
     /// Texts that the spec contains.
@@ -41,7 +41,7 @@ struct Facts {
     made: bool,
 }
 
-impl Facts {
+impl ValueSources {
     fn add(&mut self, other: Self) {
         self.keys.extend(other.keys);
         self.words.extend(other.words);
@@ -67,49 +67,49 @@ impl Facts {
 
 /// A program, and the function that it is of.
 #[derive(Clone, Copy)]
-struct Body<'a> {
+struct ProgramBody<'a> {
     function: Option<&'a Function>,
     program: &'a Program,
 }
 
 /// A variable of a comprehension.
-struct Variable {
+struct LoopVariable {
     name: String,
-    facts: Facts,
+    facts: ValueSources,
     /// True if it counts layers.
     layer: bool,
 }
 
 /// Names around an expression.
 #[derive(Default)]
-struct Scope {
+struct LocalNames {
     /// The program that contains it.
     body: Option<usize>,
-    variables: Vec<Variable>,
+    variables: Vec<LoopVariable>,
     /// True where `i` is the number of the layer.
     layer: bool,
 }
 
-struct Reader<'a> {
+struct UseCollector<'a> {
     spec: &'a Spec,
     ops: &'a OpSet,
     fuel: &'a Fuel,
     /// Programs that run, from `model`, `layers` and `nextn` on.
-    programs: Vec<Body<'a>>,
+    programs: Vec<ProgramBody<'a>>,
     /// Arguments of calls by function and parameter, each with the calling program.
     given: BTreeMap<(String, String), Vec<(&'a Expr, usize)>>,
     /// Facts of names, by the program they belong to; none while they are collected.
-    known: BTreeMap<(Option<usize>, String), Option<Facts>>,
-    words: Words,
+    known: BTreeMap<(Option<usize>, String), Option<ValueSources>>,
+    words: KeyUses,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> UseCollector<'a> {
     fn find_programs(&mut self) {
         let spec = self.spec;
         let layers = spec.layers.iter().flat_map(|layers| layers.programs.values());
         let nextn = spec.nextn.iter().flat_map(crate::spec::NextnDecl::programs);
         let roots = layers.map(|layer| &layer.program).chain(nextn).chain([&spec.model]);
-        self.programs.extend(roots.map(|program| Body { function: None, program }));
+        self.programs.extend(roots.map(|program| ProgramBody { function: None, program }));
         let mut called = BTreeSet::new();
         let mut next = 0;
         while let Some(body) = self.programs.get(next) {
@@ -132,14 +132,14 @@ impl<'a> Reader<'a> {
                 }
                 if called.insert(&function.name.name) {
                     self.programs
-                        .push(Body { function: Some(function), program: &function.program });
+                        .push(ProgramBody { function: Some(function), program: &function.program });
                 }
             }
             next += 1;
         }
     }
 
-    fn read(&mut self) -> Result<(), Fail> {
+    fn read(&mut self) -> Result<(), EvalError> {
         let spec = self.spec;
         for dim in spec.dims.values() {
             self.sources(&dim.sources)?;
@@ -149,13 +149,13 @@ impl<'a> Reader<'a> {
             self.sources(&rope.parameters)?;
             self.schemes(&rope.parameters)?;
             for expr in rope.partial.iter().chain(&rope.context).chain([&rope.dim]) {
-                self.expr(expr, &mut Scope::default())?;
+                self.expr(expr, &mut LocalNames::default())?;
             }
         }
         for entry in spec.assumes.values() {
-            self.expr(&entry.value, &mut Scope::default())?;
+            self.expr(&entry.value, &mut LocalNames::default())?;
         }
-        let in_layer = || Scope { layer: true, ..Scope::default() };
+        let in_layer = || LocalNames { layer: true, ..LocalNames::default() };
         let shapes = spec.states.values().flat_map(|state| &state.parts);
         for expr in shapes.flat_map(|part| &part.shape) {
             self.expr(expr, &mut in_layer())?;
@@ -169,24 +169,24 @@ impl<'a> Reader<'a> {
         if let Some(nextn) = &spec.nextn {
             let each = nextn.each.values().map(|each| &each.value);
             for expr in each.chain(&nextn.kind).chain(&nextn.count) {
-                self.expr(expr, &mut Scope::default())?;
+                self.expr(expr, &mut LocalNames::default())?;
             }
         }
         self.kinds()?;
         for n in 0..self.programs.len() {
             for expr in expressions(self.programs[n].program) {
-                self.expr(expr, &mut Scope { body: Some(n), ..in_layer() })?;
+                self.expr(expr, &mut LocalNames { body: Some(n), ..in_layer() })?;
             }
         }
         Ok(())
     }
 
     /// Names of rotary schemes are known where a table reads its parameters.
-    fn schemes(&mut self, parameters: &'a [DimSource]) -> Result<(), Fail> {
+    fn schemes(&mut self, parameters: &'a [DimSource]) -> Result<(), EvalError> {
         for source in parameters {
             let keys = match source {
                 DimSource::Key(key) => BTreeSet::from([key.name.clone()]),
-                DimSource::Compute(expr) => self.facts(expr, &mut Scope::default())?.keys,
+                DimSource::Compute(expr) => self.facts(expr, &mut LocalNames::default())?.keys,
             };
             for key in keys
                 .iter()
@@ -200,23 +200,24 @@ impl<'a> Reader<'a> {
     }
 
     /// Names of programs are words of what chooses among them.
-    fn kinds(&mut self) -> Result<(), Fail> {
+    fn kinds(&mut self) -> Result<(), EvalError> {
         let Some(layers) = &self.spec.layers else { return Ok(()) };
         let names = layers.programs.keys().filter(|name| *name != "*").cloned();
-        let programs = Facts { words: names.collect(), ..Facts::default() };
+        let programs = ValueSources { words: names.collect(), ..ValueSources::default() };
         if programs.words.is_empty() {
             return Ok(());
         }
         let heads = self.spec.nextn.iter().filter_map(|nextn| nextn.kind.as_ref());
         for kind in layers.kind.iter().chain(heads) {
-            let mut kind = self.facts(kind, &mut Scope { layer: true, ..Scope::default() })?;
+            let mut kind =
+                self.facts(kind, &mut LocalNames { layer: true, ..LocalNames::default() })?;
             kind.words.extend(programs.words.iter().cloned());
             self.compared(&kind, &programs);
         }
         Ok(())
     }
 
-    fn compared(&mut self, one: &Facts, other: &Facts) {
+    fn compared(&mut self, one: &ValueSources, other: &ValueSources) {
         for key in &one.keys {
             if other.words.is_empty() {
                 continue;
@@ -227,17 +228,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn sources(&mut self, sources: &'a [DimSource]) -> Result<(), Fail> {
+    fn sources(&mut self, sources: &'a [DimSource]) -> Result<(), EvalError> {
         for source in sources {
             if let DimSource::Compute(expr) = source {
-                self.expr(expr, &mut Scope::default())?;
+                self.expr(expr, &mut LocalNames::default())?;
             }
         }
         Ok(())
     }
 
     /// Collects the comparisons and the indices of an expression.
-    fn expr(&mut self, expr: &'a Expr, scope: &mut Scope) -> Result<(), Fail> {
+    fn expr(&mut self, expr: &'a Expr, scope: &mut LocalNames) -> Result<(), EvalError> {
         self.fuel.spend(&expr.at, 1)?;
         match &expr.kind {
             ExprKind::Binary(op, left, right) => {
@@ -284,7 +285,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Words that an op takes, and refuses others of.
-    fn call(&mut self, name: &Ident, args: &'a [Arg], scope: &mut Scope) -> Result<(), Fail> {
+    fn call(
+        &mut self,
+        name: &Ident,
+        args: &'a [Arg],
+        scope: &mut LocalNames,
+    ) -> Result<(), EvalError> {
         let called = &name.name;
         if self.spec.functions.contains_key(called) || FUNCTIONS.contains(&called.as_str()) {
             return Ok(());
@@ -297,7 +303,7 @@ impl<'a> Reader<'a> {
                 None => *place == n,
             });
             if let Some((_, param)) = param
-                && let Kind::Word(words) = param.kind
+                && let ParamKind::Word(words) = param.kind
             {
                 for key in self.facts(&arg.value, scope)?.keys {
                     self.words.keys.entry(key).or_default().taken.extend(words);
@@ -307,18 +313,18 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn variable(name: &Ident, over: &Expr, facts: Facts) -> Variable {
+    fn variable(name: &Ident, over: &Expr, facts: ValueSources) -> LoopVariable {
         let layer = match &over.kind {
             ExprKind::Call(range, args) if range.name == "range" => {
                 matches!(args.as_slice(), [only] if only_name(&only.value) == Some("layers"))
             }
             _ => false,
         };
-        Variable { name: name.name.clone(), facts: facts.item(), layer }
+        LoopVariable { name: name.name.clone(), facts: facts.item(), layer }
     }
 
     /// True if an index is the number of a layer.
-    fn is_layer(&self, index: &Expr, scope: &Scope) -> bool {
+    fn is_layer(&self, index: &Expr, scope: &LocalNames) -> bool {
         let Some(name) = only_name(index) else { return false };
         let variable = scope.variables.iter().rev().find(|variable| variable.name == name);
         match variable {
@@ -328,15 +334,19 @@ impl<'a> Reader<'a> {
     }
 
     /// Facts of the value of an expression.
-    fn facts(&mut self, expr: &'a Expr, scope: &mut Scope) -> Result<Facts, Fail> {
+    fn facts(&mut self, expr: &'a Expr, scope: &mut LocalNames) -> Result<ValueSources, EvalError> {
         let fuel = self.fuel;
         let facts = fuel.deeper(&expr.at, || self.facts_of(expr, scope))?;
         self.fuel.spend(&expr.at, 1 + facts.size())?;
         Ok(facts)
     }
 
-    fn facts_of(&mut self, expr: &'a Expr, scope: &mut Scope) -> Result<Facts, Fail> {
-        let mut facts = Facts::default();
+    fn facts_of(
+        &mut self,
+        expr: &'a Expr,
+        scope: &mut LocalNames,
+    ) -> Result<ValueSources, EvalError> {
+        let mut facts = ValueSources::default();
         match &expr.kind {
             ExprKind::Str(text) => {
                 facts.words.insert(text.clone());
@@ -351,7 +361,7 @@ impl<'a> Reader<'a> {
                     let member: Vec<&str> = rest.iter().map(|name| name.name.as_str()).collect();
                     let member = member.join(".");
                     let keys = facts.keys.iter().map(|key| format!("{key}.{member}"));
-                    facts = Facts { keys: keys.collect(), ..Facts::default() };
+                    facts = ValueSources { keys: keys.collect(), ..ValueSources::default() };
                     facts.lengths.clone_from(&facts.keys);
                 }
             }
@@ -383,7 +393,7 @@ impl<'a> Reader<'a> {
                 scope.variables.push(Self::variable(variable, over, list));
                 let result = self.facts(body, scope);
                 let _ended = scope.variables.pop();
-                facts = Facts { made: true, ..result?.item() };
+                facts = ValueSources { made: true, ..result?.item() };
                 if filter.is_none() {
                     facts.lengths = lengths;
                 }
@@ -395,29 +405,36 @@ impl<'a> Reader<'a> {
     }
 
     /// Facts of the calls that give a config key or a list back.
-    fn called(&mut self, name: &Ident, args: &'a [Arg], scope: &mut Scope) -> Result<Facts, Fail> {
-        let mut facts = Facts::default();
+    fn called(
+        &mut self,
+        name: &Ident,
+        args: &'a [Arg],
+        scope: &mut LocalNames,
+    ) -> Result<ValueSources, EvalError> {
+        let mut facts = ValueSources::default();
         let Some((first, rest)) = args.split_first() else { return Ok(facts) };
         match name.name.as_str() {
             "config" => {
                 if let ExprKind::Str(key) = &first.value.kind {
-                    facts = Facts::key(key);
+                    facts = ValueSources::key(key);
                 }
                 if let Some(default) = rest.first() {
                     facts.add(self.facts(&default.value, scope)?);
                 }
             }
-            "listed" => facts = Facts { made: true, ..self.facts(&first.value, scope)? },
-            "repeat" => facts = Facts { made: true, ..self.facts(&first.value, scope)?.item() },
+            "listed" => facts = ValueSources { made: true, ..self.facts(&first.value, scope)? },
+            "repeat" => {
+                facts = ValueSources { made: true, ..self.facts(&first.value, scope)?.item() }
+            }
             _ => {}
         }
         Ok(facts)
     }
 
     /// Returns the assignments and arguments that a name of a program stands for.
-    fn local(&self, name: &str, scope: &Scope) -> Option<Vec<(&'a Expr, Option<usize>)>> {
+    fn local(&self, name: &str, scope: &LocalNames) -> Option<Vec<(&'a Expr, Option<usize>)>> {
         let place = scope.body?;
-        let Body { function, program } = self.programs[place];
+        let ProgramBody { function, program } = self.programs[place];
         let named = |target: &Ident| target.name == name;
         let assigned = program.body.iter().filter(|stmt| stmt.targets.iter().any(named));
         let mut found: Vec<_> = assigned.map(|stmt| (&stmt.value, Some(place))).collect();
@@ -436,7 +453,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Facts of a name.
-    fn name(&mut self, name: &str, scope: &Scope) -> Result<Facts, Fail> {
+    fn name(&mut self, name: &str, scope: &LocalNames) -> Result<ValueSources, EvalError> {
         if let Some(variable) = scope.variables.iter().rev().find(|known| known.name == name) {
             return Ok(variable.facts.clone());
         }
@@ -444,16 +461,16 @@ impl<'a> Reader<'a> {
         let place = (local.as_ref().and(scope.body), name.to_owned());
         match self.known.get(&place) {
             Some(Some(facts)) => return Ok(facts.clone()),
-            Some(None) => return Ok(Facts::default()),
+            Some(None) => return Ok(ValueSources::default()),
             None => {}
         }
         self.known.insert(place.clone(), None);
         let spec = self.spec;
-        let mut facts = Facts::default();
+        let mut facts = ValueSources::default();
         if let Some(local) = local {
             for (expr, body) in local {
                 facts.add(
-                    self.facts(expr, &mut Scope { body, variables: Vec::new(), layer: true })?,
+                    self.facts(expr, &mut LocalNames { body, variables: Vec::new(), layer: true })?,
                 );
             }
         } else {
@@ -467,12 +484,14 @@ impl<'a> Reader<'a> {
             exprs.extend(each.chain(heads).map(|each| &each.value));
             for source in spec.dims.get(name).iter().flat_map(|dim| &dim.sources) {
                 match source {
-                    DimSource::Key(key) => facts.add(Facts::key(&key.name)),
+                    DimSource::Key(key) => facts.add(ValueSources::key(&key.name)),
                     DimSource::Compute(expr) => exprs.push(expr),
                 }
             }
             for expr in exprs {
-                facts.add(self.facts(expr, &mut Scope { layer: true, ..Scope::default() })?);
+                facts.add(
+                    self.facts(expr, &mut LocalNames { layer: true, ..LocalNames::default() })?,
+                );
             }
         }
         self.known.insert(place, Some(facts.clone()));

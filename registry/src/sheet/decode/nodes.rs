@@ -2,28 +2,28 @@
 
 use indexmap::IndexMap;
 
-use super::{Decoder, QUOTE};
+use super::{QUOTE, SheetDecoder};
 use crate::diag::Finding;
 use crate::parse::parse_expr;
 use crate::scalar::Scalar;
-use crate::sheet::versions::Versions;
-use crate::sheet::{Origin, Template};
+use crate::sheet::versions::VersionRange;
+use crate::sheet::{SourceReference, Template};
 use crate::suggest;
 use crate::syntax::{Expr, ExprKind, Ident};
-use crate::yaml::{Map, Node, Value};
+use crate::yaml::{YamlMap, YamlNode, YamlValue};
 
-impl Decoder {
+impl SheetDecoder {
     /// Reads the entries of a list of maps.
     pub(super) fn items<T>(
         &mut self,
-        map: &Map,
+        map: &YamlMap,
         key: &str,
         what: &str,
         known: &[&str],
-        read: fn(&mut Self, &Node, &Map) -> Option<T>,
+        read: fn(&mut Self, &YamlNode, &YamlMap) -> Option<T>,
     ) -> Vec<T> {
         let Some(entry) = map.get(key) else { return Vec::new() };
-        let Value::List(items) = &entry.value.value else {
+        let YamlValue::List(items) = &entry.value.value else {
             self.expected(&entry.value, &format!("a list behind `{key}`"));
             return Vec::new();
         };
@@ -37,9 +37,9 @@ impl Decoder {
     }
 
     /// Reads the entries of a map of maps.
-    pub(super) fn entries(&mut self, map: &Map, key: &str) -> Vec<(Ident, Node)> {
+    pub(super) fn entries(&mut self, map: &YamlMap, key: &str) -> Vec<(Ident, YamlNode)> {
         let Some(entry) = map.get(key) else { return Vec::new() };
-        let Value::Map(inner) = &entry.value.value else {
+        let YamlValue::Map(inner) = &entry.value.value else {
             self.expected(&entry.value, &format!("a map behind `{key}`"));
             return Vec::new();
         };
@@ -49,10 +49,10 @@ impl Decoder {
     /// Reads a map whose keys are known; each other key is reported.
     pub(super) fn map<'n>(
         &mut self,
-        node: &'n Node,
+        node: &'n YamlNode,
         what: &str,
         known: &[&str],
-    ) -> Option<&'n Map> {
+    ) -> Option<&'n YamlMap> {
         let Some(map) = node.map() else {
             self.expected(node, &format!("{what}, which is a map"));
             return None;
@@ -66,7 +66,7 @@ impl Decoder {
         Some(map)
     }
 
-    pub(super) fn expected(&mut self, node: &Node, what: &str) {
+    pub(super) fn expected(&mut self, node: &YamlNode, what: &str) {
         let finding = Finding::error(&node.at, format!("expected {what}"));
         self.findings.push(finding.label(format!("found {}", node.kind())));
     }
@@ -76,20 +76,26 @@ impl Decoder {
         self.findings.push(Finding::error(&name.at, message));
     }
 
-    pub(super) fn word(&mut self, map: &Map, key: &str) -> Option<Ident> {
+    pub(super) fn word(&mut self, map: &YamlMap, key: &str) -> Option<Ident> {
         let node = &map.get(key)?.value;
         let text = node.text();
         if text.is_none() {
             self.expected(node, "a text");
         }
-        text.map(crate::text::Text::ident)
+        text.map(crate::text::MappedText::ident)
     }
 
-    pub(super) fn text(&mut self, map: &Map, key: &str) -> Option<String> {
+    pub(super) fn text(&mut self, map: &YamlMap, key: &str) -> Option<String> {
         self.word(map, key).map(|word| word.name)
     }
 
-    pub(super) fn needed(&mut self, map: &Map, key: &str, at: &Node, what: &str) -> Option<Ident> {
+    pub(super) fn needed(
+        &mut self,
+        map: &YamlMap,
+        key: &str,
+        at: &YamlNode,
+        what: &str,
+    ) -> Option<Ident> {
         let word = self.word(map, key);
         if word.is_none() {
             self.findings.push(Finding::error(&at.at, format!("{what} needs `{key}`")));
@@ -97,9 +103,9 @@ impl Decoder {
         word
     }
 
-    pub(super) fn versions(&mut self, map: &Map) -> Option<Versions> {
+    pub(super) fn versions(&mut self, map: &YamlMap) -> Option<VersionRange> {
         let word = self.word(map, "versions")?;
-        let versions = Versions::parse(&word.name);
+        let versions = VersionRange::parse(&word.name);
         if versions.is_none() {
             let finding = Finding::error(&word.at, "these are no versions");
             self.findings.push(finding.help("write comparisons: `>=0.5.20, <0.6`"));
@@ -108,10 +114,10 @@ impl Decoder {
     }
 
     /// Reads names, in lists of any depth.
-    pub(super) fn names(&mut self, node: &Node) -> Vec<String> {
+    pub(super) fn names(&mut self, node: &YamlNode) -> Vec<String> {
         match &node.value {
-            Value::List(items) => items.iter().flat_map(|item| self.names(item)).collect(),
-            Value::Plain(text) | Value::Quoted(text) => vec![text.value().to_owned()],
+            YamlValue::List(items) => items.iter().flat_map(|item| self.names(item)).collect(),
+            YamlValue::Plain(text) | YamlValue::Quoted(text) => vec![text.value().to_owned()],
             _ => {
                 self.expected(node, "a list of names");
                 Vec::new()
@@ -120,7 +126,7 @@ impl Decoder {
     }
 
     /// Reads a map of words.
-    pub(super) fn words(&mut self, map: &Map, key: &str) -> IndexMap<String, String> {
+    pub(super) fn words(&mut self, map: &YamlMap, key: &str) -> IndexMap<String, String> {
         let mut words = IndexMap::new();
         for (name, node) in self.entries(map, key) {
             match node.text() {
@@ -134,12 +140,12 @@ impl Decoder {
     }
 
     /// Reads an expression; a text in quotes is that text.
-    pub(super) fn value(&mut self, node: &Node) -> Option<Expr> {
+    pub(super) fn value(&mut self, node: &YamlNode) -> Option<Expr> {
         match &node.value {
-            Value::Quoted(text) if !node.at.text().starts_with('|') => {
+            YamlValue::Quoted(text) if !node.at.text().starts_with('|') => {
                 Some(Expr { kind: ExprKind::Str(text.value().to_owned()), at: node.at.clone() })
             }
-            Value::Plain(text) | Value::Quoted(text) => match parse_expr(text) {
+            YamlValue::Plain(text) | YamlValue::Quoted(text) => match parse_expr(text) {
                 Ok(expr) => Some(expr),
                 Err(found) => {
                     self.findings.extend(found);
@@ -153,12 +159,12 @@ impl Decoder {
         }
     }
 
-    pub(super) fn expr(&mut self, map: &Map, key: &str) -> Option<Expr> {
+    pub(super) fn expr(&mut self, map: &YamlMap, key: &str) -> Option<Expr> {
         map.get(key).and_then(|entry| self.value(&entry.value))
     }
 
     /// Reads an expression, in quotes or not.
-    pub(super) fn condition(&mut self, map: &Map) -> Option<Expr> {
+    pub(super) fn condition(&mut self, map: &YamlMap) -> Option<Expr> {
         let node = &map.get("when")?.value;
         match node.text().map(parse_expr) {
             Some(Ok(expr)) => Some(expr),
@@ -174,7 +180,7 @@ impl Decoder {
     }
 
     /// Reads a value without names: a number, a text, `true`.
-    pub(super) fn constant(&mut self, map: &Map, key: &str) -> Scalar {
+    pub(super) fn constant(&mut self, map: &YamlMap, key: &str) -> Scalar {
         let Some(entry) = map.get(key) else { return Scalar::Null };
         match self.value(&entry.value).map(|expr| expr.kind) {
             Some(ExprKind::Bool(flag)) => Scalar::Bool(flag),
@@ -189,7 +195,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn template(&mut self, map: &Map, key: &str) -> Option<Template> {
+    pub(super) fn template(&mut self, map: &YamlMap, key: &str) -> Option<Template> {
         let node = &map.get(key)?.value;
         let Some(text) = node.text() else {
             self.expected(node, "a text");
@@ -198,12 +204,17 @@ impl Decoder {
         Some(Template::parse(text, &mut self.findings))
     }
 
-    pub(super) fn assignments(&mut self, map: &Map, key: &str) -> Vec<(Ident, Expr)> {
+    pub(super) fn assignments(&mut self, map: &YamlMap, key: &str) -> Vec<(Ident, Expr)> {
         let entries = self.entries(map, key);
         entries.into_iter().filter_map(|(name, node)| Some((name, self.value(&node)?))).collect()
     }
 
-    pub(super) fn source(&mut self, map: &Map, at: &Node, what: &str) -> Option<Origin> {
+    pub(super) fn source(
+        &mut self,
+        map: &YamlMap,
+        at: &YamlNode,
+        what: &str,
+    ) -> Option<SourceReference> {
         let Some(entry) = map.get("source") else {
             let finding = Finding::error(&at.at, format!("{what} needs `source`"));
             self.findings.push(finding.help("name the file and line that say so"));
@@ -213,12 +224,12 @@ impl Decoder {
     }
 
     /// Reads `FILE:LINE`, or a map of the place and a quote of its text.
-    pub(super) fn origin(&mut self, node: &Node) -> Option<Origin> {
+    pub(super) fn origin(&mut self, node: &YamlNode) -> Option<SourceReference> {
         if let Some(text) = node.text() {
-            return Some(Origin { place: text.value().to_owned(), quote: None });
+            return Some(SourceReference { place: text.value().to_owned(), quote: None });
         }
         let map = self.map(node, "a source", &QUOTE)?;
         let place = self.needed(map, "place", node, "a source")?;
-        Some(Origin { place: place.name, quote: self.text(map, "quote") })
+        Some(SourceReference { place: place.name, quote: self.text(map, "quote") })
     }
 }

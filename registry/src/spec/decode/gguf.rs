@@ -2,14 +2,14 @@
 
 use indexmap::IndexMap;
 
-use super::Decoder;
+use super::SpecDecoder;
 use crate::diag::Finding;
 use crate::spec::keys::{GGUF, GGUF_WEIGHT};
-use crate::spec::{Absent, DimSource, GgufDecl, GgufEntry, GgufWeight};
-use crate::yaml::{Entry, Map, Node, Value};
+use crate::spec::{AbsentKey, DimSource, GgufDecl, GgufEntry, GgufWeight};
+use crate::yaml::{YamlEntry, YamlMap, YamlNode, YamlValue};
 
-impl Decoder {
-    pub(super) fn gguf(&mut self, entry: &Entry) -> Option<GgufDecl> {
+impl SpecDecoder {
+    pub(super) fn gguf(&mut self, entry: &YamlEntry) -> Option<GgufDecl> {
         let map = self.map(&entry.value, "a map with `arch:`, `metadata:` and `weights:`")?;
         self.check_keys(map, &GGUF, &entry.key.span());
         let word = |this: &mut Self, key| map.get(key).map(|entry| this.literal(&entry.value));
@@ -43,7 +43,7 @@ impl Decoder {
     }
 
     /// Reads `required`, `unread`, or an expression behind `=`, by key.
-    fn absent(&mut self, tree: &Map) -> IndexMap<String, Absent> {
+    fn absent(&mut self, tree: &YamlMap) -> IndexMap<String, AbsentKey> {
         let mut meanings = IndexMap::new();
         let Some(entry) = tree.get("absent") else { return meanings };
         let Some(map) = self.map(&entry.value, "a map from keys to what their absence means")
@@ -52,9 +52,9 @@ impl Decoder {
         };
         for entry in map.values() {
             let meaning = match self.literal(&entry.value) {
-                Some(DimSource::Compute(expr)) => Absent::Value(expr),
-                Some(DimSource::Key(word)) if word.name == "required" => Absent::Required,
-                Some(DimSource::Key(word)) if word.name == "unread" => Absent::Unread,
+                Some(DimSource::Compute(expr)) => AbsentKey::Value(expr),
+                Some(DimSource::Key(word)) if word.name == "required" => AbsentKey::Required,
+                Some(DimSource::Key(word)) if word.name == "unread" => AbsentKey::Unread,
                 Some(DimSource::Key(word)) => {
                     let message = format!("`{}` says nothing of an absent key", word.name);
                     let help =
@@ -70,7 +70,7 @@ impl Decoder {
     }
 
     /// Reads a literal word, or an expression behind `=`.
-    fn literal(&mut self, node: &Node) -> Option<DimSource> {
+    fn literal(&mut self, node: &YamlNode) -> Option<DimSource> {
         match node.text() {
             Some(text) if text.trim().value().starts_with('=') => {
                 self.expr(node).map(DimSource::Compute)
@@ -80,7 +80,7 @@ impl Decoder {
     }
 
     /// Expressions by names that need not be words of the language.
-    pub(super) fn entries(&mut self, tree: &Map, key: &str) -> IndexMap<String, GgufEntry> {
+    pub(super) fn entries(&mut self, tree: &YamlMap, key: &str) -> IndexMap<String, GgufEntry> {
         let mut entries = IndexMap::new();
         let Some(entry) = tree.get(key) else { return entries };
         let Some(map) = self.map(&entry.value, "a map of expressions") else { return entries };
@@ -93,7 +93,7 @@ impl Decoder {
         entries
     }
 
-    fn gguf_weights(&mut self, tree: &Map, key: &str) -> Vec<GgufWeight> {
+    fn gguf_weights(&mut self, tree: &YamlMap, key: &str) -> Vec<GgufWeight> {
         let Some(entry) = tree.get(key) else { return Vec::new() };
         let Some(map) = self.map(&entry.value, "a map from GGUF modules to the model's") else {
             return Vec::new();
@@ -101,9 +101,9 @@ impl Decoder {
         map.values().filter_map(|entry| self.gguf_weight(entry)).collect()
     }
 
-    fn gguf_weight(&mut self, entry: &Entry) -> Option<GgufWeight> {
+    fn gguf_weight(&mut self, entry: &YamlEntry) -> Option<GgufWeight> {
         let (name, at) = (entry.name(), entry.key.span());
-        let Value::Map(map) = &entry.value.value else {
+        let YamlValue::Map(map) = &entry.value.value else {
             let weight = self.word(&entry.value)?;
             return Some(GgufWeight {
                 name,

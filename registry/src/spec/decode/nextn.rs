@@ -1,21 +1,21 @@
 //! The `nextn:` section.
 
-use super::Decoder;
+use super::SpecDecoder;
 use crate::diag::Finding;
 use crate::spec::keys::NEXTN;
-use crate::spec::{EachDecl, NextnDecl};
+use crate::spec::{LayerScalarDecl, NextnDecl};
 use crate::suggest;
 use crate::syntax::{Ident, Program};
-use crate::yaml::{Entry, Map};
+use crate::yaml::{YamlEntry, YamlMap};
 
-impl Decoder {
-    pub(super) fn nextn(&mut self, entry: &Entry) -> Option<NextnDecl> {
+impl SpecDecoder {
+    pub(super) fn nextn(&mut self, entry: &YamlEntry) -> Option<NextnDecl> {
         let map = self.map(&entry.value, "a map with `prefix:` and programs")?;
         self.check_keys(map, &NEXTN, &entry.key.span());
         let count = map.get("count").and_then(|entry| self.expr(&entry.value));
         let kind = map.get("kind").and_then(|entry| self.expr(&entry.value));
         let each = self.section(map, "each", |this, name, entry| {
-            Some(EachDecl { name, value: this.expr(&entry.value)? })
+            Some(LayerScalarDecl { name, value: this.expr(&entry.value)? })
         });
         let prefix = self.required_word(map, "prefix");
         let block = map.get("block").and_then(|entry| self.word(&entry.value));
@@ -54,7 +54,7 @@ impl Decoder {
     }
 
     /// Reads the order of `e` and `h`, each once.
-    fn order(&mut self, map: &Map) -> Option<Vec<Ident>> {
+    fn order(&mut self, map: &YamlMap) -> Option<Vec<Ident>> {
         let entry = map.get("concat")?;
         let words = self.words(map, "concat");
         let mut names: Vec<&str> = words.iter().map(|word| word.name.as_str()).collect();
@@ -69,7 +69,7 @@ impl Decoder {
         None
     }
 
-    fn one_of(&mut self, map: &Map, key: &str, known: [&'static str; 2]) -> Option<Ident> {
+    fn one_of(&mut self, map: &YamlMap, key: &str, known: [&'static str; 2]) -> Option<Ident> {
         let word = self.required_word(map, key)?;
         if known.contains(&word.name.as_str()) {
             return Some(word);

@@ -55,11 +55,12 @@ fn with(index: &[usize], axis: usize, value: usize) -> Vec<usize> {
 }
 
 /// Applies each step by its plain definition, element by element.
-fn apply(step: &Step, inputs: &[Indices]) -> Vec<Indices> {
+fn apply(step: &WeightStep, inputs: &[Indices]) -> Vec<Indices> {
     let shapes =
-        one(step, &inputs.iter().map(|input| input.shape.clone()).collect::<Vec<_>>()).unwrap();
+        step_shapes(step, &inputs.iter().map(|input| input.shape.clone()).collect::<Vec<_>>())
+            .unwrap();
     match step {
-        Step::Concat(axis) => vec![build(&shapes[0], |index| {
+        WeightStep::Concat(axis) => vec![build(&shapes[0], |index| {
             let mut at = index[*axis];
             for input in inputs {
                 if at < input.shape[*axis] {
@@ -71,10 +72,10 @@ fn apply(step: &Step, inputs: &[Indices]) -> Vec<Indices> {
             }
             unreachable!()
         })],
-        Step::Stack(axis) => {
+        WeightStep::Stack(axis) => {
             vec![build(&shapes[0], |index| inputs[index[*axis]].get(&without(index, *axis)))]
         }
-        Step::Split { axis, .. } => {
+        WeightStep::Split { axis, .. } => {
             let mut start = 0;
             shapes
                 .iter()
@@ -85,19 +86,19 @@ fn apply(step: &Step, inputs: &[Indices]) -> Vec<Indices> {
                 })
                 .collect()
         }
-        Step::Unstack(axis) => (0..shapes.len())
+        WeightStep::Unstack(axis) => (0..shapes.len())
             .map(|n| build(&shapes[n], |index| inputs[0].get(&with(index, *axis, n))))
             .collect(),
         alone => inputs
             .iter()
             .zip(&shapes)
             .map(|(input, shape)| match alone {
-                Step::Transpose(a, b) => build(shape, |index| {
+                WeightStep::Transpose(a, b) => build(shape, |index| {
                     let mut index = index.to_vec();
                     index.swap(*a, *b);
                     input.get(&index)
                 }),
-                Step::PermuteHeads { heads, to } => {
+                WeightStep::PermuteHeads { heads, to } => {
                     let rows = shape[0] / heads;
                     build(shape, |index| {
                         let (head, row) = (index[0] / rows, index[0] % rows);
@@ -116,26 +117,27 @@ fn apply(step: &Step, inputs: &[Indices]) -> Vec<Indices> {
     }
 }
 
-fn run(steps: &[Step], inputs: &[Indices]) -> Vec<Indices> {
+fn run(steps: &[WeightStep], inputs: &[Indices]) -> Vec<Indices> {
     steps.iter().fold(inputs.to_vec(), |tensors, step| apply(step, &tensors))
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = WeightStep> {
     prop_oneof![
-        (0..3usize, 0..3usize).prop_map(|(a, b)| Step::Transpose(a, b)),
-        (0..4usize).prop_map(Step::Squeeze),
-        (0..4usize).prop_map(Step::Unsqueeze),
-        prop::collection::vec(1..7usize, 1..4).prop_map(Step::Reshape),
-        (1..4usize, any::<bool>()).prop_map(|(heads, half)| Step::PermuteHeads {
+        (0..3usize, 0..3usize).prop_map(|(a, b)| WeightStep::Transpose(a, b)),
+        (0..4usize).prop_map(WeightStep::Squeeze),
+        (0..4usize).prop_map(WeightStep::Unsqueeze),
+        prop::collection::vec(1..7usize, 1..4).prop_map(WeightStep::Reshape),
+        (1..4usize, any::<bool>()).prop_map(|(heads, half)| WeightStep::PermuteHeads {
             heads,
             to: if half { HeadLayout::Half } else { HeadLayout::Interleaved }
         }),
-        (0..3usize, 1..4usize).prop_map(|(axis, n)| Step::Split { axis, sizes: Sizes::Equal(n) }),
+        (0..3usize, 1..4usize)
+            .prop_map(|(axis, n)| WeightStep::Split { axis, sizes: SplitSizes::Equal(n) }),
         (0..3usize, prop::collection::vec(1..4usize, 1..4))
-            .prop_map(|(axis, sizes)| Step::Split { axis, sizes: Sizes::Each(sizes) }),
-        (0..3usize).prop_map(Step::Unstack),
-        (0..3usize).prop_map(Step::Concat),
-        (0..4usize).prop_map(Step::Stack),
+            .prop_map(|(axis, sizes)| WeightStep::Split { axis, sizes: SplitSizes::Each(sizes) }),
+        (0..3usize).prop_map(WeightStep::Unstack),
+        (0..3usize).prop_map(WeightStep::Concat),
+        (0..4usize).prop_map(WeightStep::Stack),
     ]
 }
 
@@ -158,8 +160,8 @@ proptest! {
         let mut tensors = vec![shape.clone(); count];
         let mut fitting = Vec::new();
         for step in steps {
-            let made = one(&step, &tensors);
-            if let (Ok(made), Ok(_)) = (made, undo(&step, &tensors)) {
+            let made = step_shapes(&step, &tensors);
+            if let (Ok(made), Ok(_)) = (made, inverse_step(&step, &tensors)) {
                 tensors = made;
                 fitting.push(step);
             }
@@ -183,26 +185,26 @@ proptest! {
 #[test]
 fn misfits_say_why() {
     for (step, inputs, expected) in [
-        (Step::Transpose(0, 2), vec![vec![2, 3]], "shape [2, 3] has no axis 2"),
-        (Step::Squeeze(0), vec![vec![2, 3]], "axis 0 of shape [2, 3] is not 1"),
-        (Step::Reshape(vec![4]), vec![vec![2, 3]], "shape [2, 3] cannot be read as [4]"),
+        (WeightStep::Transpose(0, 2), vec![vec![2, 3]], "shape [2, 3] has no axis 2"),
+        (WeightStep::Squeeze(0), vec![vec![2, 3]], "axis 0 of shape [2, 3] is not 1"),
+        (WeightStep::Reshape(vec![4]), vec![vec![2, 3]], "shape [2, 3] cannot be read as [4]"),
         (
-            Step::Concat(0),
+            WeightStep::Concat(0),
             vec![vec![2, 3], vec![2, 4]],
             "the shapes [2, 3] and [2, 4] differ beside axis 0",
         ),
-        (Step::Stack(0), vec![], "there are no tensors"),
+        (WeightStep::Stack(0), vec![], "there are no tensors"),
         (
-            Step::Split { axis: 0, sizes: Sizes::Equal(3) },
+            WeightStep::Split { axis: 0, sizes: SplitSizes::Equal(3) },
             vec![vec![4]],
             "4 does not split into 3 equal parts",
         ),
         (
-            Step::PermuteHeads { heads: 2, to: HeadLayout::Half },
+            WeightStep::PermuteHeads { heads: 2, to: HeadLayout::Half },
             vec![vec![6]],
             "6 rows are not 2 heads of an even size",
         ),
     ] {
-        assert_eq!(one(&step, &inputs).unwrap_err().to_string(), expected);
+        assert_eq!(step_shapes(&step, &inputs).unwrap_err().to_string(), expected);
     }
 }

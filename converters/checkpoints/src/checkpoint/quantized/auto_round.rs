@@ -3,8 +3,8 @@
 use fancy_regex::Regex;
 use serde_json::Value;
 
-use super::look::Looked;
-use super::said::{Numbers, numbers, pattern};
+use super::checks::SchemeResult;
+use super::quant_config::{IntegerConfig, numbers, pattern};
 use crate::checkpoint::Checkpoint;
 
 /// Values of `quant_method` that AutoRound writes.
@@ -15,32 +15,32 @@ pub(super) const METHODS: [&str; 2] = ["auto-round", "intel/auto-round"];
 pub(super) fn layout(
     checkpoint: &Checkpoint,
     section: &Value,
-) -> Looked<(&'static str, &'static str)> {
-    let said = |key: &str| section.get(key).filter(|value| !value.is_null());
+) -> SchemeResult<(&'static str, &'static str)> {
+    let setting = |key: &str| section.get(key).filter(|value| !value.is_null());
     let wrong = |key: &str, found: &Value, expected: &str| {
         let found = found.as_str().map_or_else(|| found.to_string(), str::to_owned);
-        Err(checkpoint.said_wrong(key, &found, expected))
+        Err(checkpoint.config_error(key, &found, expected))
     };
-    if let Some(found) = said("rotation_config") {
+    if let Some(found) = setting("rotation_config") {
         return wrong(
             "rotation_config",
             found,
             "none: what is rotated while the model runs is not read",
         );
     }
-    if let Some(found) = said("data_type")
+    if let Some(found) = setting("data_type")
         .filter(|kind| !kind.as_str().is_some_and(|kind| kind == "int" || kind.starts_with("int_")))
     {
         return wrong("data_type", found, "int: save it in the format `llm_compressor` instead");
     }
-    if let Some(found) = said("act_bits").filter(|bits| bits.as_u64().is_none_or(|n| n < 16)) {
+    if let Some(found) = setting("act_bits").filter(|bits| bits.as_u64().is_none_or(|n| n < 16)) {
         return wrong("act_bits", found, "16: rows that are rounded in its own way are not read");
     }
     Ok(match section.get("packing_format").and_then(Value::as_str).unwrap_or("auto") {
         "auto" | "auto_round:gptq" | "auto_round:auto_gptq" => ("gptq", "gptq"),
         "auto_round" | "auto_round:gptqmodel" => ("gptq", "gptq_v2"),
         "auto_round:awq" | "auto_round:auto_awq" => {
-            if let Some(bits) = said("bits").filter(|bits| bits.as_u64() != Some(4)) {
+            if let Some(bits) = setting("bits").filter(|bits| bits.as_u64() != Some(4)) {
                 return wrong("bits", bits, "4 where `packing_format` is auto_round:auto_awq");
             }
             ("awq", "gemm")
@@ -48,7 +48,7 @@ pub(super) fn layout(
         other => {
             let expected =
                 "auto_round, auto_round:auto_gptq, auto_round:gptqmodel or auto_round:auto_awq";
-            return Err(checkpoint.said_wrong("packing_format", other, expected));
+            return Err(checkpoint.config_error("packing_format", other, expected));
         }
     })
 }
@@ -58,8 +58,8 @@ pub(super) fn layout(
 pub(super) fn extra(
     checkpoint: &Checkpoint,
     section: &Value,
-    default: Numbers,
-) -> Looked<Vec<(Regex, Option<Numbers>)>> {
+    default: IntegerConfig,
+) -> SchemeResult<Vec<(Regex, Option<IntegerConfig>)>> {
     let Some(Value::Object(rules)) = section.get("extra_config") else { return Ok(Vec::new()) };
     let (mut named, mut fitting) = (Vec::new(), Vec::new());
     for (text, own) in rules {

@@ -1,45 +1,53 @@
 //! AWQ: `qweight`, `qzeros` and `scales`, with inputs as rows (`gemm`) or as columns (`gemv`).
 
-use super::integers::{Lines, Order, Plan, Zeros};
-use super::look::{FLOATS, Looked};
-use super::said::{Group, Numbers, Said};
-use super::words::{Layout, Words};
-use super::{Kind, Made, Quantized};
+use super::checks::{FLOATS, SchemeResult};
+use super::integers::{CodeAxis, GroupOrder, IntegerLayout, ZeroPoints};
+use super::quant_config::{GroupSize, IntegerConfig, QuantConfig};
+use super::words::{CodeOrder, PackedCodes};
+use super::{Encoding, NamedWeight, QuantizedWeight};
 use crate::checkpoint::{Checkpoint, Error};
 use formats::FileDtype;
 
 /// Returns the weight that a tensor of codes belongs to, if any.
-pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+pub(super) fn find(
+    checkpoint: &Checkpoint,
+    name: &str,
+    config: &QuantConfig,
+) -> SchemeResult<NamedWeight> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
-    let Some(numbers) = said.of_module(checkpoint, module)? else {
-        let found = format!("codes, though `{}` says that its module has none", said.exceptions);
+    let Some(numbers) = config.of_module(checkpoint, module)? else {
+        let found = format!("codes, though `{}` says that its module has none", config.exceptions);
         return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
     };
     let [scales, zeros] = ["scales", "qzeros"].map(|end| format!("{module}.{end}"));
     let parts = vec![name.to_owned(), scales, zeros];
-    let (plan, shape) = match said.layout.as_str() {
+    let (plan, shape) = match config.layout.as_str() {
         "" | "gemm" => wide(checkpoint, &parts, numbers)?,
         "gemv" => tall(checkpoint, &parts, numbers)?,
         other => {
             let expected = "gemm or gemv: convert it to one of them with what made it";
-            return Err(checkpoint.said_wrong("version", other, expected));
+            return Err(checkpoint.config_error("version", other, expected));
         }
     };
     let weight = format!("{module}.weight");
-    Ok(Some((weight, Quantized::new(Kind::Whole(plan), shape, parts))))
+    Ok(Some((weight, QuantizedWeight::new(Encoding::Integers(plan), shape, parts))))
 }
 
 /// Plans words packed along the outputs: 4-bit codes interleaved, other widths as a stream.
-fn wide(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(Plan, Vec<usize>)> {
+fn wide(
+    checkpoint: &Checkpoint,
+    parts: &[String],
+    numbers: IntegerConfig,
+) -> SchemeResult<(IntegerLayout, Vec<usize>)> {
     let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
     let (bits, (inputs, words)) = (numbers.bits, checkpoint.sides(name, FileDtype::I32)?);
-    let said = checkpoint.beside(name, scales)?.shape.clone();
+    let stored = checkpoint.beside(name, scales)?.shape.clone();
     checkpoint.beside(name, zeros)?;
-    let (rows, outputs) = match said[..] {
+    let (rows, outputs) = match stored[..] {
         [rows, outputs] => (rows, outputs),
         _ => (0, 0),
     };
-    if Words::needed(outputs, bits) != words || (bits == 4 && !outputs.is_multiple_of(8)) {
+    if PackedCodes::needed(outputs, bits) != words || (bits == 4 && !outputs.is_multiple_of(8)) {
         let found = format!("{words} columns");
         let expected = format!("words for {outputs} outputs of `{scales}`, {bits} bits each");
         return Err(checkpoint.coded(name, found, expected));
@@ -49,63 +57,71 @@ fn wide(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(
     let groups = inputs.div_ceil(size);
     checkpoint.shaped(scales, &FLOATS, &[&[groups, outputs]])?;
     checkpoint.shaped(zeros, &[FileDtype::I32], &[&[groups, words]])?;
-    let layout = if bits == 4 { Layout::Woven } else { Layout::Stream };
-    let lines = Words { layout, ..Words::stream(bits, words, 1) };
-    let plan = Plan {
+    let layout = if bits == 4 { CodeOrder::Interleaved } else { CodeOrder::Stream };
+    let lines = PackedCodes { layout, ..PackedCodes::stream(bits, words, 1) };
+    let plan = IntegerLayout {
         codes: lines,
-        lines: Lines::Input,
-        zeros: Zeros::Kept { words: lines, by_row: false, low: false },
+        lines: CodeAxis::Input,
+        zeros: ZeroPoints::Stored { words: lines, by_row: false, low: false },
         down: 1,
         size,
         groups,
         apart: (1, outputs),
-        order: Order::Stretches,
+        order: GroupOrder::Contiguous,
     };
     Ok((plan, vec![outputs, inputs]))
 }
 
 /// Plans words packed along the inputs, with rows of scales and zero points that may be padded.
-fn tall(checkpoint: &Checkpoint, parts: &[String], numbers: Numbers) -> Looked<(Plan, Vec<usize>)> {
+fn tall(
+    checkpoint: &Checkpoint,
+    parts: &[String],
+    numbers: IntegerConfig,
+) -> SchemeResult<(IntegerLayout, Vec<usize>)> {
     let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
     let (outputs, words) = checkpoint.sides(name, FileDtype::I32)?;
     if numbers.bits != 4 {
         let found = numbers.bits.to_string();
-        return Err(checkpoint.said_wrong("bits", &found, "4 where `version` is gemv"));
+        return Err(checkpoint.config_error("bits", &found, "4 where `version` is gemv"));
     }
     let inputs = words.checked_mul(8).ok_or_else(|| missing(checkpoint, parts))?;
-    let said = checkpoint.beside(name, scales)?.shape.clone();
-    let padded = said.get(1).copied().unwrap_or_default();
+    let stored = checkpoint.beside(name, scales)?.shape.clone();
+    let padded = stored.get(1).copied().unwrap_or_default();
     checkpoint.beside(name, zeros)?;
     let size = match numbers.group {
-        Group::Of(size) => size,
-        Group::All => inputs,
-        Group::Unsaid => {
-            return Err(checkpoint.said_wrong("group_size", "nothing", "the size of a group"));
+        GroupSize::Of(size) => size,
+        GroupSize::All => inputs,
+        GroupSize::Unset => {
+            return Err(checkpoint.config_error("group_size", "nothing", "the size of a group"));
         }
     };
     let groups = inputs.div_ceil(size);
     let wide = padded.max(groups);
     checkpoint.shaped(scales, &FLOATS, &[&[outputs, wide]])?;
-    let line = Words::needed(wide, 4);
+    let line = PackedCodes::needed(wide, 4);
     checkpoint.shaped(zeros, &[FileDtype::I32], &[&[outputs, line]])?;
-    let plan = Plan {
-        codes: Words::stream(4, words, 1),
-        lines: Lines::Output,
-        zeros: Zeros::Kept { words: Words::stream(4, line, 1), by_row: true, low: false },
+    let plan = IntegerLayout {
+        codes: PackedCodes::stream(4, words, 1),
+        lines: CodeAxis::Output,
+        zeros: ZeroPoints::Stored {
+            words: PackedCodes::stream(4, line, 1),
+            by_row: true,
+            low: false,
+        },
         down: 1,
         size,
         groups,
         apart: (wide, 1),
-        order: Order::Stretches,
+        order: GroupOrder::Contiguous,
     };
     Ok((plan, vec![outputs, inputs]))
 }
 
-fn size(group: Group, inputs: usize, groups: usize) -> usize {
+fn size(group: GroupSize, inputs: usize, groups: usize) -> usize {
     match group {
-        Group::Of(size) => size,
-        Group::All => inputs,
-        Group::Unsaid => inputs.div_ceil(groups.max(1)),
+        GroupSize::Of(size) => size,
+        GroupSize::All => inputs,
+        GroupSize::Unset => inputs.div_ceil(groups.max(1)),
     }
 }
 

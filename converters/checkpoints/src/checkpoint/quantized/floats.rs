@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::look::Looked;
-use super::said::Said;
-use super::scheme::Group;
-use super::{Global, Kind, Made, Quantized};
+use super::checks::SchemeResult;
+use super::quant_config::QuantConfig;
+use super::scheme::ModuleScheme;
+use super::{Encoding, GlobalScale, NamedWeight, QuantizedWeight};
 use crate::checkpoint::{Checkpoint, TensorInfo};
 use formats::FileDtype;
 
 /// Returns the weight that a tensor of codes belongs to, if any.
-pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+pub(super) fn find(
+    checkpoint: &Checkpoint,
+    name: &str,
+    config: &QuantConfig,
+) -> SchemeResult<NamedWeight> {
     let stored = &checkpoint.stored;
     let Some(info) = stored.get(name) else { return Ok(None) };
     let eight_bits = matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
@@ -19,18 +23,18 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     }
     let module = name.strip_suffix("_packed").unwrap_or(name);
     let module = module.strip_suffix(".weight").unwrap_or(module);
-    let group = said.schemes.of_floats(checkpoint, module)?;
+    let group = config.schemes.of_floats(checkpoint, module)?;
     let made = if eight_bits {
-        eight(checkpoint, name, info, group.and_then(Group::block).or(said.block))?
+        eight(checkpoint, name, info, group.and_then(ModuleScheme::block).or(config.block))?
     } else {
         four(checkpoint, name, info)?
     };
     let Some((weight, made)) = made else { return Ok(None) };
     let inputs = match group {
         Some(group) => group.inputs.clone(),
-        None => said.inputs_of(info.dtype),
+        None => config.inputs_of(info.dtype),
     };
-    Ok(Some((weight, Quantized { inputs, ..made })))
+    Ok(Some((weight, QuantizedWeight { inputs, ..made })))
 }
 
 /// Returns the name of the scales beside 8-bit codes, if there are any.
@@ -44,7 +48,7 @@ fn eight(
     name: &str,
     info: &TensorInfo,
     block: Option<(usize, usize)>,
-) -> Looked<Made> {
+) -> SchemeResult<NamedWeight> {
     let stored = &checkpoint.stored;
     let Some(scale) = scale_of(name, stored) else { return Ok(None) };
     let sides = &stored[&scale].shape;
@@ -76,11 +80,11 @@ fn eight(
         return Err(unknown());
     }
     let parts = vec![name.to_owned(), scale];
-    let made = Quantized::new(Kind::Eight(down, across), info.shape.clone(), parts);
+    let made = QuantizedWeight::new(Encoding::Fp8(down, across), info.shape.clone(), parts);
     Ok(Some((name.to_owned(), made)))
 }
 
-fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> Looked<Made> {
+fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> SchemeResult<NamedWeight> {
     let stored = &checkpoint.stored;
     let weight = name.strip_suffix("_packed").unwrap_or(name).to_owned();
     let &[rows, half] = &info.shape[..] else { return Ok(None) };
@@ -111,14 +115,14 @@ fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> Looked<Made> 
         return Err(checkpoint.coded(name, found, expected));
     }
     let globals = [
-        (format!("{weight}_global_scale"), Global::Divides),
-        (format!("{weight}_scale_2"), Global::Multiplies),
+        (format!("{weight}_global_scale"), GlobalScale::Divides),
+        (format!("{weight}_scale_2"), GlobalScale::Multiplies),
     ];
     let global = globals.into_iter().find(|(name, _)| {
         stored.get(name).is_some_and(|info| info.elements() == 1 && info.dtype.is_float())
     });
     let mut parts = vec![name.to_owned(), scale];
-    let how = global.as_ref().map_or(Global::None, |(_, how)| *how);
+    let how = global.as_ref().map_or(GlobalScale::None, |(_, how)| *how);
     parts.extend(global.map(|(name, _)| name));
-    Ok(Some((weight, Quantized::new(Kind::Four(group, how), vec![rows, columns], parts))))
+    Ok(Some((weight, QuantizedWeight::new(Encoding::Fp4(group, how), vec![rows, columns], parts))))
 }

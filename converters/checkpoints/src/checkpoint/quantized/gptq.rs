@@ -1,28 +1,32 @@
 //! GPTQ: `qweight`, `qzeros`, `scales` and `g_idx`, with inputs as rows.
 
-use super::integers::{Lines, Order, Plan, Zeros};
-use super::look::{FLOATS, Looked};
-use super::said::{Group, Numbers, Said};
-use super::words::{Layout, Words};
-use super::{Kind, Made, Quantized};
+use super::checks::{FLOATS, SchemeResult};
+use super::integers::{CodeAxis, GroupOrder, IntegerLayout, ZeroPoints};
+use super::quant_config::{GroupSize, IntegerConfig, QuantConfig};
+use super::words::{CodeOrder, PackedCodes};
+use super::{Encoding, NamedWeight, QuantizedWeight};
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 
 /// Returns the weight that a tensor of codes belongs to, if any.
-pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+pub(super) fn find(
+    checkpoint: &Checkpoint,
+    name: &str,
+    config: &QuantConfig,
+) -> SchemeResult<NamedWeight> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
-    let Some(numbers) = said.of_module(checkpoint, module)? else {
-        let found = format!("codes, though `{}` says that its module has none", said.exceptions);
+    let Some(numbers) = config.of_module(checkpoint, module)? else {
+        let found = format!("codes, though `{}` says that its module has none", config.exceptions);
         return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
     };
-    let Numbers { bits, group } = numbers;
-    if !["", "gptq", "gptq_v2", "gptq_p"].contains(&said.layout.as_str()) {
+    let IntegerConfig { bits, group } = numbers;
+    if !["", "gptq", "gptq_v2", "gptq_p"].contains(&config.layout.as_str()) {
         let expected = "gptq, gptq_v2 or gptq_p: convert it to one of them with what made it";
-        return Err(checkpoint.said_wrong("checkpoint_format", &said.layout, expected));
+        return Err(checkpoint.config_error("checkpoint_format", &config.layout, expected));
     }
-    let planes = said.planes && matches!(bits, 5..=7) || said.layout == "gptq_p";
-    let layout = if planes { Layout::Planes } else { Layout::Stream };
-    let low = matches!(said.layout.as_str(), "" | "gptq");
+    let planes = config.planes && matches!(bits, 5..=7) || config.layout == "gptq_p";
+    let layout = if planes { CodeOrder::Planes } else { CodeOrder::Stream };
+    let low = matches!(config.layout.as_str(), "" | "gptq");
     let (tall, outputs) = checkpoint.sides(name, FileDtype::I32)?;
     let [scales, zeros, order] = ["scales", "qzeros", "g_idx"].map(|end| format!("{module}.{end}"));
     let groups = match checkpoint.beside(name, &scales)?.shape[..] {
@@ -32,54 +36,54 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
     checkpoint.beside(name, &zeros)?;
     let inputs = match checkpoint.stored(&order) {
         Some(info) => info.elements(),
-        None => unsaid_inputs(tall, bits, groups, group),
+        None => default_inputs(tall, bits, groups, group),
     };
-    if inputs == 0 || Words::needed(inputs, bits) != tall {
+    if inputs == 0 || PackedCodes::needed(inputs, bits) != tall {
         let found = format!("{tall} rows");
-        let (needed, many) = (Words::needed(inputs, bits), "rows for the");
+        let (needed, many) = (PackedCodes::needed(inputs, bits), "rows for the");
         let expected = format!("{needed} {many} {inputs} inputs of `{order}`, {bits} bits each");
         return Err(checkpoint.coded(name, found, expected));
     }
     let size = match group {
-        Group::All => inputs,
-        Group::Of(size) => size,
-        Group::Unsaid => inputs.div_ceil(groups.max(1)),
+        GroupSize::All => inputs,
+        GroupSize::Of(size) => size,
+        GroupSize::Unset => inputs.div_ceil(groups.max(1)),
     };
     let groups = inputs.div_ceil(size);
     checkpoint.shaped(&scales, &FLOATS, &[&[groups, outputs]])?;
-    let wide = Words::needed(outputs, bits);
+    let wide = PackedCodes::needed(outputs, bits);
     checkpoint.shaped(&zeros, &[FileDtype::I32], &[&[groups, wide]])?;
     checkpoint.shaped(&order, &[FileDtype::I32], &[&[inputs]])?;
     let told = checkpoint.stored(&order).is_some();
     let plus = match bits {
         // 1 in each code of a word.
-        2 | 4 | 8 if low && said.borrowed => u32::MAX / ((1 << bits) - 1),
+        2 | 4 | 8 if low && config.borrowed => u32::MAX / ((1 << bits) - 1),
         _ => 0,
     };
-    let words = Words { layout, plus, ..Words::stream(bits, wide, 1) };
-    let plan = Plan {
-        codes: Words { layout, ..Words::stream(bits, 1, outputs) },
-        lines: Lines::Output,
-        zeros: Zeros::Kept { words, by_row: false, low: low && plus == 0 },
+    let words = PackedCodes { layout, plus, ..PackedCodes::stream(bits, wide, 1) };
+    let plan = IntegerLayout {
+        codes: PackedCodes { layout, ..PackedCodes::stream(bits, 1, outputs) },
+        lines: CodeAxis::Output,
+        zeros: ZeroPoints::Stored { words, by_row: false, low: low && plus == 0 },
         down: 1,
         size,
         groups,
         apart: (1, outputs),
-        order: if told { Order::Told } else { Order::Stretches },
+        order: if told { GroupOrder::Stored } else { GroupOrder::Contiguous },
     };
     let mut parts = vec![name.to_owned(), scales, zeros];
     parts.extend(told.then_some(order));
-    let (kind, shape) = (Kind::Whole(plan), vec![outputs, inputs]);
-    Ok(Some((format!("{module}.weight"), Quantized::new(kind, shape, parts))))
+    let (kind, shape) = (Encoding::Integers(plan), vec![outputs, inputs]);
+    Ok(Some((format!("{module}.weight"), QuantizedWeight::new(kind, shape, parts))))
 }
 
 /// Infers the number of inputs if no tensor gives it. It is the capacity of the words, unless the groups
 /// end slightly earlier.
-fn unsaid_inputs(tall: usize, bits: u32, groups: usize, group: Group) -> usize {
+fn default_inputs(tall: usize, bits: u32, groups: usize, group: GroupSize) -> usize {
     let most = tall / bits as usize * 32 + tall % bits as usize * 32 / bits as usize;
     match group {
-        Group::Of(size) => match groups.checked_mul(size) {
-            Some(inputs) if Words::needed(inputs, bits) == tall => inputs,
+        GroupSize::Of(size) => match groups.checked_mul(size) {
+            Some(inputs) if PackedCodes::needed(inputs, bits) == tall => inputs,
             _ => most,
         },
         _ => most,

@@ -6,8 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use super::look::Looked;
-use super::said::section;
+use super::checks::SchemeResult;
+use super::quant_config::section;
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 use formats::numbers;
@@ -16,18 +16,18 @@ use formats::numbers;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rounding {
     /// Codes that the values are rounded to.
-    pub codes: Codes,
+    pub codes: CodeType,
     /// Values that share a scale.
-    pub shared: Shared,
+    pub shared: ScaleSharing,
 }
 
 /// Code type that a value divided by its scale is rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Codes {
+pub enum CodeType {
     /// e4m3 floating point.
     E4m3,
     /// Signed integer.
-    Whole {
+    Integer {
         /// Number of bits, at most 8.
         bits: u32,
         /// True if zero is encoded as 0.
@@ -37,13 +37,13 @@ pub enum Codes {
 
 /// Range of values that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Shared {
+pub enum ScaleSharing {
     /// Each row has its own scale.
     Row,
     /// Each group of consecutive values of a row has its own scale.
     Group(usize),
     /// All values share one calibrated scale.
-    Known {
+    Fixed {
         /// Scale of all values.
         scale: f32,
         /// Zero point.
@@ -53,38 +53,38 @@ pub enum Shared {
 
 /// Input rounding that a config declares for a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum Inputs {
+pub(in super::super) enum InputScheme {
     /// Inputs are not rounded.
-    Wide,
+    None,
     /// Scales are computed at run time.
-    Dynamic(Codes, Option<usize>),
+    Dynamic(CodeType, Option<usize>),
     /// The scale is stored beside the weight.
-    Stored(Codes),
+    Stored(CodeType),
     /// The scale is stored beside the weight if present, else each row has its own.
-    Perhaps(Codes),
+    StoredOrDynamic(CodeType),
     /// Unsupported setting, quoted from the config.
     Other(String),
 }
 
-impl Inputs {
+impl InputScheme {
     /// Parses the input rounding of a group.
     pub(super) fn of_group(fields: &Map<String, Value>) -> Self {
         // Rounding inputs but not outputs would reproduce neither the original model nor the quantized one.
-        match fields.get("output_activations").filter(|said| !said.is_null()) {
-            Some(said) => Self::Other(formats::shown(&format!("output_activations: {said}"))),
+        match fields.get("output_activations").filter(|setting| !setting.is_null()) {
+            Some(setting) => Self::Other(formats::shown(&format!("output_activations: {setting}"))),
             None => Self::read(fields.get("input_activations")),
         }
     }
 
-    fn read(said: Option<&Value>) -> Self {
-        let Some(said) = said.filter(|said| !said.is_null()) else { return Self::Wide };
-        Self::understood(said).unwrap_or_else(|| Self::Other(formats::shown(&said.to_string())))
+    fn read(setting: Option<&Value>) -> Self {
+        let Some(setting) = setting.filter(|setting| !setting.is_null()) else { return Self::None };
+        Self::parse(setting).unwrap_or_else(|| Self::Other(formats::shown(&setting.to_string())))
     }
 
     /// Parses a rounding with the defaults of `QuantizationArgs`.
-    fn understood(said: &Value) -> Option<Self> {
-        let said = said.as_object()?;
-        let get = |key: &str| said.get(key).filter(|value| !value.is_null());
+    fn parse(setting: &Value) -> Option<Self> {
+        let setting = setting.as_object()?;
+        let get = |key: &str| setting.get(key).filter(|value| !value.is_null());
         let text = |key: &str| match get(key) {
             None => Some(None),
             Some(value) => value.as_str().map(|text| Some(text.to_lowercase())),
@@ -93,8 +93,10 @@ impl Inputs {
         let bits = get("num_bits").map_or(Some(8), Value::as_u64)?;
         let symmetric = flag("symmetric", true)?;
         let codes = match (text("type")?.as_deref(), bits) {
-            (None | Some("int"), bits @ 2..=8) => Codes::Whole { bits: bits as u32, symmetric },
-            (Some("float"), 8) if symmetric => Codes::E4m3,
+            (None | Some("int"), bits @ 2..=8) => {
+                CodeType::Integer { bits: bits as u32, symmetric }
+            }
+            (Some("float"), 8) if symmetric => CodeType::E4m3,
             _ => return None,
         };
         // Scales that are themselves rounded belong to 4-bit formats.
@@ -117,63 +119,65 @@ impl Inputs {
 impl Checkpoint {
     /// Returns the input rounding of a weight; none if the config declares none. Returns an error that
     /// names the weight if the config asks for an unsupported one.
-    pub fn rounding(&self, weight: &str) -> Looked<Option<Rounding>> {
+    pub fn rounding(&self, weight: &str) -> SchemeResult<Option<Rounding>> {
         let Some(made) = self.quantized.get(weight) else { return Ok(None) };
         let module = weight.strip_suffix("weight").unwrap_or(weight);
         let codes_of = made.parts.first().map_or(weight, String::as_str);
-        let known = |codes, scale| -> Looked<Rounding> {
+        let known = |codes, scale| -> SchemeResult<Rounding> {
             let zero = match codes {
-                Codes::Whole { symmetric: false, .. } => {
+                CodeType::Integer { symmetric: false, .. } => {
                     self.input_zero(codes_of, &format!("{module}input_zero_point"))?
                 }
                 _ => 0.0,
             };
-            Ok(Rounding { codes, shared: Shared::Known { scale, zero } })
+            Ok(Rounding { codes, shared: ScaleSharing::Fixed { scale, zero } })
         };
         // Some programs use the other name (`activation_scale`, which vLLM treats as `input_scale`).
         let name = ["input_scale", "activation_scale"].map(|end| format!("{module}{end}"));
         let name = name.iter().find(|name| self.stored(name).is_some()).unwrap_or(&name[0]);
         Ok(Some(match &made.inputs {
-            Inputs::Wide => return Ok(None),
-            &Inputs::Dynamic(codes, None) => Rounding { codes, shared: Shared::Row },
-            &Inputs::Dynamic(codes, Some(size)) => {
+            InputScheme::None => return Ok(None),
+            &InputScheme::Dynamic(codes, None) => Rounding { codes, shared: ScaleSharing::Row },
+            &InputScheme::Dynamic(codes, Some(size)) => {
                 // Blocks may be ragged, and then the last e4m3 group of a row may be too.
                 let inputs = made.shape.get(1).copied().unwrap_or(0);
-                if codes != Codes::E4m3 {
+                if codes != CodeType::E4m3 {
                     self.even(codes_of, inputs, size)?;
                 }
-                Rounding { codes, shared: Shared::Group(size) }
+                Rounding { codes, shared: ScaleSharing::Group(size) }
             }
-            &Inputs::Stored(codes) => {
+            &InputScheme::Stored(codes) => {
                 self.beside(codes_of, name)?;
                 known(codes, self.scale(name)?.unwrap_or(1.0))?
             }
-            &Inputs::Perhaps(codes) => match self.scale(name)? {
+            &InputScheme::StoredOrDynamic(codes) => match self.scale(name)? {
                 Some(scale) => known(codes, scale)?,
-                None => Rounding { codes, shared: Shared::Row },
+                None => Rounding { codes, shared: ScaleSharing::Row },
             },
-            Inputs::Other(said) => {
+            InputScheme::Other(setting) => {
                 let key = format!("input_activations of `{}`", module.trim_end_matches('.'));
                 let expected = "whole numbers of 2 to 8 bits or floats of 8, per token, in groups or \
                                 with a stored scale: nothing else is rounded here";
-                return Err(self.said_wrong(&key, said, expected));
+                return Err(self.config_error(&key, setting, expected));
             }
         }))
     }
 
     /// True if the config declares input rounding for any weight.
     pub fn rounds_inputs(&self) -> bool {
-        self.quantized.values().any(|made| made.inputs != Inputs::Wide)
+        self.quantized.values().any(|made| made.inputs != InputScheme::None)
     }
 
     /// True if the config declares rounding of keys and values.
     pub fn rounds_caches(&self) -> bool {
-        let said = section(self.root());
-        said.is_some_and(|(said, _)| said.get("kv_cache_scheme").is_some_and(|x| !x.is_null()))
+        let setting = section(self.root());
+        setting.is_some_and(|(setting, _)| {
+            setting.get("kv_cache_scheme").is_some_and(|x| !x.is_null())
+        })
     }
 
     /// Reads the zero point that is stored under this name.
-    fn input_zero(&self, weight: &str, name: &str) -> Looked<f32> {
+    fn input_zero(&self, weight: &str, name: &str) -> SchemeResult<f32> {
         let info = self.beside(weight, name)?;
         let bytes = self.stored_bytes(name)?;
         let zero = match (info.dtype, bytes) {
@@ -203,17 +207,20 @@ mod tests {
 
     #[test]
     fn words_of_a_config_become_roundings() {
-        let whole = |symmetric| Codes::Whole { bits: 8, symmetric };
-        for (said, want) in [
-            (r#"{"dynamic": true, "strategy": "token"}"#, Some(Inputs::Dynamic(whole(true), None))),
+        let whole = |symmetric| CodeType::Integer { bits: 8, symmetric };
+        for (setting, want) in [
+            (
+                r#"{"dynamic": true, "strategy": "token"}"#,
+                Some(InputScheme::Dynamic(whole(true), None)),
+            ),
             (
                 r#"{"type": "INT", "num_bits": 8, "symmetric": false, "dynamic": true, "strategy": "token"}"#,
-                Some(Inputs::Dynamic(whole(false), None)),
+                Some(InputScheme::Dynamic(whole(false), None)),
             ),
-            (r#"{"symmetric": false}"#, Some(Inputs::Stored(whole(false)))),
+            (r#"{"symmetric": false}"#, Some(InputScheme::Stored(whole(false)))),
             (
                 r#"{"type": "float", "dynamic": true, "strategy": "group", "group_size": 32}"#,
-                Some(Inputs::Dynamic(Codes::E4m3, Some(32))),
+                Some(InputScheme::Dynamic(CodeType::E4m3, Some(32))),
             ),
             (r#"{"dynamic": true, "strategy": "tensor"}"#, None),
             (r#"{"dynamic": "local", "strategy": "tensor_group", "group_size": 16}"#, None),
@@ -222,13 +229,13 @@ mod tests {
             (r#"{"num_bits": 16}"#, None),
             ("7", None),
         ] {
-            let value: Value = serde_json::from_str(said).expect("JSON");
-            match (Inputs::read(Some(&value)), want) {
-                (Inputs::Other(_), None) => {}
-                (found, want) => assert_eq!(Some(found), want, "{said}"),
+            let value: Value = serde_json::from_str(setting).expect("JSON");
+            match (InputScheme::read(Some(&value)), want) {
+                (InputScheme::Other(_), None) => {}
+                (found, want) => assert_eq!(Some(found), want, "{setting}"),
             }
         }
-        assert_eq!(Inputs::read(None), Inputs::Wide);
-        assert_eq!(Inputs::read(Some(&Value::Null)), Inputs::Wide);
+        assert_eq!(InputScheme::read(None), InputScheme::None);
+        assert_eq!(InputScheme::read(Some(&Value::Null)), InputScheme::None);
     }
 }

@@ -1,16 +1,20 @@
 //! compressed-tensors integers: `weight_packed` in 32-bit words, or `weight` in bytes.
 
-use super::integers::{Lines, Order, Plan, Zeros};
-use super::look::{FLOATS, Looked};
-use super::said::Said;
-use super::scheme::{Group, Named, Strategy, Weights};
-use super::words::Words;
-use super::{Kind, Made, Quantized};
+use super::checks::{FLOATS, SchemeResult};
+use super::integers::{CodeAxis, GroupOrder, IntegerLayout, ZeroPoints};
+use super::quant_config::QuantConfig;
+use super::scheme::{ModuleScheme, SchemeMatch, Strategy, WeightScheme};
+use super::words::PackedCodes;
+use super::{Encoding, NamedWeight, QuantizedWeight};
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 
 /// Returns the weight that a tensor of codes belongs to, if any.
-pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<Made> {
+pub(super) fn find(
+    checkpoint: &Checkpoint,
+    name: &str,
+    config: &QuantConfig,
+) -> SchemeResult<NamedWeight> {
     let dtype = checkpoint.stored(name).map(|info| info.dtype);
     let (module, packed) = match (name.strip_suffix(".weight_packed"), dtype) {
         (Some(module), Some(FileDtype::I32)) => (module, true),
@@ -20,25 +24,25 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
         },
         _ => return Ok(None),
     };
-    let made = |group: &Group, weights: &Weights| {
-        let codes = Codes { checkpoint, name, module, packed, weights };
+    let made = |group: &ModuleScheme, weights: &WeightScheme| {
+        let codes = CodeTensor { checkpoint, name, module, packed, weights };
         let found = codes.find()?;
-        let found = Quantized { inputs: group.inputs.clone(), ..found };
+        let found = QuantizedWeight { inputs: group.inputs.clone(), ..found };
         Ok(Some((format!("{module}.weight"), found)))
     };
-    let whole = |group: &Group| group.weights.filter(|weights| weights.whole);
+    let whole = |group: &ModuleScheme| group.weights.filter(|weights| weights.whole);
     let unnamed = || {
         let found = "codes of whole numbers".to_owned();
         let expected = "a plain weight: `config_groups` and `ignore` of quantization_config say so";
         Err(checkpoint.coded(name, found, expected.to_owned()))
     };
-    match said.schemes.of(checkpoint, module)? {
-        Named::By(group) => match whole(group) {
+    match config.schemes.of(checkpoint, module)? {
+        SchemeMatch::Module(group) => match whole(group) {
             Some(weights) => made(group, &weights),
             None => unnamed(),
         },
-        Named::Ignored => unnamed(),
-        Named::Perhaps(all) => {
+        SchemeMatch::Ignored => unnamed(),
+        SchemeMatch::ClassOnly(all) => {
             // Only the model knows module classes, so the first matching group that fits is taken.
             let mut first = None;
             for group in all {
@@ -54,16 +58,16 @@ pub(super) fn find(checkpoint: &Checkpoint, name: &str, said: &Said) -> Looked<M
 }
 
 /// Tensor of codes with its settings.
-struct Codes<'a> {
+struct CodeTensor<'a> {
     checkpoint: &'a Checkpoint,
     name: &'a str,
     module: &'a str,
     packed: bool,
-    weights: &'a Weights,
+    weights: &'a WeightScheme,
 }
 
-impl Codes<'_> {
-    fn find(&self) -> Looked<Quantized> {
+impl CodeTensor<'_> {
+    fn find(&self) -> SchemeResult<QuantizedWeight> {
         let &Self { checkpoint, name, module, weights, .. } = self;
         let (rows, columns) = self.shape()?;
         let (down, size) = match weights.strategy {
@@ -89,23 +93,23 @@ impl Codes<'_> {
         let bits = if self.packed { weights.bits } else { 8 };
         let mut parts = vec![name.to_owned(), scales];
         let kept = match checkpoint.stored(&zeros) {
-            None if weights.symmetric => Zeros::Fixed(1 << (bits - 1)),
+            None if weights.symmetric => ZeroPoints::Fixed(1 << (bits - 1)),
             None => {
                 checkpoint.beside(name, &zeros)?;
-                Zeros::Fixed(0)
+                ZeroPoints::Fixed(0)
             }
             Some(info) if info.dtype == FileDtype::I8 => {
                 checkpoint.shaped(&zeros, &[FileDtype::I8], shapes)?;
                 // The zero points are shifted by the same offset as the codes.
                 let plus = (1_u32 << (bits - 1)).wrapping_sub(128);
-                let words = Words { plus, ..Words::bytes(groups) };
-                Zeros::Kept { words, by_row: true, low: false }
+                let words = PackedCodes { plus, ..PackedCodes::bytes(groups) };
+                ZeroPoints::Stored { words, by_row: true, low: false }
             }
             Some(_) => {
-                let tall = Words::needed(high, bits);
+                let tall = PackedCodes::needed(high, bits);
                 checkpoint.shaped(&zeros, &[FileDtype::I32], &[&[tall, groups]])?;
-                let words = Words::stream(bits, 1, groups);
-                Zeros::Kept { words, by_row: false, low: false }
+                let words = PackedCodes::stream(bits, 1, groups);
+                ZeroPoints::Stored { words, by_row: false, low: false }
             }
         };
         parts.extend(checkpoint.stored(&zeros).map(|_| zeros));
@@ -115,34 +119,34 @@ impl Codes<'_> {
             parts.push(order);
         }
         let codes = if self.packed {
-            Words::stream(bits, Words::needed(columns, bits), 1)
+            PackedCodes::stream(bits, PackedCodes::needed(columns, bits), 1)
         } else {
-            Words::bytes(columns)
+            PackedCodes::bytes(columns)
         };
-        let plan = Plan {
+        let plan = IntegerLayout {
             codes,
-            lines: Lines::Output,
+            lines: CodeAxis::Output,
             zeros: kept,
             down,
             size,
             groups,
             apart: (groups, 1),
-            order: if ordered { Order::ToldIfSet } else { Order::Stretches },
+            order: if ordered { GroupOrder::StoredIfSet } else { GroupOrder::Contiguous },
         };
-        Ok(Quantized::new(Kind::Whole(plan), vec![rows, columns], parts))
+        Ok(QuantizedWeight::new(Encoding::Integers(plan), vec![rows, columns], parts))
     }
 
     /// Returns rows and columns of the weight: those of its bytes, or those of `weight_shape`, which must
     /// match the capacity of the words.
-    fn shape(&self) -> Looked<(usize, usize)> {
+    fn shape(&self) -> SchemeResult<(usize, usize)> {
         let &Self { checkpoint, name, module, weights, packed } = self;
         if !packed {
             return checkpoint.sides(name, FileDtype::I8);
         }
         let (rows, words) = checkpoint.sides(name, FileDtype::I32)?;
-        let said = format!("{module}.weight_shape");
-        let info = checkpoint.beside(name, &said)?;
-        let bytes = checkpoint.stored_bytes(&said)?;
+        let shape_name = format!("{module}.weight_shape");
+        let info = checkpoint.beside(name, &shape_name)?;
+        let bytes = checkpoint.stored_bytes(&shape_name)?;
         let sides: Vec<i64> = match info.dtype {
             FileDtype::I64 => {
                 bytes.as_chunks::<8>().0.iter().take(3).map(|b| i64::from_le_bytes(*b)).collect()
@@ -153,7 +157,8 @@ impl Codes<'_> {
             }
             _ => Vec::new(),
         };
-        let fits = |columns: &usize| *columns > 0 && Words::needed(*columns, weights.bits) == words;
+        let fits =
+            |columns: &usize| *columns > 0 && PackedCodes::needed(*columns, weights.bits) == words;
         match sides[..] {
             [tall, wide] if usize::try_from(tall) == Ok(rows) => {
                 let columns = usize::try_from(wide).ok().filter(fits);
@@ -168,7 +173,7 @@ impl Codes<'_> {
                 "[{rows}, columns] whose columns fill the {words} words of a row of `{name}`, \
                  {bits} bits each"
             );
-            checkpoint.coded(&said, found, expected)
+            checkpoint.coded(&shape_name, found, expected)
         })
     }
 }

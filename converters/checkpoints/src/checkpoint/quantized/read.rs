@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::super::{Checkpoint, Error};
-use super::integers::{Integers, Order, Plan};
-use super::{Global, Kind, Quantized};
-use crate::flow::{Flow, Numbers};
+use super::integers::{GroupOrder, IntegerLayout, IntegerWeight};
+use super::{Encoding, GlobalScale, QuantizedWeight};
+use crate::flow::{Flow, ValueReader};
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
 /// Returns the values of a weight, read on demand.
 pub(in super::super) fn flow<'c>(
     checkpoint: &'c Checkpoint,
-    made: &Quantized,
+    made: &QuantizedWeight,
 ) -> Result<Flow<'c>, Error> {
     let part = |n: usize| -> Result<(FileDtype, &'c [u8]), Error> {
         let name = made.parts.get(n).map_or("", String::as_str);
@@ -22,35 +22,35 @@ pub(in super::super) fn flow<'c>(
     let (dtype, codes) = part(0)?;
     let (scale_dtype, scale_bytes) = part(1)?;
     let columns = made.shape.get(1).copied().unwrap_or(1);
-    let scales = Scales { dtype: scale_dtype, bytes: scale_bytes };
-    let numbers: Arc<dyn Numbers + 'c> = match made.kind.clone() {
-        Kind::Eight(down, across) => {
-            Arc::new(Eight { dtype, codes, scales, columns, down, across })
+    let scales = ScaleTensor { dtype: scale_dtype, bytes: scale_bytes };
+    let numbers: Arc<dyn ValueReader + 'c> = match made.kind.clone() {
+        Encoding::Fp8(down, across) => {
+            Arc::new(Fp8Weight { dtype, codes, scales, columns, down, across })
         }
-        Kind::Four(group, how) => {
+        Encoding::Fp4(group, how) => {
             let global = match how {
-                Global::None => None,
-                Global::Divides | Global::Multiplies => {
+                GlobalScale::None => None,
+                GlobalScale::Divides | GlobalScale::Multiplies => {
                     part(2)?;
                     Some((how, global(checkpoint, made).unwrap_or(0.0)))
                 }
             };
-            Arc::new(Four { codes, scales, group, columns, global })
+            Arc::new(Fp4Weight { codes, scales, group, columns, global })
         }
-        Kind::Whole(plan) => {
+        Encoding::Integers(plan) => {
             let zeros = plan.zeros_at().map_or(Ok(&[][..]), |n| part(n).map(|(_, bytes)| bytes))?;
             let order = match plan.order_at() {
                 Some(n) => chosen(checkpoint, &made.parts[n], &plan, part(n)?.1)?,
                 None => None,
             };
-            Arc::new(Integers { plan, codes, scales, zeros, order, inputs: columns })
+            Arc::new(IntegerWeight { plan, codes, scales, zeros, order, inputs: columns })
         }
     };
     Ok(Flow::new(&made.shape, numbers))
 }
 
 /// Reads the global scale.
-pub(super) fn global(checkpoint: &Checkpoint, made: &Quantized) -> Option<f32> {
+pub(super) fn global(checkpoint: &Checkpoint, made: &QuantizedWeight) -> Option<f32> {
     let name = made.parts.get(2)?;
     let dtype = checkpoint.stored(name)?.dtype;
     let mut one = [0.0];
@@ -62,11 +62,11 @@ pub(super) fn global(checkpoint: &Checkpoint, made: &Quantized) -> Option<f32> {
 fn chosen<'c>(
     checkpoint: &Checkpoint,
     name: &str,
-    plan: &Plan,
+    plan: &IntegerLayout,
     order: &'c [u8],
 ) -> Result<Option<&'c [u8]>, Error> {
     let groups = || order.as_chunks::<4>().0.iter().map(|group| i32::from_le_bytes(*group));
-    if plan.order == Order::ToldIfSet && groups().any(|group| group == -1) {
+    if plan.order == GroupOrder::StoredIfSet && groups().any(|group| group == -1) {
         return Ok(None);
     }
     let wrong = |&group: &i32| usize::try_from(group).map_or(true, |group| group >= plan.groups);
@@ -81,12 +81,12 @@ fn chosen<'c>(
 }
 
 /// Tensor of scales.
-pub(super) struct Scales<'a> {
+pub(super) struct ScaleTensor<'a> {
     pub(super) dtype: FileDtype,
     pub(super) bytes: &'a [u8],
 }
 
-impl Scales<'_> {
+impl ScaleTensor<'_> {
     pub(super) fn at(&self, n: usize) -> f32 {
         let size = self.dtype.size();
         let bytes = &self.bytes[n * size..(n + 1) * size];
@@ -100,16 +100,16 @@ impl Scales<'_> {
     }
 }
 
-struct Eight<'a> {
+struct Fp8Weight<'a> {
     dtype: FileDtype,
     codes: &'a [u8],
-    scales: Scales<'a>,
+    scales: ScaleTensor<'a>,
     columns: usize,
     down: usize,
     across: usize,
 }
 
-impl Numbers for Eight<'_> {
+impl ValueReader for Fp8Weight<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         numbers::widen(self.dtype, &self.codes[at..at + out.len()], out);
         let wide = self.columns.div_ceil(self.across);
@@ -125,15 +125,15 @@ impl Numbers for Eight<'_> {
     }
 }
 
-struct Four<'a> {
+struct Fp4Weight<'a> {
     codes: &'a [u8],
-    scales: Scales<'a>,
+    scales: ScaleTensor<'a>,
     group: usize,
     columns: usize,
-    global: Option<(Global, f32)>,
+    global: Option<(GlobalScale, f32)>,
 }
 
-impl Numbers for Four<'_> {
+impl ValueReader for Fp4Weight<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let wide = self.columns.div_ceil(self.group);
         let mut done = 0;
@@ -143,7 +143,7 @@ impl Numbers for Four<'_> {
             let now = (end - column).min(out.len() - done);
             let scale = self.scales.at(row * wide + column / self.group);
             let scale = match self.global {
-                Some((Global::Divides, global)) => scale / global,
+                Some((GlobalScale::Divides, global)) => scale / global,
                 Some((_, global)) => scale * global,
                 None => scale,
             };

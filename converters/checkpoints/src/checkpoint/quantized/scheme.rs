@@ -3,36 +3,36 @@
 use fancy_regex::Regex;
 use serde_json::Value;
 
-use super::inputs::Inputs;
-use super::look::Looked;
-use super::said::{matches, pattern};
+use super::checks::SchemeResult;
+use super::inputs::InputScheme;
+use super::quant_config::{matches, pattern};
 use crate::checkpoint::Checkpoint;
 
 /// All groups, with their ignored modules.
 #[derive(Default)]
 pub(super) struct Schemes {
-    targets: Vec<(Target, usize)>,
-    ignore: Vec<Target>,
-    groups: Vec<Group>,
+    targets: Vec<(SchemeTarget, usize)>,
+    ignore: Vec<SchemeTarget>,
+    groups: Vec<ModuleScheme>,
 }
 
 /// Scheme of a group of modules.
-pub(super) struct Group {
+pub(super) struct ModuleScheme {
     /// Scheme of the weights; none if they are not quantized.
-    pub(super) weights: Option<Weights>,
+    pub(super) weights: Option<WeightScheme>,
     /// Rounding of the inputs of the weights.
-    pub(super) inputs: Inputs,
+    pub(super) inputs: InputScheme,
 }
 
 /// Target of a group: a module name, a pattern of names, or a class of modules.
-enum Target {
+enum SchemeTarget {
     Name(String),
     Pattern(Regex),
 }
 
 /// Quantization scheme of the weights of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Weights {
+pub(super) struct WeightScheme {
     pub(super) bits: u32,
     pub(super) whole: bool,
     pub(super) symmetric: bool,
@@ -51,19 +51,19 @@ pub(super) enum Strategy {
 }
 
 /// Result of looking up a module.
-pub(super) enum Named<'s> {
+pub(super) enum SchemeMatch<'s> {
     Ignored,
     /// Module that a target names, with its group.
-    By(&'s Group),
+    Module(&'s ModuleScheme),
     /// Module that only class targets may match, with their groups, the likeliest first.
-    Perhaps(Vec<&'s Group>),
+    ClassOnly(Vec<&'s ModuleScheme>),
 }
 
 impl Schemes {
-    pub(super) fn read(checkpoint: &Checkpoint, section: &Value) -> Looked<Self> {
+    pub(super) fn read(checkpoint: &Checkpoint, section: &Value) -> SchemeResult<Self> {
         let mut schemes = Self::default();
         for text in texts(section.get("ignore")) {
-            schemes.ignore.push(Target::read(checkpoint, "ignore", text)?);
+            schemes.ignore.push(SchemeTarget::read(checkpoint, "ignore", text)?);
         }
         let groups = section.get("config_groups").and_then(Value::as_object);
         let mut targets = Vec::new();
@@ -72,12 +72,12 @@ impl Schemes {
             let Some(fields) = group.as_object() else {
                 let expected = "an object with `targets` and `weights`: write the name of a \
                                 scheme out in full";
-                return Err(checkpoint.said_wrong(&key, &group.to_string(), expected));
+                return Err(checkpoint.config_error(&key, &group.to_string(), expected));
             };
             let weights = fields.get("weights").filter(|weights| !weights.is_null());
-            let read = weights.map(|weights| Weights::read(checkpoint, &key, weights));
-            let inputs = Inputs::of_group(fields);
-            schemes.groups.push(Group { weights: read.transpose()?, inputs });
+            let read = weights.map(|weights| WeightScheme::read(checkpoint, &key, weights));
+            let inputs = InputScheme::of_group(fields);
+            schemes.groups.push(ModuleScheme { weights: read.transpose()?, inputs });
             targets
                 .extend(texts(fields.get("targets")).map(|text| (text, schemes.groups.len() - 1)));
         }
@@ -87,30 +87,34 @@ impl Schemes {
             .sort_by_key(|&(text, group)| (text.contains("re:"), text, std::cmp::Reverse(group)));
         targets.dedup_by_key(|(text, _)| *text);
         for (text, group) in targets {
-            schemes.targets.push((Target::read(checkpoint, "targets", text)?, group));
+            schemes.targets.push((SchemeTarget::read(checkpoint, "targets", text)?, group));
         }
         Ok(schemes)
     }
 
-    pub(super) fn of(&self, checkpoint: &Checkpoint, module: &str) -> Looked<Named<'_>> {
+    pub(super) fn of(
+        &self,
+        checkpoint: &Checkpoint,
+        module: &str,
+    ) -> SchemeResult<SchemeMatch<'_>> {
         for target in &self.ignore {
             if target.names(checkpoint, module)? {
-                return Ok(Named::Ignored);
+                return Ok(SchemeMatch::Ignored);
             }
         }
         for (target, group) in &self.targets {
             if let Some(group) = self.groups.get(*group)
                 && target.names(checkpoint, module)?
             {
-                return Ok(Named::By(group));
+                return Ok(SchemeMatch::Module(group));
             }
         }
         // A name without dots that no module has is a class.
         let classes = self.targets.iter().filter_map(|(target, group)| match target {
-            Target::Name(name) if !name.contains('.') => self.groups.get(*group),
+            SchemeTarget::Name(name) if !name.contains('.') => self.groups.get(*group),
             _ => None,
         });
-        Ok(Named::Perhaps(classes.collect()))
+        Ok(SchemeMatch::ClassOnly(classes.collect()))
     }
 
     /// Returns the group of a module whose weights are floating-point codes.
@@ -118,17 +122,17 @@ impl Schemes {
         &self,
         checkpoint: &Checkpoint,
         module: &str,
-    ) -> Looked<Option<&Group>> {
-        let floats = |group: &&Group| group.weights.is_some_and(|weights| !weights.whole);
+    ) -> SchemeResult<Option<&ModuleScheme>> {
+        let floats = |group: &&ModuleScheme| group.weights.is_some_and(|weights| !weights.whole);
         Ok(match self.of(checkpoint, module)? {
-            Named::Ignored => None,
-            Named::By(group) => Some(group),
-            Named::Perhaps(all) => all.into_iter().find(floats),
+            SchemeMatch::Ignored => None,
+            SchemeMatch::Module(group) => Some(group),
+            SchemeMatch::ClassOnly(all) => all.into_iter().find(floats),
         })
     }
 }
 
-impl Group {
+impl ModuleScheme {
     /// Returns the block size of the weights.
     pub(super) fn block(&self) -> Option<(usize, usize)> {
         match self.weights?.strategy {
@@ -138,15 +142,15 @@ impl Group {
     }
 }
 
-impl Target {
-    fn read(checkpoint: &Checkpoint, key: &str, text: &str) -> Looked<Self> {
+impl SchemeTarget {
+    fn read(checkpoint: &Checkpoint, key: &str, text: &str) -> SchemeResult<Self> {
         Ok(match text.strip_prefix("re:") {
             Some(text) => Self::Pattern(pattern(checkpoint, key, text)?),
             None => Self::Name(text.to_owned()),
         })
     }
 
-    fn names(&self, checkpoint: &Checkpoint, module: &str) -> Looked<bool> {
+    fn names(&self, checkpoint: &Checkpoint, module: &str) -> SchemeResult<bool> {
         match self {
             Self::Name(name) => Ok(name == module),
             Self::Pattern(regex) => matches(checkpoint, "re:", regex, module),
@@ -154,13 +158,13 @@ impl Target {
     }
 }
 
-impl Weights {
-    fn read(checkpoint: &Checkpoint, key: &str, said: &Value) -> Looked<Self> {
+impl WeightScheme {
+    fn read(checkpoint: &Checkpoint, key: &str, setting: &Value) -> SchemeResult<Self> {
         let wrong = |end: &str, value: Option<&Value>, expected: &str| {
             let found = value.map_or("nothing".to_owned(), Value::to_string);
-            checkpoint.said_wrong(&format!("{key}.weights.{end}"), &found, expected)
+            checkpoint.config_error(&format!("{key}.weights.{end}"), &found, expected)
         };
-        let get = |key: &str| said.get(key).filter(|value| !value.is_null());
+        let get = |key: &str| setting.get(key).filter(|value| !value.is_null());
         let whole =
             get("type").and_then(Value::as_str).is_none_or(|ty| ty.eq_ignore_ascii_case("int"));
         let bits = match get("num_bits") {

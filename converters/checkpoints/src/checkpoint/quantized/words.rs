@@ -2,13 +2,13 @@
 
 /// Order of the codes of a line in its words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum CodeOrder {
     /// Consecutive, also across word boundaries.
     Stream,
     /// Blocks of 32 codes in bit planes of 4, 2 and 1 bits, the lowest bits first.
     Planes,
     /// Eight 4-bit codes per word, the even ones in its lower half.
-    Woven,
+    Interleaved,
     /// Signed bytes, not packed in words. They are read with an offset of 128, as signed codes in words
     /// have an offset of half their range.
     Bytes,
@@ -16,8 +16,8 @@ pub(super) enum Layout {
 
 /// Lines of codes: word `k` of line `m` is word `m * line + k * step` of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Words {
-    pub(super) layout: Layout,
+pub(super) struct PackedCodes {
+    pub(super) layout: CodeOrder,
     /// 1 to 8.
     pub(super) bits: u32,
     pub(super) line: usize,
@@ -26,15 +26,15 @@ pub(super) struct Words {
     pub(super) plus: u32,
 }
 
-impl Words {
+impl PackedCodes {
     /// Returns the default layout for codes of `bits` bits.
     pub(super) fn stream(bits: u32, line: usize, step: usize) -> Self {
-        Self { layout: Layout::Stream, bits, line, step, plus: 0 }
+        Self { layout: CodeOrder::Stream, bits, line, step, plus: 0 }
     }
 
     /// Returns the layout of signed bytes in lines of a given length.
     pub(super) fn bytes(line: usize) -> Self {
-        Self { layout: Layout::Bytes, ..Self::stream(8, line, 1) }
+        Self { layout: CodeOrder::Bytes, ..Self::stream(8, line, 1) }
     }
 
     /// Returns code `n` of line `m`.
@@ -48,13 +48,13 @@ impl Words {
         let bits = self.bits as usize;
         let mask = (1 << self.bits) - 1;
         match self.layout {
-            Layout::Stream => {
+            CodeOrder::Stream => {
                 let (k, shift) = (n * bits / 32, n * bits % 32);
                 let low = word(k) >> shift;
                 let more = shift + bits > 32;
                 (if more { low | word(k + 1) << (32 - shift) } else { low }) & mask
             }
-            Layout::Planes => {
+            CodeOrder::Planes => {
                 let (mut k, mut done, mut number) = (n / 32 * bits, 0, 0);
                 for width in [8, 4, 2, 1].into_iter().filter(|width| bits & width != 0) {
                     let bit = n % 32 * width;
@@ -64,8 +64,8 @@ impl Words {
                 }
                 number
             }
-            Layout::Woven => word(n / 8) >> (PLACE[n % 8] * 4) & mask,
-            Layout::Bytes => {
+            CodeOrder::Interleaved => word(n / 8) >> (PLACE[n % 8] * 4) & mask,
+            CodeOrder::Bytes => {
                 let byte = bytes.get(m * self.line + n * self.step).map_or(0, |byte| byte ^ 0x80);
                 u32::from(byte).wrapping_add(self.plus)
             }
@@ -81,14 +81,14 @@ impl Words {
 
 #[cfg(test)]
 mod tests {
-    use super::{Layout, Words};
+    use super::{CodeOrder, PackedCodes};
 
     #[test]
     fn numbers_are_found_in_their_words() {
         let numbers: Vec<u32> = (0..64).map(|n| n * 37 + n / 5).collect();
         for bits in 1..=8_u32 {
             let mask = (1 << bits) - 1;
-            let mut stream = vec![0_u32; Words::needed(64, bits)];
+            let mut stream = vec![0_u32; PackedCodes::needed(64, bits)];
             let mut planes = stream.clone();
             for (n, number) in numbers.iter().enumerate() {
                 for bit in 0..bits as usize {
@@ -110,9 +110,9 @@ mod tests {
                     planes[n / 32 * bits as usize + below + at / 32] |= one << (at % 32);
                 }
             }
-            for (layout, words) in [(Layout::Stream, &stream), (Layout::Planes, &planes)] {
+            for (layout, words) in [(CodeOrder::Stream, &stream), (CodeOrder::Planes, &planes)] {
                 let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-                let all = Words { layout, ..Words::stream(bits, 0, 1) };
+                let all = PackedCodes { layout, ..PackedCodes::stream(bits, 0, 1) };
                 for (n, number) in numbers.iter().enumerate() {
                     assert_eq!(all.at(&bytes, 0, n), number & mask, "{layout:?} {bits} {n}");
                 }
@@ -122,17 +122,17 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_zero() {
-        assert_eq!(Words::stream(4, 1, 1).at(&[0xff; 4], 0, 8), 0);
-        assert_eq!(Words::stream(3, 1, 1).at(&[0xff; 4], 0, 10), 3);
-        assert_eq!(Words::bytes(1).at(&[0xff], 0, 0), 127);
-        assert_eq!(Words::bytes(1).at(&[0xff], 9, 0), 0);
+        assert_eq!(PackedCodes::stream(4, 1, 1).at(&[0xff; 4], 0, 8), 0);
+        assert_eq!(PackedCodes::stream(3, 1, 1).at(&[0xff; 4], 0, 10), 3);
+        assert_eq!(PackedCodes::bytes(1).at(&[0xff], 0, 0), 127);
+        assert_eq!(PackedCodes::bytes(1).at(&[0xff], 9, 0), 0);
     }
 
     #[test]
     fn words_needed() {
         for (numbers, bits, words) in [(0, 4, 0), (1, 4, 1), (8, 4, 1), (9, 4, 2), (33, 3, 4)] {
-            assert_eq!(Words::needed(numbers, bits), words);
+            assert_eq!(PackedCodes::needed(numbers, bits), words);
         }
-        assert!(Words::needed(usize::MAX / 8, 8) > usize::MAX / 64);
+        assert!(PackedCodes::needed(usize::MAX / 8, 8) > usize::MAX / 64);
     }
 }

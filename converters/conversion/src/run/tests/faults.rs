@@ -19,7 +19,7 @@ impl Disk for Flips {
             file.read_exact_at(&mut byte, self.at)?;
             file.write_all_at(&[byte[0] ^ 1], self.at)?;
         }
-        Direct.sync(file)
+        DirectDisk.sync(file)
     }
 }
 
@@ -41,12 +41,12 @@ fn a_byte_that_the_disk_changes_is_found_wherever_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let work = work(folder.path(), &sources);
         let disk = Arc::new(Flips { at, len: work.files[0].len });
-        let settings = Settings { disk, slab: 64, ..Settings::default() };
+        let settings = RunOptions { disk, slab: 64, ..RunOptions::default() };
         let error = run(&work, &settings, &()).unwrap_err();
         let found = matches!(&error, Error::ReadBack { part: found, .. } if found == part);
         assert!(found, "byte {at}: {error}");
         assert!(!folder.path().join("a").exists() && !folder.path().join("b").exists());
-        let settings = Settings { resume: true, slab: 64, ..Settings::default() };
+        let settings = RunOptions { resume: true, slab: 64, ..RunOptions::default() };
         run(&work, &settings, &()).unwrap();
         assert_eq!(&outcome(folder.path())[0][32..32 + ROWS * ROW * 4], sources[0]);
     }
@@ -62,7 +62,7 @@ impl Disk for Grows {
         if found.is_file() {
             file.write_all_at(&[0], found.len())?;
         }
-        Direct.sync(file)
+        DirectDisk.sync(file)
     }
 }
 
@@ -70,7 +70,7 @@ impl Disk for Grows {
 fn a_file_of_another_length_is_found() {
     let sources = [numbers(1), numbers(2)];
     let folder = tempfile::tempdir().unwrap();
-    let settings = Settings { disk: Arc::new(Grows), ..Settings::default() };
+    let settings = RunOptions { disk: Arc::new(Grows), ..RunOptions::default() };
     let error = run(&work(folder.path(), &sources), &settings, &()).unwrap_err();
     assert!(
         matches!(&error, Error::ReadBack { part, .. } if part == "its length"),
@@ -82,9 +82,9 @@ fn a_file_of_another_length_is_found() {
 fn what_lies_between_tensors_is_made_anew_by_resuming() {
     let sources = [numbers(1), numbers(2)];
     let (whole, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    run(&work(whole.path(), &sources), &Settings::default(), &()).unwrap();
+    run(&work(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
     let work = work(folder.path(), &sources);
-    let mut settings = Settings { slab: 64, ..Settings::default() };
+    let mut settings = RunOptions { slab: 64, ..RunOptions::default() };
     run(&work, &settings, &Until(AtomicI64::new(600))).unwrap_err();
     let part = part_path(&folder.path().join("a"));
     let mut bytes = fs_err::read(&part).unwrap();
@@ -110,7 +110,7 @@ impl Progress for Meanwhile<'_> {
             return;
         }
         let before = fs_err::read(&self.journal).unwrap();
-        let settings = Settings { resume: self.resume, force: true, ..Settings::default() };
+        let settings = RunOptions { resume: self.resume, force: true, ..RunOptions::default() };
         let error = run(self.other, &settings, &()).unwrap_err();
         assert!(matches!(error, Error::Busy { .. }), "{error}");
         assert_eq!(fs_err::read(&self.journal).unwrap(), before, "the journal is untouched");
@@ -122,7 +122,7 @@ fn a_second_conversion_is_refused_and_changes_nothing() {
     let sources = [numbers(1), numbers(2)];
     for case in 0..4 {
         let folder = tempfile::tempdir().unwrap();
-        let owned = || Some(Folder { path: folder.path().into(), shared: false });
+        let owned = || Some(OutFolder { path: folder.path().into(), shared: false });
         let mut first = work(folder.path(), &sources);
         let mut other = work(folder.path(), &sources);
         match case {
@@ -143,7 +143,7 @@ fn a_second_conversion_is_refused_and_changes_nothing() {
             refused: AtomicUsize::new(0),
             resume: case == 1,
         };
-        run(&first, &Settings { slab: 64, ..Settings::default() }, &meanwhile).unwrap();
+        run(&first, &RunOptions { slab: 64, ..RunOptions::default() }, &meanwhile).unwrap();
         assert!(meanwhile.refused.into_inner() > 0);
         assert_eq!(fs_err::read_dir(folder.path()).unwrap().count(), 2, "case {case}");
     }
@@ -163,7 +163,7 @@ fn links_in_the_way_are_replaced_and_not_followed() {
             let link = folder.path().join(name);
             fs_err::remove_file(&link).ok();
             std::os::unix::fs::symlink(&precious, &link).unwrap();
-            let settings = Settings { force: true, resume, ..Settings::default() };
+            let settings = RunOptions { force: true, resume, ..RunOptions::default() };
             run(&work, &settings, &()).unwrap();
             assert_eq!(fs_err::read(&precious).unwrap(), b"precious", "{name} {resume}");
             for made in ["a", "b", "side"] {
@@ -183,7 +183,7 @@ fn a_source_that_changes_while_it_is_read_leaves_the_output_unfinished() {
     fs_err::write(&source, b"long").unwrap();
     let stamps = vec![Stamp::of(&source).unwrap()];
     let work = work(folder.path(), &sources);
-    let settings = Settings { sources: stamps, ..Settings::default() };
+    let settings = RunOptions { sources: stamps, ..RunOptions::default() };
     fs_err::write(&source, b"lon").unwrap();
     let error = run(&work, &settings, &()).unwrap_err();
     assert!(matches!(error, Error::Changed { .. }), "{error}");

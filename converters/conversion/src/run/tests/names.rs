@@ -1,7 +1,7 @@
 //! Tests the order of final renames, and the recovery of a run that was killed between two of them.
 
 use super::*;
-use formats::output::Recorder;
+use formats::output::DiskRecorder;
 
 /// Returns the work for two files of tensors, a text and a gate, over a folder of an older output.
 fn folder<'a>(path: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
@@ -10,7 +10,7 @@ fn folder<'a>(path: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
     work.beside = vec![side("text", "new text"), side("gate", "new gate")];
     work.gates = vec![path.join("gate")];
     work.stale = vec![path.join("stale")];
-    work.folder = Some(Folder { path: path.into(), shared: false });
+    work.folder = Some(OutFolder { path: path.into(), shared: false });
     work
 }
 
@@ -39,8 +39,8 @@ fn everything_is_durable_before_the_next_step_depends_on_it() {
     let sources = [numbers(1), numbers(2)];
     let dir = tempfile::tempdir().unwrap();
     old(dir.path());
-    let disk = Arc::new(Recorder::default());
-    let settings = Settings { disk: disk.clone(), force: true, ..Settings::default() };
+    let disk = Arc::new(DiskRecorder::default());
+    let settings = RunOptions { disk: disk.clone(), force: true, ..RunOptions::default() };
     run(&folder(dir.path(), &sources), &settings, &()).unwrap();
     let expected = [
         // a, b, text, gate, journal.
@@ -68,14 +68,14 @@ impl Fails {
 
 impl Disk for Fails {
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        self.step().and_then(|()| Direct.rename(from, to))
+        self.step().and_then(|()| DirectDisk.rename(from, to))
     }
 
     fn remove(&self, path: &Path) -> std::io::Result<()> {
         if path.exists() {
             self.step()?;
         }
-        Direct.remove(path)
+        DirectDisk.remove(path)
     }
 }
 
@@ -83,7 +83,7 @@ impl Disk for Fails {
 fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
     let sources = [numbers(1), numbers(2)];
     let whole = tempfile::tempdir().unwrap();
-    run(&folder(whole.path(), &sources), &Settings::default(), &()).unwrap();
+    run(&folder(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
     let new = named(whole.path());
     assert_eq!(new.len(), 4);
     let mut steps = 0;
@@ -93,12 +93,12 @@ fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
         let before = named(dir.path());
         let work = folder(dir.path(), &sources);
         let disk = Arc::new(Fails { at, count: AtomicUsize::new(0) });
-        let mut settings = Settings { disk, force: true, slab: 64, ..Settings::default() };
+        let mut settings = RunOptions { disk, force: true, slab: 64, ..RunOptions::default() };
         let ended = run(&work, &settings, &());
         let found = named(dir.path());
         let law = found == before || found == new || !found.contains_key("gate");
         assert!(law, "step {at}: {:?}", found.keys());
-        settings.disk = Arc::new(Direct);
+        settings.disk = Arc::new(DirectDisk);
         settings.resume = true;
         // Also without --force: a run that had started renaming may be resumed.
         settings.force = false;
@@ -119,16 +119,16 @@ fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
 fn a_named_file_that_was_damaged_since_is_made_anew() {
     let sources = [numbers(1), numbers(2)];
     let (whole, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    run(&folder(whole.path(), &sources), &Settings::default(), &()).unwrap();
+    run(&folder(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
     let work = folder(dir.path(), &sources);
     let disk = Arc::new(Fails { at: 1, count: AtomicUsize::new(0) });
-    let mut settings = Settings { disk, slab: 64, ..Settings::default() };
+    let mut settings = RunOptions { disk, slab: 64, ..RunOptions::default() };
     run(&work, &settings, &()).unwrap_err();
     let path = dir.path().join("a");
     let mut bytes = fs_err::read(&path).unwrap();
     bytes[100] ^= 1;
     fs_err::write(&path, bytes).unwrap();
-    (settings.disk, settings.resume) = (Arc::new(Direct), true);
+    (settings.disk, settings.resume) = (Arc::new(DirectDisk), true);
     run(&work, &settings, &()).unwrap();
     assert_eq!(named(dir.path()), named(whole.path()));
 }
@@ -138,7 +138,7 @@ fn resuming_what_is_finished_says_so_and_other_weights_are_refused() {
     let (sources, mut others) = ([numbers(1), numbers(2)], [numbers(1), numbers(2)]);
     others[1][0] ^= 1;
     let dir = tempfile::tempdir().unwrap();
-    let settings = Settings { resume: true, ..Settings::default() };
+    let settings = RunOptions { resume: true, ..RunOptions::default() };
     assert!(!run(&folder(dir.path(), &sources), &settings, &()).unwrap().already);
     let before = named(dir.path());
     assert!(run(&folder(dir.path(), &sources), &settings, &()).unwrap().already);
@@ -157,11 +157,11 @@ fn files_beside_tensors_are_not_written_over_without_force() {
     let dir = tempfile::tempdir().unwrap();
     fs_err::write(dir.path().join("text"), "somebody's").unwrap();
     let work = folder(dir.path(), &sources);
-    let error = run(&work, &Settings::default(), &()).unwrap_err();
+    let error = run(&work, &RunOptions::default(), &()).unwrap_err();
     assert!(matches!(error, Error::Exists { .. }), "{error}");
     fs_err::remove_file(dir.path().join("text")).unwrap();
     fs_err::create_dir(dir.path().join("gate")).unwrap();
-    let settings = Settings { force: true, ..Settings::default() };
+    let settings = RunOptions { force: true, ..RunOptions::default() };
     let error = run(&work, &settings, &()).unwrap_err();
     assert!(matches!(error, Error::NoFile { .. }), "{error}");
     assert_eq!(

@@ -10,19 +10,19 @@ pub(super) type Pick = u32;
 /// Points of one codebook, with `N` values each.
 pub(super) struct Lattice<const N: usize> {
     /// Cells by packed levels.
-    cells: Box<[Cell]>,
+    cells: Box<[LatticeCell]>,
     near: Vec<Pick>,
 }
 
 /// Range of a place's neighbours in `near`; if `count` is 0, `start` is the point at the place.
 #[derive(Clone, Copy)]
-struct Cell {
+struct LatticeCell {
     start: u32,
     count: u32,
 }
 
 /// Contents of a place.
-pub(super) enum Place<'a> {
+pub(super) enum LatticePlace<'a> {
     Point(Pick),
     /// Neighbours; never empty, padded with the last one to a multiple of eight.
     Near(&'a [Pick]),
@@ -56,7 +56,7 @@ impl<const N: usize> Lattice<N> {
     /// Finds for every place the points at the `rings` smallest distances, ordered by distance, then index.
     fn new(points: &[u16], rings: usize) -> Self {
         let pick = |index: usize| (index as u32) << 16 | points[index] as u32;
-        let origin = Cell { start: pick(0), count: 0 };
+        let origin = LatticeCell { start: pick(0), count: 0 };
         let mut cells = vec![origin; 1 << (bits(N) * N)].into_boxed_slice();
         let mut near = Vec::new();
         for (index, &point) in points.iter().enumerate() {
@@ -80,7 +80,7 @@ impl<const N: usize> Lattice<N> {
             let last = near[near.len() - 1];
             near.resize(start + (near.len() - start).next_multiple_of(8), last);
             let count = (near.len() - start) as u32;
-            cells[code as usize] = Cell { start: start as u32, count };
+            cells[code as usize] = LatticeCell { start: start as u32, count };
             by_distance.iter_mut().for_each(Vec::clear);
         }
         Self { cells, near }
@@ -88,11 +88,11 @@ impl<const N: usize> Lattice<N> {
 
     /// Returns the contents of the place with these packed levels.
     #[inline]
-    pub(super) fn at(&self, code: u32) -> Place<'_> {
-        let Cell { start, count } = self.cells[code as usize & (self.cells.len() - 1)];
+    pub(super) fn at(&self, code: u32) -> LatticePlace<'_> {
+        let LatticeCell { start, count } = self.cells[code as usize & (self.cells.len() - 1)];
         match count {
-            0 => Place::Point(start),
-            _ => Place::Near(&self.near[start as usize..][..count as usize]),
+            0 => LatticePlace::Point(start),
+            _ => LatticePlace::Near(&self.near[start as usize..][..count as usize]),
         }
     }
 }
@@ -107,10 +107,12 @@ mod tests {
         };
         for code in (0..lattice.cells.len() as u32).step_by(7) {
             if (0..N).any(|i| level::<N>(code, i) >= levels(N)) {
-                assert!(matches!(lattice.at(code), Place::Point(pick) if pick == points[0] as u32));
+                assert!(
+                    matches!(lattice.at(code), LatticePlace::Point(pick) if pick == points[0] as u32)
+                );
                 continue;
             }
-            let Place::Near(list) = lattice.at(code) else {
+            let LatticePlace::Near(list) = lattice.at(code) else {
                 assert!(points.contains(&(code as u16)));
                 continue;
             };

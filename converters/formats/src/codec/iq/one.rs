@@ -1,6 +1,6 @@
 //! IQ1_S, IQ1_M: 8 values of -1, 0 or 1, all shifted by an eighth, as a point of 2048.
 
-use super::lattice::{IQ1, Pick, Place, level};
+use super::lattice::{IQ1, LatticePlace, Pick, level};
 use super::search::{errors, nearest_point};
 use super::split::{self, SHIFT, Split, VALUES};
 use super::{BLOCK, encode_blocks, grids, larger, mean_square};
@@ -24,7 +24,7 @@ pub(in crate::codec) const IQ1_M: Codec = Codec {
 };
 
 /// Search result for a part of `M` values.
-struct Part {
+struct Iq1Part {
     picks: [Pick; 4],
     /// True if the shift goes down, for each half.
     down: [bool; 2],
@@ -36,7 +36,7 @@ fn part<const M: usize>(
     x: &[f32; M],
     weight: &[f32; M],
     Split { mut scale, mut levels, mut down }: Split<M>,
-) -> Part {
+) -> Iq1Part {
     if scale < 0.0 {
         scale = -scale;
         levels = levels.map(|level| 2 - level);
@@ -50,8 +50,8 @@ fn part<const M: usize>(
         let levels = &levels[8 * k..][..8];
         let code = levels.iter().rev().fold(0, |code, &level| code << 2 | u32::from(level));
         picks[k] = match IQ1.at(code) {
-            Place::Point(pick) => pick,
-            Place::Near(list) => {
+            LatticePlace::Point(pick) => pick,
+            LatticePlace::Near(list) => {
                 off = true;
                 nearest_point(list, &errors(x, weight, scale, values(k)))
             }
@@ -70,7 +70,7 @@ fn part<const M: usize>(
             scale = qx / q2;
         }
     }
-    Part { picks, down, scale }
+    Iq1Part { picks, down, scale }
 }
 
 fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 50]) {
@@ -127,8 +127,8 @@ fn encode_m(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 
     let parts = x.as_chunks::<16>().0;
     let weight =
         |at: usize| weights(&parts[at], importance.map(|all| &all.as_chunks::<16>().0[at]), mean);
-    let mut found: [Part; 16] =
-        std::array::from_fn(|_| Part { picks: [0; 4], down: [false; 2], scale: 0.0 });
+    let mut found: [Iq1Part; 16] =
+        std::array::from_fn(|_| Iq1Part { picks: [0; 4], down: [false; 2], scale: 0.0 });
     let mut max = 0.0;
     for (at, x) in parts.iter().enumerate() {
         let weight = weight(at);

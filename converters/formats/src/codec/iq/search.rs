@@ -1,6 +1,6 @@
 //! Search for scale and points of formats with separate signs: IQ2_* and IQ3_*.
 
-use super::lattice::{Lattice, Pick, Place, bits, level, levels};
+use super::lattice::{Lattice, LatticePlace, Pick, bits, level, levels};
 use super::{BLOCK, larger, mean_square, signs};
 use crate::codec::layout::error_weights;
 use crate::codec::rounding::nearest;
@@ -8,7 +8,7 @@ use crate::codec::search::positive;
 use crate::numbers::f32_to_f16;
 
 /// Search parameters of one format.
-pub(super) struct Rule<const N: usize> {
+pub(super) struct SearchParams<const N: usize> {
     pub(super) lattice: fn() -> &'static Lattice<N>,
     /// Factor of the mean square in the weights.
     pub(super) sigma: f32,
@@ -22,14 +22,14 @@ pub(super) struct Rule<const N: usize> {
     pub(super) tries: i8,
     pub(super) step: f32,
     /// Points that are searched again with the best scale.
-    pub(super) again: Again,
+    pub(super) again: SecondSearch,
     /// Final factor of the block's scale.
     pub(super) gain: f32,
 }
 
 /// Points of a part that are searched again with the best scale.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Again {
+pub(super) enum SecondSearch {
     /// All points; the first scale is fitted.
     Always,
     /// All points, if one was not the nearest to its values.
@@ -39,18 +39,18 @@ pub(super) enum Again {
 }
 
 /// Search result for a block.
-pub(super) struct Found {
+pub(super) struct IqBlock {
     /// f16 bits.
     pub(super) scale: u16,
     /// True if no part has a scale.
     pub(super) zero: bool,
     /// Results of the parts; the used length is the block's number of parts.
-    pub(super) parts: [Part; 16],
+    pub(super) parts: [IqPart; 16],
 }
 
 /// Search result for a part of a block.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Part {
+pub(super) struct IqPart {
     /// True if all values are zero or nearly so, and nothing was searched.
     pub(super) empty: bool,
     /// Scale level, in 0 to 15.
@@ -60,7 +60,7 @@ pub(super) struct Part {
 }
 
 /// Values of a part, with the signs removed.
-pub(super) struct Numbers<const M: usize> {
+pub(super) struct PartValues<const M: usize> {
     pub(super) x: [f32; M],
     pub(super) weight: [f32; M],
     /// Square roots of the weights, used to compare neighbours.
@@ -69,7 +69,7 @@ pub(super) struct Numbers<const M: usize> {
 
 /// Result of trying one scale.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Trial {
+pub(super) struct ScaleTrial {
     pub(super) picks: [Pick; 8],
     /// Bit per group, set if the nearest levels are not a point.
     pub(super) off: u8,
@@ -80,12 +80,12 @@ pub(super) struct Trial {
 
 /// Searches a block in parts of `M` values and groups of `N`.
 pub(super) fn block<const M: usize, const N: usize>(
-    rule: &Rule<N>,
+    rule: &SearchParams<N>,
     x: &[f32; BLOCK],
     importance: Option<&[f32; BLOCK]>,
-) -> Found {
+) -> IqBlock {
     let sigma = mean_square(x, rule.sigma);
-    let mut parts = [Part::default(); 16];
+    let mut parts = [IqPart::default(); 16];
     let mut scales = [0.0; 16];
     let mut max = 0.0;
     for (at, x) in x.as_chunks::<M>().0.iter().enumerate() {
@@ -100,24 +100,25 @@ pub(super) fn block<const M: usize, const N: usize>(
         }
     }
     if max == 0.0 {
-        return Found { scale: 0, zero: true, parts };
+        return IqBlock { scale: 0, zero: true, parts };
     }
     let scale = max / 31.0;
     let inverse = 1.0 / scale;
     for (part, of_part) in parts.iter_mut().zip(scales) {
         part.scale = nearest(0.5 * (inverse * of_part - 1.0)).clamp(0, 15) as u8;
     }
-    Found { scale: f32_to_f16(scale * rule.gain), zero: false, parts }
+    IqBlock { scale: f32_to_f16(scale * rule.gain), zero: false, parts }
 }
 
 /// Searches a part: its points and signs, and its scale.
 fn part<const M: usize, const N: usize>(
-    rule: &Rule<N>,
+    rule: &SearchParams<N>,
     numbers: &[f32; M],
     weight: [f32; M],
-) -> (Part, f32) {
-    const EMPTY: (Part, f32) = (Part { empty: true, scale: 0, picks: [0; 8], signs: [0; 4] }, 0.0);
-    let mut found = Part::default();
+) -> (IqPart, f32) {
+    const EMPTY: (IqPart, f32) =
+        (IqPart { empty: true, scale: 0, picks: [0; 8], signs: [0; 4] }, 0.0);
+    let mut found = IqPart::default();
     let mut x = [0.0; M];
     let groups = x.as_chunks_mut::<8>().0.iter_mut().zip(numbers.as_chunks::<8>().0);
     for (k, (x, numbers)) in groups.enumerate() {
@@ -131,7 +132,7 @@ fn part<const M: usize, const N: usize>(
         return EMPTY;
     }
     let top = (2 * levels(N) - 1) as f32;
-    let (reach, mut scale) = if rule.again == Again::Always {
+    let (reach, mut scale) = if rule.again == SecondSearch::Always {
         let scale = positive(&x, &weight, levels(N) as i32 + 1, &mut [0; M]);
         (scale * levels(N) as f32, scale)
     } else {
@@ -141,9 +142,9 @@ fn part<const M: usize, const N: usize>(
         return EMPTY;
     }
     let lattice = (rule.lattice)();
-    let numbers = Numbers { x, weight, root: weight.map(f32::sqrt) };
+    let numbers = PartValues { x, weight, root: weight.map(f32::sqrt) };
     let mut best = 0.0;
-    let mut off = if rule.again == Again::Off { 0 } else { u8::MAX };
+    let mut off = if rule.again == SecondSearch::Off { 0 } else { u8::MAX };
     for step in -rule.tries..=rule.tries {
         let inverse = (top + f32::from(step) * rule.step) / reach;
         let trial = attempt(lattice, &numbers, inverse, 1.0 / inverse);
@@ -154,11 +155,11 @@ fn part<const M: usize, const N: usize>(
             off = trial.off;
         }
     }
-    if rule.again == Again::Always {
+    if rule.again == SecondSearch::Always {
         off = u8::MAX;
     }
     if off != 0 && scale > 0.0 {
-        let all = rule.again != Again::Off;
+        let all = rule.again != SecondSearch::Off;
         for k in (0..M / N).filter(|k| all || off >> k & 1 == 1) {
             (found.picks[k], _) = point(lattice, &numbers, k, 1.0 / scale, scale);
         }
@@ -179,11 +180,11 @@ fn part<const M: usize, const N: usize>(
 /// Finds the points for one scale, given with its inverse.
 pub(super) fn attempt<const M: usize, const N: usize>(
     lattice: &Lattice<N>,
-    numbers: &Numbers<M>,
+    numbers: &PartValues<M>,
     inverse: f32,
     scale: f32,
-) -> Trial {
-    let mut trial = Trial::default();
+) -> ScaleTrial {
+    let mut trial = ScaleTrial::default();
     for k in 0..M / N {
         let (pick, on) = point(lattice, numbers, k, inverse, scale);
         trial.picks[k] = pick;
@@ -196,7 +197,7 @@ pub(super) fn attempt<const M: usize, const N: usize>(
 /// Returns the point for group `k`, and true if its levels are the nearest ones.
 fn point<const M: usize, const N: usize>(
     lattice: &Lattice<N>,
-    numbers: &Numbers<M>,
+    numbers: &PartValues<M>,
     k: usize,
     inverse: f32,
     scale: f32,
@@ -208,8 +209,8 @@ fn point<const M: usize, const N: usize>(
         code |= (level as u32) << (bits(N) * i);
     }
     match lattice.at(code) {
-        Place::Point(pick) => (pick, true),
-        Place::Near(list) => {
+        LatticePlace::Point(pick) => (pick, true),
+        LatticePlace::Near(list) => {
             let root = &numbers.root.as_chunks::<N>().0[k];
             (nearest_point(list, &errors(x, root, scale, &ODD)), false)
         }
@@ -250,7 +251,7 @@ pub(super) fn nearest_point<const N: usize>(list: &[Pick], errors: &[[f32; 8]; N
     found
 }
 
-fn sums<const M: usize, const N: usize>(numbers: &Numbers<M>, picks: &[Pick; 8]) -> (f32, f32) {
+fn sums<const M: usize, const N: usize>(numbers: &PartValues<M>, picks: &[Pick; 8]) -> (f32, f32) {
     let (mut qx, mut q2) = (0.0, 0.0);
     for i in 0..M {
         let q = ODD[level::<N>(picks[i / N], i % N)];

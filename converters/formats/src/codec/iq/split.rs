@@ -24,14 +24,14 @@ pub(super) const VALUES: [[f32; 8]; 2] = [
 ];
 
 /// Best split so far.
-struct Best {
+struct BestSplit {
     score: f32,
     scale: f32,
     /// Two positions, and the index of the shift.
     at: Option<(usize, usize, usize)>,
 }
 
-impl Best {
+impl BestSplit {
     #[inline]
     fn offer(&mut self, qx: f32, q2: f32, at: (usize, usize, usize)) {
         if q2 > 0.0 && qx * qx > self.score * q2 {
@@ -64,7 +64,7 @@ pub(super) fn with_one_shift(x: &[f32; 32], weight: &[f32; 32], tiny: f32) -> Op
         sx[at + 1] = sx[at] + weight[i] * x[i];
         sw[at + 1] = sw[at] + weight[i];
     }
-    let mut best = Best { score: -f32::MAX, scale, at: None };
+    let mut best = BestSplit { score: -f32::MAX, scale, at: None };
     for i in 0..=32 {
         for j in i..=32 {
             let x = [sx[i] - sx[0], sx[j] - sx[i], sx[32] - sx[j]];
@@ -92,7 +92,7 @@ pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16], tiny: f32) -> O
             sw[half][at + 1] = if here { sw[half][at] + weight[i] } else { sw[half][at] };
         }
     }
-    let mut best = Best { score: -f32::MAX, scale, at: None };
+    let mut best = BestSplit { score: -f32::MAX, scale, at: None };
     for i in 0..=16 {
         for j in i..=16 {
             // Values are one apart: the contribution of a half is its largest value times the whole sum,

@@ -1,7 +1,7 @@
 //! IQ3_XXS, IQ3_S: 4 values of 8 magnitudes as a point of 256 or 512.
 
 use super::lattice::{self, level};
-use super::search::{self, Again, Rule};
+use super::search::{self, SearchParams, SecondSearch};
 use super::{BLOCK, encode_blocks, grids, signs};
 use crate::codec::Codec;
 use crate::codec::layout::{each_block, get_f16};
@@ -18,7 +18,7 @@ pub(in crate::codec) const IQ3_S: Codec = Codec {
     decode: |bytes, x| each_block(bytes, x, decode_s),
 };
 
-const RULE_XXS: Rule<4> = Rule {
+const RULE_XXS: SearchParams<4> = SearchParams {
     lattice: || &lattice::IQ3_XXS,
     sigma: 2.0,
     unweighted: |x, _| x * x,
@@ -26,17 +26,17 @@ const RULE_XXS: Rule<4> = Rule {
     tiny: 1e-8,
     tries: 15,
     step: 0.2,
-    again: Again::Off,
+    again: SecondSearch::Off,
     gain: 1.0125,
 };
 
-const RULE_S: Rule<4> = Rule {
+const RULE_S: SearchParams<4> = SearchParams {
     lattice: || &lattice::IQ3_S,
     even: false,
     // The smallest positive number: only zeros are less.
     tiny: f32::from_bits(1),
     tries: 9,
-    again: Again::AllIfOff,
+    again: SecondSearch::AllIfOff,
     gain: 1.033,
     ..RULE_XXS
 };

@@ -1,7 +1,7 @@
 //! IQ2_XXS, IQ2_XS, IQ2_S: 8 values of 3 magnitudes as a point of 256, 512 or 1024.
 
 use super::lattice::{self, level};
-use super::search::{self, Again, Rule};
+use super::search::{self, SearchParams, SecondSearch};
 use super::{BLOCK, encode_blocks, grids, signs};
 use crate::codec::Codec;
 use crate::codec::layout::{each_block, get_f16};
@@ -25,7 +25,7 @@ pub(in crate::codec) const IQ2_S: Codec = Codec {
     decode: |bytes, x| each_block(bytes, x, decode_s),
 };
 
-const RULE_XXS: Rule<8> = Rule {
+const RULE_XXS: SearchParams<8> = SearchParams {
     lattice: || &lattice::IQ2_XXS,
     sigma: 1.0,
     unweighted: |x, _| x * x,
@@ -33,14 +33,14 @@ const RULE_XXS: Rule<8> = Rule {
     tiny: TINY,
     tries: 6,
     step: 0.1,
-    again: Again::Always,
+    again: SecondSearch::Always,
     gain: 1.0,
 };
 
-const RULE_XS: Rule<8> =
-    Rule { lattice: || &lattice::IQ2_XS, tries: 9, again: Again::Off, ..RULE_XXS };
+const RULE_XS: SearchParams<8> =
+    SearchParams { lattice: || &lattice::IQ2_XS, tries: 9, again: SecondSearch::Off, ..RULE_XXS };
 
-const RULE_S: Rule<8> = Rule {
+const RULE_S: SearchParams<8> = SearchParams {
     lattice: || &lattice::IQ2_S,
     sigma: 2.0,
     unweighted: |x, mean| 0.25 * mean + x * x,

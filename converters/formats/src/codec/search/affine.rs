@@ -16,21 +16,21 @@ pub(in crate::codec) struct Ladder {
 
 /// `x ~ scale * level - minus_min`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(in crate::codec) struct Affine {
+pub(in crate::codec) struct AffineFit {
     pub(in crate::codec) scale: f32,
     pub(in crate::codec) minus_min: f32,
 }
 
 /// Values with their weights.
-type Group<'a, const N: usize> = (&'a [f32; N], &'a [f32; N]);
+type WeightedValues<'a, const N: usize> = (&'a [f32; N], &'a [f32; N]);
 
 impl Ladder {
     /// Solves for scale and minimum with levels in `0..=top`. The minimum is never above zero.
     pub(in crate::codec) fn climb<const N: usize>(
         self,
-        (x, weights): Group<N>,
+        (x, weights): WeightedValues<N>,
         levels: &mut [u8; N],
-    ) -> Affine {
+    ) -> AffineFit {
         let (mut min, mut max) = (x[0], x[0]);
         let (mut sum_w, mut sum_x) = (weights[0], weights[0] * x[0]);
         for (&x, &w) in x.iter().zip(weights).skip(1) {
@@ -48,7 +48,7 @@ impl Ladder {
         }
         if max <= min {
             levels.fill(0);
-            return Affine { scale: 0.0, minus_min: -min };
+            return AffineFit { scale: 0.0, minus_min: -min };
         }
         // The levels of the best try follow from its scale and its initial minimum.
         let mut chosen = (self.top as f32 / (max - min), min);
@@ -83,7 +83,7 @@ impl Ladder {
         for (to, l) in levels.iter_mut().zip(self.levels(x, chosen)) {
             *to = l as u8;
         }
-        Affine { scale, minus_min: -min }
+        AffineFit { scale, minus_min: -min }
     }
 
     fn levels<const N: usize>(self, x: &[f32; N], (inverse, min): (f32, f32)) -> [f32; N] {
@@ -92,7 +92,7 @@ impl Ladder {
 
     fn error<const N: usize>(
         self,
-        (x, weights): Group<N>,
+        (x, weights): WeightedValues<N>,
         levels: &[f32; N],
         scale: f32,
         min: f32,

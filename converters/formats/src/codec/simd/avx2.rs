@@ -15,8 +15,8 @@ use std::arch::x86_64::{
 };
 use std::ops::{Add, Div, Mul, Sub};
 
-use super::lanes::{Simd, Wide, Width};
-use crate::codec::Encode;
+use super::lanes::{Simd, SimdEncoder, Width};
+use crate::codec::EncodeFn;
 
 /// True if the CPU has AVX2.
 pub(super) fn detected() -> bool {
@@ -25,18 +25,18 @@ pub(super) fn detected() -> bool {
 
 /// Proof that the CPU has AVX2.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+pub(super) struct HasAvx2(());
 
-/// Eight f32 values. They come from an [`Avx2`], so the CPU supports their operations.
+/// Eight f32 values. They come from an [`HasAvx2`], so the CPU supports their operations.
 #[derive(Clone, Copy)]
-pub(super) struct F8(pub(super) __m256);
+pub(super) struct F32x8(pub(super) __m256);
 
 /// Eight boolean lanes: all bits set, or none.
 #[derive(Clone, Copy)]
-pub(super) struct M8(__m256);
+pub(super) struct Mask8(__m256);
 
-impl Width for Avx2 {
-    fn encoder<W: Wide>() -> Option<Encode> {
+impl Width for HasAvx2 {
+    fn encoder<W: SimdEncoder>() -> Option<EncodeFn> {
         // SAFETY: the CPU has these features.
         detected().then_some(|numbers, row, weights, out| unsafe {
             encode::<W>(numbers, row, weights, out);
@@ -45,13 +45,13 @@ impl Width for Avx2 {
 }
 
 #[target_feature(enable = "avx2")]
-fn encode<W: Wide>(numbers: &[f32], row: usize, weights: Option<&[f32]>, out: &mut [u8]) {
-    W::encode(Avx2(()), numbers, row, weights, out);
+fn encode<W: SimdEncoder>(numbers: &[f32], row: usize, weights: Option<&[f32]>, out: &mut [u8]) {
+    W::encode(HasAvx2(()), numbers, row, weights, out);
 }
 
 macro_rules! operator {
     ($trait:ident, $method:ident, $intrinsic:ident) => {
-        impl $trait for F8 {
+        impl $trait for F32x8 {
             type Output = Self;
             #[inline(always)]
             fn $method(self, other: Self) -> Self {
@@ -66,61 +66,65 @@ operator!(Sub, sub, _mm256_sub_ps);
 operator!(Mul, mul, _mm256_mul_ps);
 operator!(Div, div, _mm256_div_ps);
 
-impl Simd for Avx2 {
+impl Simd for HasAvx2 {
     const LANES: usize = 8;
-    type F = F8;
-    type M = M8;
+    type F = F32x8;
+    type M = Mask8;
 
     #[inline(always)]
-    fn splat(self, x: f32) -> F8 {
+    fn splat(self, x: f32) -> F32x8 {
         // SAFETY: `self` exists only where the CPU has AVX2; so below.
-        F8(unsafe { _mm256_set1_ps(x) })
+        F32x8(unsafe { _mm256_set1_ps(x) })
     }
     #[inline(always)]
-    fn load(self, x: &[f32; 16]) -> F8 {
+    fn load(self, x: &[f32; 16]) -> F32x8 {
         // SAFETY: as above; eight of the sixteen are read.
-        F8(unsafe { _mm256_loadu_ps(x.as_ptr()) })
+        F32x8(unsafe { _mm256_loadu_ps(x.as_ptr()) })
     }
     #[inline(always)]
-    fn each_column<'a>(self, group: impl Fn(usize) -> &'a [f32], mut each: impl FnMut(usize, F8)) {
+    fn each_column<'a>(
+        self,
+        group: impl Fn(usize) -> &'a [f32],
+        mut each: impl FnMut(usize, F32x8),
+    ) {
         let rows: [&[f32]; 8] = std::array::from_fn(group);
         for at in (0..rows[0].len()).step_by(8) {
             // SAFETY: as above.
             let columns = unsafe { transposed(rows, at) };
             for (i, column) in columns.into_iter().enumerate() {
-                each(at + i, F8(column));
+                each(at + i, F32x8(column));
             }
         }
     }
     #[inline(always)]
-    fn array(self, x: F8) -> [f32; 16] {
+    fn array(self, x: F32x8) -> [f32; 16] {
         let mut array = [0.0; 16];
         // SAFETY: as above; eight of the sixteen are written.
         unsafe { _mm256_storeu_ps(array.as_mut_ptr(), x.0) };
         array
     }
     #[inline(always)]
-    fn abs(self, x: F8) -> F8 {
+    fn abs(self, x: F32x8) -> F32x8 {
         // SAFETY: as above.
-        F8(unsafe { _mm256_and_ps(x.0, _mm256_castsi256_ps(_mm256_set1_epi32(i32::MAX))) })
+        F32x8(unsafe { _mm256_and_ps(x.0, _mm256_castsi256_ps(_mm256_set1_epi32(i32::MAX))) })
     }
     #[inline(always)]
-    fn sqrt(self, x: F8) -> F8 {
+    fn sqrt(self, x: F32x8) -> F32x8 {
         // SAFETY: as above.
-        F8(unsafe { _mm256_sqrt_ps(x.0) })
+        F32x8(unsafe { _mm256_sqrt_ps(x.0) })
     }
     #[inline(always)]
-    fn lesser(self, a: F8, b: F8) -> F8 {
+    fn lesser(self, a: F32x8, b: F32x8) -> F32x8 {
         // SAFETY: as above.
-        F8(unsafe { _mm256_min_ps(a.0, b.0) })
+        F32x8(unsafe { _mm256_min_ps(a.0, b.0) })
     }
     #[inline(always)]
-    fn greater(self, a: F8, b: F8) -> F8 {
+    fn greater(self, a: F32x8, b: F32x8) -> F32x8 {
         // SAFETY: as above.
-        F8(unsafe { _mm256_max_ps(a.0, b.0) })
+        F32x8(unsafe { _mm256_max_ps(a.0, b.0) })
     }
     #[inline(always)]
-    fn nearest_level(self, x: F8, least: f32, most: f32) -> F8 {
+    fn nearest_level(self, x: F32x8, least: f32, most: f32) -> F32x8 {
         let sum = x + self.splat(12_582_912.0);
         // SAFETY: as above.
         unsafe {
@@ -128,36 +132,36 @@ impl Simd for Avx2 {
                 _mm256_and_si256(_mm256_castps_si256(sum.0), _mm256_set1_epi32(0x007f_ffff));
             let level = _mm256_sub_epi32(mantissa, _mm256_set1_epi32(0x0040_0000));
             let level = _mm256_max_epi32(level, _mm256_set1_epi32(least as i32));
-            F8(_mm256_cvtepi32_ps(_mm256_min_epi32(level, _mm256_set1_epi32(most as i32))))
+            F32x8(_mm256_cvtepi32_ps(_mm256_min_epi32(level, _mm256_set1_epi32(most as i32))))
         }
     }
     #[inline(always)]
-    fn lt(self, a: F8, b: F8) -> M8 {
+    fn lt(self, a: F32x8, b: F32x8) -> Mask8 {
         // SAFETY: as above.
-        M8(unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(a.0, b.0) })
+        Mask8(unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(a.0, b.0) })
     }
     #[inline(always)]
-    fn le(self, a: F8, b: F8) -> M8 {
+    fn le(self, a: F32x8, b: F32x8) -> Mask8 {
         // SAFETY: as above.
-        M8(unsafe { _mm256_cmp_ps::<_CMP_LE_OQ>(a.0, b.0) })
+        Mask8(unsafe { _mm256_cmp_ps::<_CMP_LE_OQ>(a.0, b.0) })
     }
     #[inline(always)]
-    fn and(self, a: M8, b: M8) -> M8 {
+    fn and(self, a: Mask8, b: Mask8) -> Mask8 {
         // SAFETY: as above.
-        M8(unsafe { _mm256_and_ps(a.0, b.0) })
+        Mask8(unsafe { _mm256_and_ps(a.0, b.0) })
     }
     #[inline(always)]
-    fn or(self, a: M8, b: M8) -> M8 {
+    fn or(self, a: Mask8, b: Mask8) -> Mask8 {
         // SAFETY: as above.
-        M8(unsafe { _mm256_or_ps(a.0, b.0) })
+        Mask8(unsafe { _mm256_or_ps(a.0, b.0) })
     }
     #[inline(always)]
-    fn select(self, m: M8, a: F8, b: F8) -> F8 {
+    fn select(self, m: Mask8, a: F32x8, b: F32x8) -> F32x8 {
         // SAFETY: as above.
-        F8(unsafe { _mm256_blendv_ps(b.0, a.0, m.0) })
+        F32x8(unsafe { _mm256_blendv_ps(b.0, a.0, m.0) })
     }
     #[inline(always)]
-    fn all(self, m: M8) -> bool {
+    fn all(self, m: Mask8) -> bool {
         // SAFETY: as above.
         unsafe { _mm256_movemask_ps(m.0) == 0xff }
     }

@@ -15,8 +15,8 @@ use std::arch::x86_64::{
 use std::ops::{Add, Div, Mul, Sub};
 
 use super::avx2::transposed;
-use super::lanes::{Simd, Wide, Width};
-use crate::codec::Encode;
+use super::lanes::{Simd, SimdEncoder, Width};
+use crate::codec::EncodeFn;
 
 /// True if the CPU has the AVX-512 features used here.
 pub(super) fn detected() -> bool {
@@ -29,14 +29,14 @@ pub(super) fn detected() -> bool {
 
 /// Proof that the CPU has AVX-512.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(());
+pub(super) struct HasAvx512(());
 
-/// Sixteen f32 values. They come from an [`Avx512`], so the CPU supports their operations.
+/// Sixteen f32 values. They come from an [`HasAvx512`], so the CPU supports their operations.
 #[derive(Clone, Copy)]
-pub(super) struct F16(__m512);
+pub(super) struct F32x16(__m512);
 
-impl Width for Avx512 {
-    fn encoder<W: Wide>() -> Option<Encode> {
+impl Width for HasAvx512 {
+    fn encoder<W: SimdEncoder>() -> Option<EncodeFn> {
         // SAFETY: the CPU has these features.
         detected().then_some(|numbers, row, weights, out| unsafe {
             encode::<W>(numbers, row, weights, out);
@@ -45,13 +45,13 @@ impl Width for Avx512 {
 }
 
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn encode<W: Wide>(numbers: &[f32], row: usize, weights: Option<&[f32]>, out: &mut [u8]) {
-    W::encode(Avx512(()), numbers, row, weights, out);
+fn encode<W: SimdEncoder>(numbers: &[f32], row: usize, weights: Option<&[f32]>, out: &mut [u8]) {
+    W::encode(HasAvx512(()), numbers, row, weights, out);
 }
 
 macro_rules! operator {
     ($trait:ident, $method:ident, $intrinsic:ident) => {
-        impl $trait for F16 {
+        impl $trait for F32x16 {
             type Output = Self;
             #[inline(always)]
             fn $method(self, other: Self) -> Self {
@@ -66,23 +66,27 @@ operator!(Sub, sub, _mm512_sub_ps);
 operator!(Mul, mul, _mm512_mul_ps);
 operator!(Div, div, _mm512_div_ps);
 
-impl Simd for Avx512 {
+impl Simd for HasAvx512 {
     const LANES: usize = 16;
-    type F = F16;
+    type F = F32x16;
     type M = __mmask16;
 
     #[inline(always)]
-    fn splat(self, x: f32) -> F16 {
+    fn splat(self, x: f32) -> F32x16 {
         // SAFETY: `self` exists only where the CPU has AVX-512; so below.
-        F16(unsafe { _mm512_set1_ps(x) })
+        F32x16(unsafe { _mm512_set1_ps(x) })
     }
     #[inline(always)]
-    fn load(self, x: &[f32; 16]) -> F16 {
+    fn load(self, x: &[f32; 16]) -> F32x16 {
         // SAFETY: as above; sixteen are read.
-        F16(unsafe { _mm512_loadu_ps(x.as_ptr()) })
+        F32x16(unsafe { _mm512_loadu_ps(x.as_ptr()) })
     }
     #[inline(always)]
-    fn each_column<'a>(self, group: impl Fn(usize) -> &'a [f32], mut each: impl FnMut(usize, F16)) {
+    fn each_column<'a>(
+        self,
+        group: impl Fn(usize) -> &'a [f32],
+        mut each: impl FnMut(usize, F32x16),
+    ) {
         let low: [&[f32]; 8] = std::array::from_fn(&group);
         let high: [&[f32]; 8] = std::array::from_fn(|lane| group(lane + 8));
         for at in (0..low[0].len()).step_by(8) {
@@ -91,39 +95,39 @@ impl Simd for Avx512 {
             for (i, (low, high)) in low.into_iter().zip(high).enumerate() {
                 // SAFETY: as above.
                 let x = unsafe { _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high) };
-                each(at + i, F16(x));
+                each(at + i, F32x16(x));
             }
         }
     }
     #[inline(always)]
-    fn array(self, x: F16) -> [f32; 16] {
+    fn array(self, x: F32x16) -> [f32; 16] {
         let mut array = [0.0; 16];
         // SAFETY: as above; there is room for sixteen.
         unsafe { _mm512_storeu_ps(array.as_mut_ptr(), x.0) };
         array
     }
     #[inline(always)]
-    fn abs(self, x: F16) -> F16 {
+    fn abs(self, x: F32x16) -> F32x16 {
         // SAFETY: as above.
-        F16(unsafe { _mm512_abs_ps(x.0) })
+        F32x16(unsafe { _mm512_abs_ps(x.0) })
     }
     #[inline(always)]
-    fn sqrt(self, x: F16) -> F16 {
+    fn sqrt(self, x: F32x16) -> F32x16 {
         // SAFETY: as above.
-        F16(unsafe { _mm512_sqrt_ps(x.0) })
+        F32x16(unsafe { _mm512_sqrt_ps(x.0) })
     }
     #[inline(always)]
-    fn lesser(self, a: F16, b: F16) -> F16 {
+    fn lesser(self, a: F32x16, b: F32x16) -> F32x16 {
         // SAFETY: as above.
-        F16(unsafe { _mm512_min_ps(a.0, b.0) })
+        F32x16(unsafe { _mm512_min_ps(a.0, b.0) })
     }
     #[inline(always)]
-    fn greater(self, a: F16, b: F16) -> F16 {
+    fn greater(self, a: F32x16, b: F32x16) -> F32x16 {
         // SAFETY: as above.
-        F16(unsafe { _mm512_max_ps(a.0, b.0) })
+        F32x16(unsafe { _mm512_max_ps(a.0, b.0) })
     }
     #[inline(always)]
-    fn nearest_level(self, x: F16, least: f32, most: f32) -> F16 {
+    fn nearest_level(self, x: F32x16, least: f32, most: f32) -> F32x16 {
         let sum = x + self.splat(12_582_912.0);
         // SAFETY: as above.
         unsafe {
@@ -131,16 +135,16 @@ impl Simd for Avx512 {
                 _mm512_and_si512(_mm512_castps_si512(sum.0), _mm512_set1_epi32(0x007f_ffff));
             let level = _mm512_sub_epi32(mantissa, _mm512_set1_epi32(0x0040_0000));
             let level = _mm512_max_epi32(level, _mm512_set1_epi32(least as i32));
-            F16(_mm512_cvtepi32_ps(_mm512_min_epi32(level, _mm512_set1_epi32(most as i32))))
+            F32x16(_mm512_cvtepi32_ps(_mm512_min_epi32(level, _mm512_set1_epi32(most as i32))))
         }
     }
     #[inline(always)]
-    fn lt(self, a: F16, b: F16) -> __mmask16 {
+    fn lt(self, a: F32x16, b: F32x16) -> __mmask16 {
         // SAFETY: as above.
         unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a.0, b.0) }
     }
     #[inline(always)]
-    fn le(self, a: F16, b: F16) -> __mmask16 {
+    fn le(self, a: F32x16, b: F32x16) -> __mmask16 {
         // SAFETY: as above.
         unsafe { _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a.0, b.0) }
     }
@@ -153,9 +157,9 @@ impl Simd for Avx512 {
         a | b
     }
     #[inline(always)]
-    fn select(self, m: __mmask16, a: F16, b: F16) -> F16 {
+    fn select(self, m: __mmask16, a: F32x16, b: F32x16) -> F32x16 {
         // SAFETY: as above.
-        F16(unsafe { _mm512_mask_blend_ps(m, b.0, a.0) })
+        F32x16(unsafe { _mm512_mask_blend_ps(m, b.0, a.0) })
     }
     #[inline(always)]
     fn all(self, m: __mmask16) -> bool {

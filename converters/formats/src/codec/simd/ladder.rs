@@ -9,7 +9,7 @@ use crate::codec::rounding::nearest;
 use crate::codec::search::Ladder;
 
 /// Search results of each lane.
-pub(super) struct Found {
+pub(super) struct AffineLanes {
     pub(super) scale: [f32; 16],
     pub(super) minus_min: [f32; 16],
     /// The sum of the weights.
@@ -18,7 +18,7 @@ pub(super) struct Found {
     chosen: ([f32; 16], [f32; 16]),
 }
 
-impl Found {
+impl AffineLanes {
     /// Returns the levels of a lane's group, which are needed only if a scale rounds to zero.
     pub(super) fn levels<const N: usize>(&self, lane: usize, top: i32, x: &[f32; N]) -> [u8; N] {
         let (inverse, min) = (self.chosen.0[lane], self.chosen.1[lane]);
@@ -33,7 +33,7 @@ pub(super) fn climb<S: Simd, const N: usize>(
     ladder: Ladder,
     x: &[S::F; N],
     weights: &[S::F; N],
-) -> Found {
+) -> AffineLanes {
     let zero = s.splat(0.0);
     let top = ladder.top as f32;
     let (mut low, mut high) = (x[0], x[0]);
@@ -79,7 +79,7 @@ pub(super) fn climb<S: Simd, const N: usize>(
     }
     let scale = s.select(flat, zero, scale);
     let inverse = s.select(flat, zero, chosen.0);
-    Found {
+    AffineLanes {
         scale: s.array(scale),
         minus_min: s.array(min).map(|min| -min),
         weight: s.array(sum_w),

@@ -6,11 +6,11 @@
 
 use std::ops::{Add, Div, Mul, Sub};
 
-use crate::codec::Encode;
+use crate::codec::EncodeFn;
 
 /// Number of groups that an encoder processes at once. The bytes are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lanes {
+pub enum LaneCount {
     /// One after the other: the reference code.
     One,
     /// Eight, with AVX2.
@@ -19,7 +19,7 @@ pub enum Lanes {
     Sixteen,
 }
 
-impl Lanes {
+impl LaneCount {
     /// Returns the lanes that this CPU supports, the widest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
@@ -47,7 +47,7 @@ impl Lanes {
 }
 
 /// Encoder of a format, to be compiled for a width. It must be inlined into its caller.
-pub(super) trait Wide {
+pub(super) trait SimdEncoder {
     fn encode<S: Simd>(
         simd: S,
         numbers: &[f32],
@@ -60,7 +60,7 @@ pub(super) trait Wide {
 /// Set of CPU features.
 pub(super) trait Width {
     /// Returns the encoder compiled for these features, if the CPU has them.
-    fn encoder<W: Wide>() -> Option<Encode>;
+    fn encoder<W: SimdEncoder>() -> Option<EncodeFn>;
 }
 
 /// Proof that the CPU supports a vector width, with the operations on its vectors.

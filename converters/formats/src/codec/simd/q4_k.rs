@@ -4,17 +4,17 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::ladder::{Found, climb};
-use super::lanes::{Simd, Wide};
+use super::ladder::{AffineLanes, climb};
+use super::lanes::{Simd, SimdEncoder};
 use crate::codec::q4_1::ladder;
-use crate::codec::q4_k::{self, Fit};
+use crate::codec::q4_k::{self, ScalesAndMins};
 
 /// Encoder of both formats, distinguished by the bytes of a block.
-pub(super) struct Affine<const B: usize>;
-pub(super) type Q4K = Affine<144>;
-pub(super) type Q5K = Affine<176>;
+pub(super) struct AffineEncoder<const B: usize>;
+pub(super) type Q4K = AffineEncoder<144>;
+pub(super) type Q5K = AffineEncoder<176>;
 
-impl<const B: usize> Wide for Affine<B> {
+impl<const B: usize> SimdEncoder for AffineEncoder<B> {
     #[inline(always)]
     fn encode<S: Simd>(
         simd: S,
@@ -65,7 +65,7 @@ fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     let fits = found.scale.as_chunks().0.iter().zip(found.minus_min.as_chunks().0);
     let blocks = numbers.as_chunks::<256>().0.iter().zip(out.as_chunks_mut::<B>().0);
     for (n, ((x, block), (&scales, &mins))) in blocks.zip(fits).enumerate() {
-        let stored = Fit { scales, mins }.stored();
+        let stored = ScalesAndMins { scales, mins }.stored();
         q4_k::finish(x, stored, |j| searched::<B>(&found, n, j, x), block);
     }
 }
@@ -91,14 +91,14 @@ fn weighted<S: Simd, const B: usize>(
     let fits = fits.zip(found.weight.as_chunks().0);
     let blocks = numbers.as_chunks::<256>().0.iter().zip(out.as_chunks_mut::<B>().0);
     for (n, ((x, block), ((&scales, &mins), sums))) in blocks.zip(fits).enumerate() {
-        let stored = Fit { scales, mins }.stored_weighted::<B>(sums);
+        let stored = ScalesAndMins { scales, mins }.stored_weighted::<B>(sums);
         q4_k::finish(x, stored, |j| searched::<B>(&found, n, j, x), block);
     }
 }
 
 /// Returns the levels that the search found for group `j` of block `n`.
 #[cold]
-fn searched<const B: usize>(found: &Found, n: usize, j: usize, x: &[f32; 256]) -> [u8; 32] {
+fn searched<const B: usize>(found: &AffineLanes, n: usize, j: usize, x: &[f32; 256]) -> [u8; 32] {
     found.levels(8 * n + j, q4_k::top::<B>(), &x.as_chunks().0[j])
 }
 

@@ -4,13 +4,13 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{Simd, Wide};
-use super::signed::{Found, signed};
+use super::lanes::{Simd, SimdEncoder};
+use super::signed::{SignedLanes, signed};
 use crate::codec::q6_k;
 
 pub(super) struct Q6K;
 
-impl Wide for Q6K {
+impl SimdEncoder for Q6K {
     #[inline(always)]
     fn encode<S: Simd>(
         simd: S,
@@ -40,7 +40,7 @@ fn encode_block<S: Simd>(
     let groups = numbers.as_chunks::<16>().0;
     let importance = importance.map(|all| all.as_chunks::<16>().0);
     let mut scales = [0.0; 16];
-    let mut found = [Found::default(), Found::default()];
+    let mut found = [SignedLanes::default(), SignedLanes::default()];
     // Eight lanes need two iterations, sixteen one.
     for (part, (found, scales)) in
         found.iter_mut().zip(scales.chunks_exact_mut(S::LANES)).enumerate()

@@ -10,13 +10,13 @@ use crate::codec::search::TINY;
 
 /// Search results of each lane.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct SignedLanes {
     pub(super) scale: [f32; 16],
     /// Factor that maps values to their levels; 0 if all are treated as zero.
     inverse: [f32; 16],
 }
 
-impl Found {
+impl SignedLanes {
     /// Returns the levels of a lane's group.
     pub(super) fn levels<const N: usize>(&self, lane: usize, half: i32, x: &[f32; N]) -> [u8; N] {
         let inverse = self.inverse[lane];
@@ -34,7 +34,7 @@ pub(super) fn signed<S: Simd, const N: usize>(
     half: f32,
     x: &[S::F; N],
     weights: &[S::F; N],
-) -> Found {
+) -> SignedLanes {
     let zero = s.splat(0.0);
     let (mut max, mut most) = (zero, zero);
     for &x in x {
@@ -64,7 +64,7 @@ pub(super) fn signed<S: Simd, const N: usize>(
         scale = s.select(better, xl / l2, scale);
         best = s.select(better, scale * xl, best);
     }
-    Found {
+    SignedLanes {
         scale: s.array(s.select(none, zero, scale)),
         inverse: s.array(s.select(none, zero, chosen)),
     }

@@ -6,7 +6,7 @@
 
 /// Sums over source values and decoded values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sums {
+pub struct ErrorSums {
     /// Squared differences.
     pub error: f64,
     /// Squared source values.
@@ -23,7 +23,7 @@ pub struct Sums {
 const WIDTH: usize = 8;
 
 /// Computes the sums with the widest vectors of the CPU.
-pub fn sums(numbers: &[f32], seen: &[f32]) -> Sums {
+pub fn sums(numbers: &[f32], seen: &[f32]) -> ErrorSums {
     #[cfg(target_arch = "x86_64")]
     {
         if super::avx512::detected() {
@@ -40,20 +40,20 @@ pub fn sums(numbers: &[f32], seen: &[f32]) -> Sums {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn wide(numbers: &[f32], seen: &[f32]) -> Sums {
+fn wide(numbers: &[f32], seen: &[f32]) -> ErrorSums {
     plain(numbers, seen)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn half(numbers: &[f32], seen: &[f32]) -> Sums {
+fn half(numbers: &[f32], seen: &[f32]) -> ErrorSums {
     plain(numbers, seen)
 }
 
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "it has to become part of the functions with features")]
-fn plain(numbers: &[f32], seen: &[f32]) -> Sums {
-    let mut lanes = Eight::default();
+fn plain(numbers: &[f32], seen: &[f32]) -> ErrorSums {
+    let mut lanes = LaneSums::default();
     let (chunks, rest) = numbers.as_chunks::<WIDTH>();
     let (seen_chunks, seen_rest) = seen.as_chunks::<WIDTH>();
     for (x, y) in chunks.iter().zip(seen_chunks) {
@@ -62,7 +62,7 @@ fn plain(numbers: &[f32], seen: &[f32]) -> Sums {
     let padded = |rest: &[f32]| std::array::from_fn(|n| rest.get(n).copied().unwrap_or(0.0));
     lanes.add(&padded(rest), &padded(seen_rest));
     let sum = |lanes: [f64; WIDTH]| lanes.iter().sum();
-    Sums {
+    ErrorSums {
         error: sum(lanes.error),
         power: sum(lanes.power),
         product: sum(lanes.product),
@@ -72,7 +72,7 @@ fn plain(numbers: &[f32], seen: &[f32]) -> Sums {
 }
 
 #[derive(Default)]
-struct Eight {
+struct LaneSums {
     error: [f64; WIDTH],
     power: [f64; WIDTH],
     product: [f64; WIDTH],
@@ -80,7 +80,7 @@ struct Eight {
     largest: [f64; WIDTH],
 }
 
-impl Eight {
+impl LaneSums {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
     fn add(&mut self, x: &[f32; WIDTH], y: &[f32; WIDTH]) {

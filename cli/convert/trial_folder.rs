@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::interrupt::{self, Watched};
+use crate::interrupt::{self, RemovalGuard};
 
 /// Temporary folder; removed when dropped, and when the user stops the command.
 #[derive(Debug)]
-pub(super) struct Trial {
+pub(super) struct TrialFolder {
     pub(super) path: PathBuf,
-    _watched: Watched,
+    _watched: RemovalGuard,
 }
 
-impl Trial {
+impl TrialFolder {
     /// Creates the folder. Each shard has its own, because shards may be written at the same time.
     pub(super) fn begin(output: &Path, shard: Option<(usize, usize)>) -> Result<Self> {
         let mut name = output.file_name().unwrap_or_default().to_os_string();
@@ -31,7 +31,7 @@ impl Trial {
     }
 }
 
-impl Drop for Trial {
+impl Drop for TrialFolder {
     fn drop(&mut self) {
         fs_err::remove_dir_all(&self.path).ok();
     }

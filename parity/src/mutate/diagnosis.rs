@@ -1,6 +1,6 @@
 //! Diagnoses of mutants: checks that the edit that undoes a mistake is named first.
 
-use engine::Source;
+use engine::ModelSource;
 use registry::dtype::Dtype;
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::edit::same;
 
 /// Result of the diagnosis of a mutant.
 #[derive(Debug, Clone, Serialize)]
-pub struct Blame {
+pub struct MutantDiagnosis {
     /// True if an edit undoes the mistake; false for faults of the engine or of weights, which no edit
     /// describes.
     pub curable: bool,
@@ -25,7 +25,7 @@ pub struct Blame {
     pub tried: usize,
 }
 
-impl Blame {
+impl MutantDiagnosis {
     /// True if the diagnosis is right: the undoing edit is first, or nothing is blamed if there is none.
     pub fn is_right(&self) -> bool {
         if self.curable { self.rank == Some(1) } else { !self.explained }
@@ -34,12 +34,12 @@ impl Blame {
 
 /// Finds the edit that undoes a mistake among the causes.
 pub(super) fn blame(
-    sound: &Source<'_>,
-    mutant: Option<&Source<'_>>,
+    sound: &ModelSource<'_>,
+    mutant: Option<&ModelSource<'_>>,
     dtype: Dtype,
     curable: bool,
     diagnosis: Option<&Diagnosis>,
-) -> Blame {
+) -> MutantDiagnosis {
     let causes = diagnosis.map_or(&[][..], |diagnosis| &diagnosis.causes);
     let undoes = |cause: &Cause| {
         mutant.is_some_and(|mutant| {
@@ -52,7 +52,7 @@ pub(super) fn blame(
         })
     };
     let first = causes.first();
-    Blame {
+    MutantDiagnosis {
         curable,
         rank: causes.iter().position(undoes).map(|n| n + 1),
         explained: diagnosis.is_some_and(|diagnosis| diagnosis.explained),

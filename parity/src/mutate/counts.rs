@@ -3,14 +3,14 @@
 use registry::dtype::Dtype;
 use serde::Serialize;
 
-use super::{Book, Class, Fate};
+use super::{Fate, MistakeClass, MutationReport};
 use crate::gate::dtype_name;
 
 /// Counts of one class in one dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Tally {
+pub struct ClassCounts {
     /// The class.
-    pub class: Class,
+    pub class: MistakeClass,
     /// The dtype.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: Dtype,
@@ -25,11 +25,12 @@ pub struct Tally {
 }
 
 /// Counts the outcomes of each class and dtype that has any.
-pub fn tally(book: &Book) -> Vec<Tally> {
+pub fn counts(book: &MutationReport) -> Vec<ClassCounts> {
     let mut all = Vec::new();
-    for class in Class::ALL {
+    for class in MistakeClass::ALL {
         for dtype in Dtype::ALL {
-            let mut row = Tally { class, dtype, caught: 0, refused: 0, missed: 0, unreached: 0 };
+            let mut row =
+                ClassCounts { class, dtype, caught: 0, refused: 0, missed: 0, unreached: 0 };
             for outcome in book.outcomes.iter().filter(|o| o.class == class && o.dtype == dtype) {
                 match outcome.fate {
                     Fate::Caught => row.caught += 1,

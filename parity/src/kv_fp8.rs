@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use checkpoints::Checkpoint;
-use registry::caches::caches;
+use registry::attention_modules::attention_modules;
 use registry::dtype::DtypeRule;
-use registry::graph::{Graph, Scales, StateKind};
+use registry::graph::{Graph, ScaleGranularity, StateKind};
 use registry::model::Model;
 
 use crate::error::Error;
@@ -28,10 +28,10 @@ pub(crate) fn widened(model: &Model) -> Option<(Model, &'static str)> {
 /// rounded with those scales, so a checkpoint without any is not the reference's.
 pub(crate) fn narrow(
     graph: &mut Graph,
-    scales: Scales,
+    scales: ScaleGranularity,
     checkpoint: &Checkpoint,
 ) -> Result<(), Error> {
-    let caches = caches(graph);
+    let caches = attention_modules(graph);
     let mut names = Vec::new();
     let mut found = false;
     for (state, cache) in graph.states.iter_mut().zip(&caches) {

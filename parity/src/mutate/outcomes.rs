@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use registry::dtype::Dtype;
 use serde::Serialize;
 
-use super::Blame;
-use crate::fit::Strengths;
+use super::MutantDiagnosis;
+use crate::fit::MeasureRatios;
 use crate::gate::dtype_name;
 
 /// Name and version of the JSON format.
@@ -15,7 +15,7 @@ pub const SCHEMA: &str = "onboard-mutants/1";
 /// Class of a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Class {
+pub enum MistakeClass {
     /// Epsilon of a norm.
     Epsilon,
     /// Scale, cap or limit.
@@ -40,7 +40,7 @@ pub enum Class {
     Slot,
 }
 
-impl Class {
+impl MistakeClass {
     /// Every class, in the order of reports.
     pub const ALL: [Self; 11] = [
         Self::Epsilon,
@@ -90,7 +90,7 @@ pub enum Fate {
 
 /// Gate that came closest to catching a mutant.
 #[derive(Debug, Clone, Serialize)]
-pub struct Closest {
+pub struct ClosestGate {
     /// The tap, state, log-probabilities or schedule.
     pub subject: String,
     /// The phase, the mode and the prompt.
@@ -107,11 +107,11 @@ pub struct Closest {
 
 /// Result of one mutant in one dtype.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct MutantOutcome {
     /// The mutant.
     pub mutant: String,
     /// Class of the mutant.
-    pub class: Class,
+    pub class: MistakeClass,
     /// The dtype of the run.
     #[serde(serialize_with = "dtype_name")]
     pub dtype: Dtype,
@@ -125,19 +125,19 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub expected: BTreeSet<String>,
     /// The largest value of each measure; none for a refusal.
-    pub strengths: Option<Strengths>,
+    pub strengths: Option<MeasureRatios>,
     /// For a missed mutant: the gate that came closest.
-    pub closest: Option<Closest>,
+    pub closest: Option<ClosestGate>,
     /// For an unreached mutant: the likely reason.
     pub reach: Option<&'static str>,
     /// Diagnosis, if one was requested and the mutant was caught.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub blame: Option<Blame>,
+    pub blame: Option<MutantDiagnosis>,
 }
 
 /// All results.
 #[derive(Debug, Clone, Serialize)]
-pub struct Book {
+pub struct MutationReport {
     /// [`SCHEMA`].
     pub schema: &'static str,
     /// The spec.
@@ -145,10 +145,10 @@ pub struct Book {
     /// The dump.
     pub reference: String,
     /// Results by mutant and dtype.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<MutantOutcome>,
 }
 
-impl Book {
+impl MutationReport {
     /// True if an f32 run missed a mutant.
     pub fn misses(&self) -> bool {
         self.outcomes.iter().any(|o| o.dtype == Dtype::F32 && o.fate == Fate::Missed)

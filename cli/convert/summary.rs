@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use conversion::{Done, Measure, Work};
+use conversion::{ConversionResult, Measure, Work};
 
 use crate::text::bytes as size;
 
@@ -12,7 +12,7 @@ const NAMED: usize = 3;
 
 /// Warns of tensors whose error is as large as that of all zeros. Their values are too small for the scales
 /// of a type, which no other check of a conversion detects.
-pub(super) fn lost(work: &Work<'_>, done: &Done) -> Option<String> {
+pub(super) fn lost_tensors(work: &Work<'_>, done: &ConversionResult) -> Option<String> {
     let all = work.tasks.iter().zip(&done.tensors);
     let all = all.flat_map(|(task, measures)| task.targets.iter().zip(measures));
     let lost: Vec<&str> = all
@@ -34,7 +34,7 @@ pub(super) fn lost(work: &Work<'_>, done: &Done) -> Option<String> {
 }
 
 /// Returns the message that an earlier run has finished.
-pub(super) fn already(work: &Work<'_>) -> String {
+pub(super) fn finished_before(work: &Work<'_>) -> String {
     let mut text = String::new();
     for file in &work.files {
         let _ = writeln!(
@@ -49,7 +49,7 @@ pub(super) fn already(work: &Work<'_>) -> String {
 }
 
 /// Returns one line per file, and the tensors with the largest errors.
-pub(super) fn text(work: &Work<'_>, done: &Done, took: Duration) -> String {
+pub(super) fn text(work: &Work<'_>, done: &ConversionResult, took: Duration) -> String {
     const SHOWN: usize = 5;
     let mut text = String::new();
     for (n, file) in work.files.iter().enumerate() {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use super::super::wire::{Expect, Frame};
-use super::{Finding, Test};
+use super::super::wire::{ExpectedFrames, Frame};
+use super::{ConformanceResult, ConformanceTest};
 use crate::Error;
 
-impl Test {
+impl ConformanceTest {
     /// Shows taps of a prompt at once and token by token.
     pub(super) fn taps(&mut self, prompt: &[u32]) -> Result<(), Error> {
         const CHECK: &str = "taps are the same at once and token by token";
@@ -80,7 +80,8 @@ impl Test {
     ) -> Result<Result<Vec<Frame>, String>, Error> {
         let chunk = json!({ "slot": slot, "at": at, "tokens": tokens, "rows": "all" });
         let count = tokens.len();
-        let expect = Expect::Rows { rows: count, vocab: self.opened.vocab, taps, tokens: count };
+        let expect =
+            ExpectedFrames::Rows { rows: count, vocab: self.opened.vocab, taps, tokens: count };
         let answer = self.ask("step", json!({ "chunks": [chunk], "taps": taps }), &expect)?;
         Ok(answer.map(|answer| answer.frames.into_iter().skip(1).collect()))
     }
@@ -99,7 +100,7 @@ impl Test {
                 self.note("states", CHECK, Err(words));
                 return Ok(());
             }
-            match self.ask("states", json!({ "slot": slot }), &Expect::States)? {
+            match self.ask("states", json!({ "slot": slot }), &ExpectedFrames::States)? {
                 Ok(answer) => seen.push(by_part(answer.frames)),
                 Err(words) => {
                     self.note("states", CHECK, Err(words));
@@ -113,7 +114,7 @@ impl Test {
     }
 
     /// Compares the states after a prompt with those after one token more.
-    fn grown(&self, before: &Parts, after: &Parts) -> Result<String, String> {
+    fn grown(&self, before: &StateParts, after: &StateParts) -> Result<String, String> {
         for part in &self.opened.states {
             if !before.keys().any(|(_, name)| name == part) {
                 return Err(format!("`open` promised `{part}`, and no layer has it"));
@@ -144,14 +145,14 @@ impl Test {
 
     fn not_shown(&mut self, verb: &'static str, check: &'static str) {
         let words = "`open` lists none".to_owned();
-        self.found.push(Finding { verb, check, holds: None, words });
+        self.found.push(ConformanceResult { verb, check, holds: None, words });
     }
 }
 
 /// Shapes and numbers by layer and part.
-type Parts = BTreeMap<(usize, String), (Vec<usize>, Vec<f32>)>;
+type StateParts = BTreeMap<(usize, String), (Vec<usize>, Vec<f32>)>;
 
-fn by_part(frames: Vec<Frame>) -> Parts {
+fn by_part(frames: Vec<Frame>) -> StateParts {
     let entry = |frame: Frame| {
         ((frame.head.layer.unwrap_or(0), frame.head.name), (frame.head.shape, frame.data))
     };

@@ -5,7 +5,7 @@ use crate::op::Trait;
 
 /// The modules of one attention.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cache {
+pub struct AttentionModules {
     /// The attention itself.
     pub module: String,
     /// The one that makes its keys.
@@ -14,7 +14,7 @@ pub struct Cache {
     pub values: String,
 }
 
-impl Cache {
+impl AttentionModules {
     /// Returns the names that a scale may have, by the program that wrote it; `part` is 0 for keys.
     pub fn names(&self, part: usize) -> [String; 3] {
         let (end, maker) = if part == 0 { ("k", &self.keys) } else { ("v", &self.values) };
@@ -30,7 +30,7 @@ impl Cache {
 
 /// Returns the modules of every state, by its number. None for a state that attention does not keep, or whose
 /// keys and values no matrix of its layer makes.
-pub fn caches(graph: &Graph) -> Vec<Option<Cache>> {
+pub fn attention_modules(graph: &Graph) -> Vec<Option<AttentionModules>> {
     let mut found = vec![None; graph.states.len()];
     for (n, node) in graph.nodes.iter().enumerate() {
         let Some(state) = node.state.filter(|state| state.0 < found.len()) else { continue };
@@ -38,7 +38,7 @@ pub fn caches(graph: &Graph) -> Vec<Option<Cache>> {
             continue;
         }
         let cache = match graph.states[state.0].kind {
-            StateKind::Attention => made_by(graph, n, 1).zip(made_by(graph, n, 2)),
+            StateKind::Attention => input_module(graph, n, 1).zip(input_module(graph, n, 2)),
             // Keys and values are expanded from what is kept by a matrix of its own.
             _ if node.op.is(Trait::ExpandsState) => matrix(graph, node).map(|name| (name, name)),
             _ => None,
@@ -46,13 +46,13 @@ pub fn caches(graph: &Graph) -> Vec<Option<Cache>> {
         let Some((keys, values)) = cache else { continue };
         let Some((module, _)) = keys.rsplit_once('.') else { continue };
         let (module, keys, values) = (module.to_owned(), keys.to_owned(), values.to_owned());
-        found[state.0] = Some(Cache { module, keys, values });
+        found[state.0] = Some(AttentionModules { module, keys, values });
     }
     found
 }
 
 /// Returns the module whose matrix an input of a node follows from, in the same layer.
-fn made_by(graph: &Graph, at: usize, input: usize) -> Option<&str> {
+fn input_module(graph: &Graph, at: usize, input: usize) -> Option<&str> {
     let layer = graph.nodes[at].layer;
     let mut open: Vec<ValueId> = vec![*graph.nodes[at].inputs.get(input)?];
     // Straight-line programs: a value is made by an earlier node.

@@ -5,10 +5,10 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::files::{Identity, Part};
-use super::{Error, Job, journal_path, other_work, slab};
+use super::files::{FileIdentity, PartFile};
+use super::{Error, SlabJob, journal_path, other_work, slab};
 use crate::Work;
-use crate::journal::{self, Journal, Notes, Written};
+use crate::journal::{self, Journal, JournalContents, SlabRecord};
 use formats::output::{continue_or_create, open_folder, part_path};
 
 /// Files that only this process may write while they are open.
@@ -17,7 +17,7 @@ use formats::output::{continue_or_create, open_folder, part_path};
 /// conversions can share a file and have journals of different names. Nothing is changed before all locks
 /// are taken.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ConversionLock {
     journal: Option<fs_err::File>,
     parts: Vec<fs_err::File>,
     /// True if the journal existed before this run.
@@ -28,9 +28,9 @@ pub(super) struct Held {
 }
 
 /// Journal, files, and finished slabs of an earlier run.
-type Begun = (Journal, Vec<Part>, BTreeMap<usize, Vec<Written>>);
+type ResumedWork = (Journal, Vec<PartFile>, BTreeMap<usize, Vec<SlabRecord>>);
 
-impl Held {
+impl ConversionLock {
     /// Takes all locks of a work.
     pub(super) fn take(work: &Work<'_>) -> Result<Self, Error> {
         let first =
@@ -39,7 +39,7 @@ impl Held {
             Some(folder) => {
                 let file = open_folder(&folder.path)?.into_file();
                 let lock = if folder.shared { File::try_lock_shared } else { File::try_lock };
-                own(&file, &folder.path, lock, &folder.path)?;
+                lock_file(&file, &folder.path, lock, &folder.path)?;
                 Some(file)
             }
             None => None,
@@ -62,7 +62,7 @@ impl Held {
 
     fn lock(&mut self, path: &Path, output: &Path) -> Result<(fs_err::File, bool), Error> {
         let (file, created) = continue_or_create(path)?;
-        own(file.file(), path, File::try_lock, output)?;
+        lock_file(file.file(), path, File::try_lock, output)?;
         // Only once it is locked: another process may have locked it first.
         if created {
             self.created.push(path.to_owned());
@@ -71,7 +71,7 @@ impl Held {
     }
 
     /// Reads the journal of an earlier run of the same work; none if there is no journal.
-    pub(super) fn notes(&mut self, head: &str) -> Result<Option<Notes>, Error> {
+    pub(super) fn notes(&mut self, head: &str) -> Result<Option<JournalContents>, Error> {
         // A run that was stopped before its head was written starts anew, so one command starts and
         // resumes.
         let Some(file) = self.journal.as_mut().filter(|_| self.journal_was_there) else {
@@ -88,10 +88,10 @@ impl Held {
     pub(super) fn begin(
         &mut self,
         work: &Work<'_>,
-        notes: Option<Notes>,
-        jobs: &[Job],
+        notes: Option<JournalContents>,
+        jobs: &[SlabJob],
         head: &str,
-    ) -> Result<Begun, Error> {
+    ) -> Result<ResumedWork, Error> {
         self.created.clear();
         let Some(journal) = self.journal.take() else {
             return Err(io::Error::other("a conversion begins once").into());
@@ -103,26 +103,26 @@ impl Held {
         let notes = notes.unwrap_or_default();
         let mut parts = Vec::with_capacity(work.files.len());
         for (out, file) in work.files.iter().zip(&self.parts) {
-            parts.push(match notes.naming.then(|| Part::named(out)).flatten() {
+            parts.push(match notes.naming.then(|| PartFile::named(out)).flatten() {
                 Some(named) => named,
                 // The lock belongs to the file that was locked.
-                None => Part::begin(out, again(file)?, resume)?,
+                None => PartFile::begin(out, duplicate(file)?, resume)?,
             });
         }
-        let is_there = |parts: &[Part], slab: usize, written: &[Written]| {
+        let is_there = |parts: &[PartFile], slab: usize, written: &[SlabRecord]| {
             jobs.get(slab).is_some_and(|job| slab::is_there(work, job, parts, written))
         };
         let mut known = notes.slabs;
         known.retain(|&slab, written| is_there(&parts, slab, written));
         let padding = slab::padding(work);
         for (n, out) in work.files.iter().enumerate() {
-            let whole = |(slab, job): (usize, &Job)| {
+            let whole = |(slab, job): (usize, &SlabJob)| {
                 let targets = &work.tasks[job.task].targets;
                 targets.iter().all(|target| target.file != n) || known.contains_key(&slab)
             };
             if parts[n].is_named() && !jobs.iter().enumerate().all(whole) {
                 // A renamed file is never written to.
-                parts[n] = Part::begin(out, again(&self.parts[n])?, false)?;
+                parts[n] = PartFile::begin(out, duplicate(&self.parts[n])?, false)?;
             }
             if resume && !parts[n].is_named() {
                 padding[n].iter().try_for_each(|&gap| zero(&parts[n], gap))?;
@@ -133,7 +133,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ConversionLock {
     fn drop(&mut self) {
         for path in &self.created {
             // Empty files of a refused run; the error of the run is the one reported.
@@ -142,12 +142,12 @@ impl Drop for Held {
     }
 }
 
-fn again(file: &fs_err::File) -> io::Result<fs_err::File> {
+fn duplicate(file: &fs_err::File) -> io::Result<fs_err::File> {
     Ok(fs_err::File::from_parts(file.file().try_clone()?, file.path()))
 }
 
 /// Writes zeros to a range that an earlier run must have left zero.
-fn zero(part: &Part, (mut from, mut len): (u64, u64)) -> io::Result<()> {
+fn zero(part: &PartFile, (mut from, mut len): (u64, u64)) -> io::Result<()> {
     const PIECE: usize = 1 << 16;
     let zeros = vec![0; len.min(PIECE as u64) as usize];
     while len > 0 {
@@ -159,7 +159,7 @@ fn zero(part: &Part, (mut from, mut len): (u64, u64)) -> io::Result<()> {
 }
 
 /// Locks a file for this process, for as long as it is open.
-fn own(
+fn lock_file(
     file: &File,
     path: &Path,
     lock: fn(&File) -> Result<(), TryLockError>,
@@ -172,8 +172,8 @@ fn own(
         Err(TryLockError::WouldBlock) => return Err(busy()),
     }
     // The file may have been renamed or removed between the opening and the lock.
-    let opened = Identity::from(&file.metadata()?);
-    if Identity::of(path) == Some(opened) { Ok(()) } else { Err(busy()) }
+    let opened = FileIdentity::from(&file.metadata()?);
+    if FileIdentity::of(path) == Some(opened) { Ok(()) } else { Err(busy()) }
 }
 
 #[cfg(test)]
@@ -185,9 +185,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.part");
         let (file, _) = continue_or_create(&path).unwrap();
-        own(file.file(), &path, File::try_lock, &path).unwrap();
+        lock_file(file.file(), &path, File::try_lock, &path).unwrap();
         fs_err::rename(&path, dir.path().join("a")).unwrap();
-        let owned = || own(file.file(), &path, File::try_lock, &path);
+        let owned = || lock_file(file.file(), &path, File::try_lock, &path);
         assert!(matches!(owned(), Err(Error::Busy { .. })));
         fs_err::write(&path, "another").unwrap();
         assert!(matches!(owned(), Err(Error::Busy { .. })));

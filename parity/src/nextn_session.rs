@@ -1,19 +1,21 @@
 //! Session whose graph takes hidden rows in addition to tokens, with the usual interface. The rows of a
 //! prompt are set once, and each step takes those of its positions.
 
-use engine::{Chunk, Error, Logits, Partial, Probe, Session, Shows, SlotId, StateValue};
+use engine::{
+    Chunk, Error, Logits, Probe, Session, SessionFeatures, ShownParts, SlotId, StateValue,
+};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
 /// Session with the hidden rows of the current prompt.
-pub(crate) struct Fed {
+pub(crate) struct NextnSession {
     inner: Box<dyn Session>,
     /// `[positions, width]`; empty for a graph that reads only tokens.
     pub(crate) rows: Vec<f32>,
     width: usize,
 }
 
-impl Fed {
+impl NextnSession {
     pub(crate) fn new(inner: Box<dyn Session>) -> Self {
         let graph = &inner.model().graph;
         let width = graph.fed.map_or(0, |fed| graph.values[fed.value.0].shape.iter().product());
@@ -21,7 +23,7 @@ impl Fed {
     }
 }
 
-impl Session for Fed {
+impl Session for NextnSession {
     fn model(&self) -> &Model {
         self.inner.model()
     }
@@ -30,12 +32,12 @@ impl Session for Fed {
         self.inner.dtype()
     }
 
-    fn shows(&self) -> Shows {
-        self.inner.shows()
+    fn features(&self) -> SessionFeatures {
+        self.inner.features()
     }
 
-    fn partial(&self) -> Option<&Partial> {
-        self.inner.partial()
+    fn shown_parts(&self) -> Option<&ShownParts> {
+        self.inner.shown_parts()
     }
 
     fn generate(&mut self, tokens: &[u32], count: usize) -> Result<Option<Vec<u32>>, Error> {
@@ -62,7 +64,7 @@ impl Session for Fed {
             let rows = self.rows.iter().cycle().skip(from % self.rows.len().max(1));
             hidden.extend(rows.take(chunk.tokens.len() * self.width));
         }
-        self.inner.step_fed(chunks, &hidden, probe)
+        self.inner.step_with_hidden(chunks, &hidden, probe)
     }
 
     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error> {

@@ -4,30 +4,30 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use formats::gguf::File;
-use models::target::Target;
+use formats::gguf::GgufFile;
+use models::local_model::LocalModel;
 use registry::file::CONFIG;
-use tokenizer::Reference;
-use tokenizer::check::Loaded;
+use tokenizer::ReferenceTokenizer;
+use tokenizer::check::LlamaTokenizer;
 
 use crate::term;
 
 /// Tokenizer of a model.
-pub(crate) enum Words {
-    Json(Box<Reference>),
+pub(crate) enum ModelTokenizer {
+    Json(Box<ReferenceTokenizer>),
     /// Tokenizer as llama.cpp loads it from a file.
-    File(Box<Loaded>),
+    Gguf(Box<LlamaTokenizer>),
 }
 
-impl Words {
+impl ModelTokenizer {
     /// Returns the tokenizer of a model.
-    pub(crate) fn of(target: &Target) -> Result<Self> {
+    pub(crate) fn of(target: &LocalModel) -> Result<Self> {
         if !target.is_gguf() {
             return Ok(Self::Json(Box::new(tokenizer(target.home())?)));
         }
-        let file = File::open(&target.dir)?;
-        match Loaded::new(file.metadata()) {
-            Ok(loaded) => Ok(Self::File(Box::new(loaded))),
+        let file = GgufFile::open(&target.dir)?;
+        match LlamaTokenizer::new(file.metadata()) {
+            Ok(loaded) => Ok(Self::Gguf(Box::new(loaded))),
             // Unsupported kind of tokenizer: the tokenizer beside the file is used.
             Err(why) => Ok(Self::Json(Box::new(tokenizer(target.home()).with_context(|| {
                 format!("the tokenizer in `{}` is not used: {why}", target.dir.display())
@@ -43,7 +43,7 @@ impl Words {
     pub(crate) fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>> {
         match self {
             Self::Json(tokenizer) => Ok(tokenizer.encode(text, around)?),
-            Self::File(loaded) => {
+            Self::Gguf(loaded) => {
                 let made = if around { loaded.prompt(text) } else { loaded.encode(text) };
                 made.map_err(|error| anyhow!("cannot tokenize the prompt: {error}"))
             }
@@ -58,7 +58,7 @@ impl Words {
     pub(crate) fn decode(&self, tokens: &[u32], plain: bool) -> Result<String> {
         match self {
             Self::Json(tokenizer) => Ok(tokenizer.decode(tokens, plain)?),
-            Self::File(loaded) => {
+            Self::Gguf(loaded) => {
                 let said = tokens.iter().copied().filter(|&id| !plain || !loaded.is_control(id));
                 Ok(loaded.decode(&said.collect::<Vec<u32>>()))
             }
@@ -67,8 +67,8 @@ impl Words {
 }
 
 /// Reads the tokenizer beside a model.
-pub(crate) fn tokenizer(dir: &Path) -> Result<Reference> {
-    let Some(tokenizer) = Reference::read(dir)? else {
+pub(crate) fn tokenizer(dir: &Path) -> Result<ReferenceTokenizer> {
+    let Some(tokenizer) = ReferenceTokenizer::read(dir)? else {
         bail!(
             "`{}` has no tokenizer.json, so text cannot be read; save one with transformers' \
              AutoTokenizer.save_pretrained, or give token ids with --tokens 1,2,3",
@@ -82,21 +82,21 @@ pub(crate) fn tokenizer(dir: &Path) -> Result<Reference> {
 }
 
 /// Input and output form of tokens: ids or text.
-pub(crate) enum Voice {
+pub(crate) enum TokenIo {
     Ids { first: bool },
-    Text { words: Words, tokens: Vec<u32>, said: usize },
+    Text { words: ModelTokenizer, tokens: Vec<u32>, said: usize },
 }
 
-impl Voice {
+impl TokenIo {
     /// Returns the text form with the tokenizer of a model.
-    pub(crate) fn of(target: &Target) -> Result<Self> {
-        Ok(Self::Text { words: Words::of(target)?, tokens: Vec::new(), said: 0 })
+    pub(crate) fn of(target: &LocalModel) -> Result<Self> {
+        Ok(Self::Text { words: ModelTokenizer::of(target)?, tokens: Vec::new(), said: 0 })
     }
 
     /// Returns the tokens that end a text.
     pub(crate) fn ends(&self, dir: &Path) -> Vec<u32> {
         match self {
-            Self::Text { words: Words::File(loaded), .. } => loaded.ends().to_vec(),
+            Self::Text { words: ModelTokenizer::Gguf(loaded), .. } => loaded.ends().to_vec(),
             Self::Text { .. } => end_tokens(dir),
             Self::Ids { .. } => Vec::new(),
         }
@@ -113,7 +113,7 @@ impl Voice {
 
     /// Returns the text that a token adds to the output. The bytes of one character can span several
     /// tokens, so all tokens are decoded again and incomplete characters are held back.
-    pub(crate) fn say(&mut self, token: u32) -> Result<String> {
+    pub(crate) fn next_text(&mut self, token: u32) -> Result<String> {
         match self {
             Self::Ids { first } => {
                 let comma = if std::mem::take(first) { "" } else { "," };
@@ -131,7 +131,7 @@ impl Voice {
     }
 
     /// Returns the text that was held back, at the end.
-    pub(crate) fn rest(&self) -> String {
+    pub(crate) fn remaining_text(&self) -> String {
         match self {
             Self::Text { words, tokens, said } => {
                 let text = words.text(tokens).unwrap_or_default();

@@ -5,40 +5,40 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use checkpoints::GgufWeights;
-use checkpoints::weights::Weights;
-use conversion::Done;
-use conversion::gguf::{self as plan, Output};
+use checkpoints::weights::CheckpointWeights;
+use conversion::ConversionResult;
+use conversion::gguf::{self as plan, GgufOutput};
 use conversion::mix::LEVELS;
-use engine::weights::Tensors;
+use engine::weights::WeightSource;
 use formats::FileDtype;
 use formats::codec::BlockType;
-use formats::gguf::File;
-use models::target::Target;
+use formats::gguf::GgufFile;
+use models::local_model::LocalModel;
 use registry::gguf::Gguf;
 
 use super::TOP;
-use crate::convert::draft::Draft;
-use crate::convert::{Convert, Model, progress};
+use crate::convert::draft::GgufDraft;
+use crate::convert::{ConvertArgs, GgufModel, progress};
 
 /// Weights at every level.
-pub(super) struct Tried {
+pub(super) struct LevelTrials {
     /// Sources of the weights, beginning with the lowest level.
-    pub(super) sources: Vec<Arc<dyn Tensors>>,
+    pub(super) sources: Vec<Arc<dyn WeightSource>>,
     /// Index of the source for each level.
     pub(super) place: [usize; LEVELS],
     /// Squared error of each tensor at each level.
     pub(super) errors: Vec<[f64; LEVELS]>,
 }
 
-impl Tried {
+impl LevelTrials {
     /// Writes a file for each level whose types differ from those of the level below, in one pass over the
     /// checkpoint. Unquantized values are read from the checkpoint itself if possible.
     pub(super) fn write(
-        args: &Convert,
-        source: &Model<'_>,
-        target: &Target,
+        args: &ConvertArgs,
+        source: &GgufModel<'_>,
+        target: &LocalModel,
         gguf: &Gguf,
-        draft: &Draft,
+        draft: &GgufDraft,
         folder: &Path,
     ) -> Result<Self> {
         let as_it_lies = source.tensors.iter().zip(&draft.levels).all(|(tensor, levels)| {
@@ -57,9 +57,9 @@ impl Tried {
         fs_err::create_dir_all(folder)?;
         let done = write(args, source, &planned)?;
         let model = &target.model;
-        let mut sources: Vec<Arc<dyn Tensors>> = Vec::new();
+        let mut sources: Vec<Arc<dyn WeightSource>> = Vec::new();
         for (output, _) in &planned {
-            let file = File::open(&output.path)?;
+            let file = GgufFile::open(&output.path)?;
             sources.push(Arc::new(GgufWeights::new(file, gguf, &model.graph.weights)?));
         }
         let mut errors: Vec<[f64; LEVELS]> = Vec::with_capacity(source.tensors.len());
@@ -68,7 +68,8 @@ impl Tried {
         }
         if as_it_lies {
             let checkpoint = target.checkpoint()?;
-            let weights = Weights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
+            let weights =
+                CheckpointWeights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
             sources.push(Arc::new(weights));
             place[TOP] = sources.len() - 1;
             for errors in &mut errors {
@@ -90,12 +91,12 @@ fn plain(ty: BlockType) -> Option<FileDtype> {
 }
 
 /// Returns the output with every tensor at a level.
-fn at_level(draft: &Draft, level: usize, folder: &Path) -> Output {
+fn at_level(draft: &GgufDraft, level: usize, folder: &Path) -> GgufOutput {
     let mut choices = draft.output.choices.clone();
     for (choice, levels) in choices.iter_mut().zip(&draft.levels) {
         choice.ty = levels[level];
     }
-    Output {
+    GgufOutput {
         path: folder.join(format!("{level}.gguf")),
         choices,
         file_type: draft.output.file_type,
@@ -110,15 +111,15 @@ fn at_level(draft: &Draft, level: usize, folder: &Path) -> Output {
 }
 
 fn write(
-    args: &Convert,
-    source: &Model<'_>,
-    planned: &[(Output, Vec<plan::Planned>)],
-) -> Result<Done> {
+    args: &ConvertArgs,
+    source: &GgufModel<'_>,
+    planned: &[(GgufOutput, Vec<plan::GgufPlan>)],
+) -> Result<ConversionResult> {
     for (output, _) in planned {
-        plan::measure(&source.tensors, output, args.threads()).map_err(anyhow::Error::msg)?;
+        plan::measure(&source.tensors, output, args.threads())?;
     }
     let work = plan::work(&source.tensors, planned, "trial".to_owned());
-    let settings = conversion::Settings {
+    let settings = conversion::RunOptions {
         threads: args.threads(),
         slab: args.slab as usize * 1000,
         // A disk fault is detected when the final output is read back and measured.
@@ -126,7 +127,7 @@ fn write(
         ..Default::default()
     };
     let numbers = work.tasks.iter().map(|task| task.flow.len() as u64).sum();
-    let watch = progress::Watch::new(numbers);
+    let watch = progress::ConversionBar::new(numbers);
     let done = conversion::run(&work, &settings, &watch)?;
     watch.finish();
     Ok(done)

@@ -6,12 +6,14 @@
 
 use std::thread;
 
-use endpoints::{Ask, Cache, Endpoint, Error, Generated, Row, Scored};
+use endpoints::{
+    Endpoint, Error, Generation, LogprobRow, PrefixCache, PromptRequest, PromptScores,
+};
 use registry::dtype::Dtype;
 
 use super::EvidenceOptions;
-use super::cases::{Case, made};
-use super::distance::{apart, top};
+use super::cases::{ServerPrompt, arbitrary_tokens};
+use super::distance::{logprob_gap, top};
 use crate::gate::Verdict;
 use crate::schedules::ScheduleRow;
 
@@ -25,12 +27,12 @@ const LONGEST: usize = 1024;
 const MORE: usize = 12;
 
 /// Answers to each prompt by itself.
-pub(super) struct Alone<'a> {
-    pub(super) cases: &'a [Case],
+pub(super) struct SingleAnswers<'a> {
+    pub(super) cases: &'a [ServerPrompt],
     /// Rows of prompts; empty if the server provides none.
-    pub(super) scored: &'a [Scored],
+    pub(super) scored: &'a [PromptScores],
     /// Generated tokens; empty if the server provides none.
-    pub(super) made: &'a [Generated],
+    pub(super) generated: &'a [Generation],
     pub(super) vocab: usize,
     /// Maximum length of a sequence.
     pub(super) room: usize,
@@ -54,31 +56,31 @@ pub(super) fn together<I: Sync, T: Send>(
 }
 
 /// Answer of either kind.
-struct Answer {
+struct AnswerRows {
     ids: Vec<u32>,
-    rows: Vec<Row>,
+    rows: Vec<LogprobRow>,
     /// Position of the first row in the sequence.
     from: usize,
 }
 
-impl From<&Generated> for Answer {
-    fn from(made: &Generated) -> Self {
+impl From<&Generation> for AnswerRows {
+    fn from(made: &Generation) -> Self {
         Self { ids: made.ids.clone(), rows: made.rows.clone(), from: 0 }
     }
 }
 
-impl From<&Scored> for Answer {
-    fn from(scored: &Scored) -> Self {
+impl From<&PromptScores> for AnswerRows {
+    fn from(scored: &PromptScores) -> Self {
         Self { ids: Vec::new(), rows: scored.rows.clone(), from: 0 }
     }
 }
 
 /// Progress of one schedule.
-struct Run {
+struct ScheduleProgress {
     row: ScheduleRow,
 }
 
-impl Run {
+impl ScheduleProgress {
     fn new(dtype: Dtype, name: &str, why: &'static str, limit: f64) -> Self {
         let (steps, position, note) = (0, None, None);
         let (name, max, verdict) = (name.to_owned(), f64::NAN, Verdict::Pass);
@@ -87,7 +89,7 @@ impl Run {
 
     /// Compares an answer with the one that the prompt had alone. After a different token, sequences are
     /// not comparable.
-    fn compare(&mut self, case: &Case, what: &str, alone: &Answer, got: &Answer) {
+    fn compare(&mut self, case: &ServerPrompt, what: &str, alone: &AnswerRows, got: &AnswerRows) {
         self.row.steps += 1;
         let end = case.tokens.len();
         let same = alone.ids.iter().zip(&got.ids).all(|(a, b)| a == b);
@@ -98,11 +100,11 @@ impl Run {
         for (n, (want, row)) in alone.rows.iter().zip(&got.rows).enumerate() {
             let own: f64 = row
                 .entries()
-                .filter_map(|(id, value)| Some(f64::from(apart(want.at(id as u32)?, value))))
+                .filter_map(|(id, value)| Some(f64::from(logprob_gap(want.at(id as u32)?, value))))
                 .fold(0.0, f64::max);
             let targets =
                 want.target.zip(row.target).filter(|_| alone.ids.get(n) == got.ids.get(n));
-            let delta = targets.map_or(own, |(a, b)| own.max(f64::from(apart(a, b))));
+            let delta = targets.map_or(own, |(a, b)| own.max(f64::from(logprob_gap(a, b))));
             // Rows without a common token only show that they have none.
             let apart_tops =
                 want.values.len() > 1 && row.values.len() > 1 && want.at(top(row) as u32).is_none();
@@ -125,8 +127,8 @@ impl Run {
     }
 }
 
-impl Run {
-    fn fail(&mut self, case: &Case, position: usize, what: &str) {
+impl ScheduleProgress {
+    fn fail(&mut self, case: &ServerPrompt, position: usize, what: &str) {
         if self.row.verdict != Verdict::Fail {
             self.row.verdict = Verdict::Fail;
             self.row.position = Some(position);
@@ -147,30 +149,30 @@ impl Run {
 /// Runs all schedules that the server's responses allow.
 pub(super) fn schedules(
     server: &dyn Endpoint,
-    alone: &Alone<'_>,
+    alone: &SingleAnswers<'_>,
     dtype: Dtype,
     limit: f64,
     options: &EvidenceOptions<'_>,
 ) -> Result<Vec<ScheduleRow>, Error> {
     let places = chosen(alone.cases);
     let Some(&main) = places.first() else { return Ok(Vec::new()) };
-    let setting = Setting { server, alone, dtype, limit, count: options.tokens };
+    let setting = ScheduleContext { server, alone, dtype, limit, count: options.tokens };
     let mut rows = Vec::new();
-    if !alone.made.is_empty() {
+    if !alone.generated.is_empty() {
         rows.extend(setting.one_by_one(&places)?);
         rows.extend(setting.side_by_side(&places, main, options.parallel.max(2))?);
     }
     if !alone.scored.is_empty() {
         rows.extend(setting.scoring(&places)?);
     }
-    if !alone.made.is_empty() {
+    if !alone.generated.is_empty() {
         rows.push(setting.at_the_end(&places)?);
     }
     Ok(rows)
 }
 
 /// Returns prompts of mixed lengths, the longest first.
-fn chosen(cases: &[Case]) -> Vec<usize> {
+fn chosen(cases: &[ServerPrompt]) -> Vec<usize> {
     let mut places: Vec<usize> =
         (0..cases.len()).filter(|n| cases[*n].tokens.len() <= LONGEST).collect();
     places.sort_by_key(|n| std::cmp::Reverse(cases[*n].tokens.len()));
@@ -178,21 +180,26 @@ fn chosen(cases: &[Case]) -> Vec<usize> {
     places
 }
 
-struct Setting<'a> {
+struct ScheduleContext<'a> {
     server: &'a dyn Endpoint,
-    alone: &'a Alone<'a>,
+    alone: &'a SingleAnswers<'a>,
     dtype: Dtype,
     limit: f64,
     count: usize,
 }
 
-impl Setting<'_> {
-    fn run(&self, name: &str, why: &'static str) -> Run {
-        Run::new(self.dtype, name, why, self.limit)
+impl ScheduleContext<'_> {
+    fn run(&self, name: &str, why: &'static str) -> ScheduleProgress {
+        ScheduleProgress::new(self.dtype, name, why, self.limit)
     }
 
-    fn generate(&self, tokens: &[u32], cache: Cache, count: usize) -> Result<Generated, Error> {
-        self.server.generate(&Ask { tokens, cache }, count.max(1))
+    fn generate(
+        &self,
+        tokens: &[u32],
+        cache: PrefixCache,
+        count: usize,
+    ) -> Result<Generation, Error> {
+        self.server.generate(&PromptRequest { tokens, cache }, count.max(1))
     }
 
     /// Sends requests one after the other, with the server's own caching.
@@ -213,36 +220,36 @@ impl Setting<'_> {
             "the tokens generated so far as part of the prompt: decode and prefill agree",
         );
         for &n in places {
-            let (case, alone) = (&self.alone.cases[n], Answer::from(&self.alone.made[n]));
+            let (case, alone) = (&self.alone.cases[n], AnswerRows::from(&self.alone.generated[n]));
             let tokens = &case.tokens;
             for time in ["the first time", "the second time"] {
-                let got = self.generate(tokens, Cache::Default, self.count)?;
+                let got = self.generate(tokens, PrefixCache::Default, self.count)?;
                 again.compare(case, time, &alone, &(&got).into());
             }
             let fits = (tokens.len() + 3).min(self.alone.room.saturating_sub(self.count + 1));
-            let stranger = made(fits, self.alone.vocab);
-            self.generate(&stranger, Cache::Default, self.count)?;
-            let got = self.generate(tokens, Cache::Default, self.count)?;
+            let stranger = arbitrary_tokens(fits, self.alone.vocab);
+            self.generate(&stranger, PrefixCache::Default, self.count)?;
+            let got = self.generate(tokens, PrefixCache::Default, self.count)?;
             other.compare(case, "behind one of another text", &alone, &(&got).into());
 
             if tokens.len() > 1 {
-                self.generate(&tokens[..tokens.len() / 2], Cache::Default, 1)?;
-                let got = self.generate(tokens, Cache::Default, self.count)?;
+                self.generate(&tokens[..tokens.len() / 2], PrefixCache::Default, 1)?;
+                let got = self.generate(tokens, PrefixCache::Default, self.count)?;
                 prefix.compare(case, "over its first half", &alone, &(&got).into());
             }
             let more = self.alone.room.saturating_sub(tokens.len() + self.count + 1).min(MORE);
             let longer: Vec<u32> =
                 tokens.iter().chain(stranger.iter().take(more)).copied().collect();
             if longer.len() > tokens.len() {
-                self.generate(&longer, Cache::Default, 1)?;
-                let got = self.generate(tokens, Cache::Default, self.count)?;
+                self.generate(&longer, PrefixCache::Default, 1)?;
+                let got = self.generate(tokens, PrefixCache::Default, self.count)?;
                 beyond.compare(case, "cut back from a longer one", &alone, &(&got).into());
             }
             let half = alone.ids.len() / 2;
             if half > 0 {
                 let so_far: Vec<u32> = tokens.iter().chain(&alone.ids[..half]).copied().collect();
-                let got = self.generate(&so_far, Cache::Default, self.count - half)?;
-                let rest = Answer {
+                let got = self.generate(&so_far, PrefixCache::Default, self.count - half)?;
+                let rest = AnswerRows {
                     ids: alone.ids[half..].to_vec(),
                     rows: alone.rows[half..].to_vec(),
                     from: half,
@@ -250,7 +257,7 @@ impl Setting<'_> {
                 goes_on.compare(case, "with what it generated", &rest, &(&got).into());
             }
         }
-        Ok([again, other, prefix, beyond, goes_on].map(Run::done).into())
+        Ok([again, other, prefix, beyond, goes_on].map(ScheduleProgress::done).into())
     }
 
     /// Sends requests at the same time.
@@ -266,22 +273,24 @@ impl Setting<'_> {
         );
         for _ in 0..2 {
             let got = together(places, &|n| {
-                self.generate(&self.alone.cases[*n].tokens, Cache::Off, self.count)
+                self.generate(&self.alone.cases[*n].tokens, PrefixCache::Off, self.count)
             })?;
             for (n, got) in places.iter().zip(&got) {
                 let case = &self.alone.cases[*n];
                 batch.compare(
                     case,
                     "beside prompts of other lengths",
-                    &(&self.alone.made[*n]).into(),
+                    &(&self.alone.generated[*n]).into(),
                     &got.into(),
                 );
             }
         }
         let mut crowd = self.run("crowd", "the same prompt many times at once");
-        let (case, alone) = (&self.alone.cases[main], Answer::from(&self.alone.made[main]));
+        let (case, alone) =
+            (&self.alone.cases[main], AnswerRows::from(&self.alone.generated[main]));
         let all: Vec<usize> = (0..parallel).collect();
-        let got = together(&all, &|_| self.generate(&case.tokens, Cache::Default, self.count))?;
+        let got =
+            together(&all, &|_| self.generate(&case.tokens, PrefixCache::Default, self.count))?;
         for got in &got {
             crowd.compare(case, "beside itself", &alone, &got.into());
         }
@@ -292,13 +301,13 @@ impl Setting<'_> {
     fn scoring(&self, places: &[usize]) -> Result<Vec<ScheduleRow>, Error> {
         let score = |n: &usize, cache| {
             let case = &self.alone.cases[*n];
-            self.server.score(&Ask { tokens: &case.tokens, cache }, &case.positions)
+            self.server.score(&PromptRequest { tokens: &case.tokens, cache }, &case.positions)
         };
         let mut warm =
             self.run("scored warm", "rows of a prompt that is cached: stale rows, or too few");
         for n in places {
             for time in ["the first time", "the second time"] {
-                let got = score(n, Cache::Default)?;
+                let got = score(n, PrefixCache::Default)?;
                 warm.compare(
                     &self.alone.cases[*n],
                     time,
@@ -309,7 +318,7 @@ impl Setting<'_> {
         }
         let mut batch =
             self.run("scored together", "rows of prompts of several lengths at the same time");
-        let got = together(places, &|n| score(n, Cache::Off))?;
+        let got = together(places, &|n| score(n, PrefixCache::Off))?;
         for (n, got) in places.iter().zip(&got) {
             batch.compare(
                 &self.alone.cases[*n],
@@ -329,8 +338,8 @@ impl Setting<'_> {
         );
         for n in places {
             let case = &self.alone.cases[*n];
-            let got = self.generate(&case.tokens, Cache::Off, self.count)?;
-            run.compare(case, "at the end", &(&self.alone.made[*n]).into(), &(&got).into());
+            let got = self.generate(&case.tokens, PrefixCache::Off, self.count)?;
+            run.compare(case, "at the end", &(&self.alone.generated[*n]).into(), &(&got).into());
         }
         Ok(run.done())
     }

@@ -4,7 +4,7 @@ use registry::dtype::Dtype;
 
 /// Op, or a chain of ops between values that the dump has.
 #[derive(Debug, Clone, Copy)]
-pub struct Op {
+pub struct OpChain {
     /// The dtype of the run.
     pub dtype: Dtype,
     /// True if the reference stores the output in 16 bits.
@@ -15,9 +15,9 @@ pub struct Op {
 
 /// Difference of an op's output from the reference's.
 #[derive(Debug, Clone, Default)]
-pub struct Measured {
+pub struct OpError {
     /// Differences by row.
-    pub rows: Vec<Row>,
+    pub rows: Vec<OpRowError>,
     /// In f32: mean scale relative to the reference's less 1, in units of the change that perturbed inputs
     /// cause.
     pub gain: f64,
@@ -25,7 +25,7 @@ pub struct Measured {
 
 /// Difference of one row.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Row {
+pub struct OpRowError {
     /// In f32: change of the output per unit in the last place of the inputs, relative to its rms.
     pub noise: f64,
     /// In f32: largest difference, in units of the noise.

@@ -7,13 +7,13 @@ use crate::ops::OpSet;
 use crate::resolve::resolve;
 use crate::spec::Spec;
 
-use crate::gguf::config::{Evidence, config_of, errors, may_be};
+use crate::gguf::config::{FileMetadata, config_of, errors, may_have_arch};
 use crate::gguf::differences::{differences, unread};
 use crate::gguf_head::of_file;
 
 /// A spec that explains a file, and the config that was derived from the file.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct SpecMatch {
     /// The spec.
     pub spec: String,
     /// The `config.json` that the file's model would have.
@@ -24,7 +24,7 @@ pub struct Chosen {
 
 /// A spec that does not explain a file, and everything that speaks against it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Refusal {
+pub struct SpecMismatch {
     /// The spec.
     pub spec: String,
     /// The reasons against the spec.
@@ -33,12 +33,12 @@ pub struct Refusal {
 
 /// The specs that a file may belong to, plain ones first.
 #[derive(Debug)]
-pub struct Families {
+pub struct FileSpecs {
     /// The specs by name, each with the number of specs that it extends.
     specs: Vec<(usize, String, Spec)>,
 }
 
-impl Families {
+impl FileSpecs {
     /// Collects all specs that describe files.
     pub fn new(library: &Library) -> Self {
         let all = library.names().filter_map(|name| {
@@ -60,20 +60,20 @@ impl Families {
         ops: &OpSet,
         arch: &str,
         only: Option<&str>,
-        told: &Evidence,
-    ) -> Result<Chosen, Vec<Refusal>> {
+        header: &FileMetadata,
+    ) -> Result<SpecMatch, Vec<SpecMismatch>> {
         let named = |name: &str| only.is_none_or(|only| only == name);
         let candidates =
-            self.specs.iter().filter(|(_, name, spec)| named(name) && may_be(spec, arch));
-        let (mut refusals, mut best) = (Vec::new(), None::<(usize, Chosen)>);
+            self.specs.iter().filter(|(_, name, spec)| named(name) && may_have_arch(spec, arch));
+        let (mut refusals, mut best) = (Vec::new(), None::<(usize, SpecMatch)>);
         for (_, name, spec) in candidates {
-            match attempt(spec, ops, arch, name, told) {
+            match attempt(spec, ops, arch, name, header) {
                 Ok((unread, chosen)) => {
                     if best.as_ref().is_none_or(|(least, _)| unread < *least) {
                         best = Some((unread, chosen));
                     }
                 }
-                Err(faults) => refusals.push(Refusal { spec: name.to_owned(), faults }),
+                Err(faults) => refusals.push(SpecMismatch { spec: name.to_owned(), faults }),
             }
         }
         if let Some((_, chosen)) = best {
@@ -90,23 +90,23 @@ fn attempt(
     ops: &OpSet,
     arch: &str,
     name: &str,
-    told: &Evidence,
-) -> Result<(usize, Chosen), Vec<String>> {
-    let config = config_of(spec, told).map_err(|findings| errors(&findings))?;
+    header: &FileMetadata,
+) -> Result<(usize, SpecMatch), Vec<String>> {
+    let config = config_of(spec, header).map_err(|findings| errors(&findings))?;
     let (model, _) = resolve(spec, &config, ops).map_err(|findings| errors(&findings))?;
-    let file = of_file(&model, told).filter(|(gguf, _)| gguf.arch == arch);
+    let file = of_file(&model, header).filter(|(gguf, _)| gguf.arch == arch);
     let Some((gguf, weights)) = file else {
         return Err(vec![format!("its model is no `{arch}`")]);
     };
     if let Some(unlike) = &gguf.unlike {
         return Err(vec![format!("{}: {}", unlike.message, unlike.label)]);
     }
-    let faults = differences(&gguf, &weights, told);
+    let faults = differences(&gguf, &weights, header);
     if !faults.is_empty() {
         return Err(faults);
     }
-    let unread = unread(&gguf, told);
-    Ok((unread, Chosen { spec: name.to_owned(), config, model }))
+    let unread = unread(&gguf, header);
+    Ok((unread, SpecMatch { spec: name.to_owned(), config, model }))
 }
 
 /// Counts the specs that a spec extends, directly or through others.

@@ -4,21 +4,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use checkpoints::Checkpoint;
-use formats::gguf::File;
+use formats::gguf::GgufFile;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::model::Model;
 use sha2::{Digest as _, Sha256};
 
-use crate::config::Config;
-use crate::error::{Error, Refusal};
+use crate::config::ConfigFile;
+use crate::error::{Error, FindingSubject};
 use crate::folder::{is_gguf, parent};
 use crate::specs::SpecId;
 use crate::text::plural;
 
 /// Checkpoint with the model that a spec makes of it.
 #[derive(Debug)]
-pub struct Target {
+pub struct LocalModel {
     /// Path of the folder, or of the GGUF file.
     pub dir: PathBuf,
     /// Name of the model: the last part of the folder or id.
@@ -26,12 +26,12 @@ pub struct Target {
     /// Resolved model.
     pub model: Arc<Model>,
     /// Config of the model.
-    pub config: Config,
+    pub config: ConfigFile,
     /// Name, file and hash of the spec.
     pub spec: SpecId,
 }
 
-impl Target {
+impl LocalModel {
     /// True if the target is a GGUF file.
     pub fn is_gguf(&self) -> bool {
         is_gguf(&self.dir)
@@ -49,7 +49,7 @@ impl Target {
     pub fn inputs(&self) -> Result<Vec<PathBuf>, Error> {
         let mut inputs = vec![PathBuf::from(&self.spec.path)];
         if self.is_gguf() {
-            inputs.extend(File::open(&self.dir)?.files().iter().cloned());
+            inputs.extend(GgufFile::open(&self.dir)?.files().iter().cloned());
             return Ok(inputs);
         }
         for entry in fs_err::read_dir(&self.dir)? {
@@ -73,7 +73,7 @@ impl Target {
     /// Returns the number of bytes and of values of all tensors.
     pub fn extent(&self) -> Result<(u64, u64), Error> {
         if self.is_gguf() {
-            let file = File::open(&self.dir)?;
+            let file = GgufFile::open(&self.dir)?;
             let sums = file.tensors().iter().map(|info| (info.bytes, info.elements()));
             return Ok(sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)));
         }
@@ -89,7 +89,7 @@ impl Target {
             return Ok(self.checkpoint()?.fingerprint()?);
         }
         let mut hash = Sha256::new();
-        for path in File::open(&self.dir)?.files() {
+        for path in GgufFile::open(&self.dir)?.files() {
             std::io::copy(&mut registry::file::open(path)?, &mut hash)?;
         }
         Ok(format!("{:x}", hash.finalize()))
@@ -132,7 +132,7 @@ impl Target {
         if findings.is_empty() {
             return Ok(());
         }
-        Err(Refusal::Dtypes.of(findings))
+        Err(FindingSubject::Dtypes.of(findings))
     }
 
     /// Returns the dtype in which the checkpoint is meant to run.

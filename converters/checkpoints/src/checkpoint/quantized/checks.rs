@@ -8,7 +8,7 @@ use formats::shown;
 pub(super) const AGAIN: &str = "the file is damaged or was made by a program with another layout: \
                                 download it again, or quantize the model again";
 
-pub(super) type Looked<T> = Result<T, Error>;
+pub(super) type SchemeResult<T> = Result<T, Error>;
 
 impl Checkpoint {
     /// Returns an error about a tensor.
@@ -24,7 +24,7 @@ impl Checkpoint {
     }
 
     /// Returns an error about a config key.
-    pub(super) fn said_wrong(&self, key: &str, found: &str, expected: &str) -> Error {
+    pub(super) fn config_error(&self, key: &str, found: &str, expected: &str) -> Error {
         Error::Quantization {
             root: self.root().into(),
             key: shown(key),
@@ -34,7 +34,7 @@ impl Checkpoint {
     }
 
     /// Returns an error if groups do not fill the inputs, which packing programs reject too.
-    pub(super) fn even(&self, tensor: &str, inputs: usize, size: usize) -> Looked<()> {
+    pub(super) fn even(&self, tensor: &str, inputs: usize, size: usize) -> SchemeResult<()> {
         if inputs.is_multiple_of(size.max(1)) {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl Checkpoint {
     }
 
     /// Returns a tensor that the weight of `tensor` requires.
-    pub(super) fn beside(&self, tensor: &str, name: &str) -> Looked<&TensorInfo> {
+    pub(super) fn beside(&self, tensor: &str, name: &str) -> SchemeResult<&TensorInfo> {
         self.stored(name).ok_or_else(|| {
             let found = format!("no `{}` beside it", shown(name));
             self.coded(tensor, found, "one that says what its codes stand for".to_owned())
@@ -56,19 +56,19 @@ impl Checkpoint {
         name: &str,
         dtypes: &[FileDtype],
         shapes: &[&[usize]],
-    ) -> Looked<()> {
+    ) -> SchemeResult<()> {
         let Some(info) = self.stored(name) else { return Ok(()) };
         if dtypes.contains(&info.dtype) && shapes.contains(&info.shape.as_slice()) {
             return Ok(());
         }
-        let said: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+        let expected: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
         let dtypes: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
         let found = format!("shape {:?} of {}", info.shape, info.dtype);
-        Err(self.coded(name, found, format!("{} of {}", said.join(" or "), dtypes.join(", "))))
+        Err(self.coded(name, found, format!("{} of {}", expected.join(" or "), dtypes.join(", "))))
     }
 
     /// Returns the two sides of a tensor of codes.
-    pub(super) fn sides(&self, name: &str, dtype: FileDtype) -> Looked<(usize, usize)> {
+    pub(super) fn sides(&self, name: &str, dtype: FileDtype) -> SchemeResult<(usize, usize)> {
         match self.stored(name) {
             Some(info) if info.dtype == dtype => match info.shape[..] {
                 [a, b] if a > 0 && b > 0 => return Ok((a, b)),

@@ -128,7 +128,7 @@ const KEYS: &[&str] = &[
 ];
 
 /// True if a top-level key is one of `KEYS`.
-pub(super) fn never_matters(key: &str) -> bool {
+pub(super) fn is_irrelevant(key: &str) -> bool {
     KEYS.binary_search(&key).is_ok()
 }
 

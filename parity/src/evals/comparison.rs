@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::sample::Format;
+use super::sample::ResultFormat;
 
 /// Cause of the difference between two result files, in the order of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum EvalVerdict {
     /// The two runs had different inputs.
     Inputs,
     /// A side has no usable scores: the server could not provide them.
@@ -23,7 +23,7 @@ pub enum Verdict {
     Agree,
 }
 
-impl Verdict {
+impl EvalVerdict {
     /// True for a difference that is real.
     pub fn differs(self) -> bool {
         !matches!(self, Self::Noise | Self::Agree)
@@ -43,7 +43,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for EvalVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.id().replace('-', " "))
     }
@@ -64,11 +64,11 @@ pub struct Example {
 
 /// Result file of one side.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Side {
+pub struct ResultFile {
     /// The file.
     pub path: String,
     /// Its form.
-    pub format: Format,
+    pub format: ResultFormat,
     /// Samples in it.
     pub items: usize,
     /// Mean score over the items of both files.
@@ -81,7 +81,7 @@ pub struct Side {
 
 /// Scores of both sides on the same items.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Paired {
+pub struct PairedScores {
     /// The metric.
     pub metric: String,
     /// Items with a score on both sides.
@@ -105,7 +105,7 @@ pub struct Paired {
 
 /// Distances of log-probabilities.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LogprobFacts {
+pub struct LogprobDistances {
     /// Number of log-likelihoods that were compared.
     pub compared: usize,
     /// Number of bit-identical log-likelihoods.
@@ -134,9 +134,9 @@ pub struct LogprobFacts {
 
 /// A comparison of two result files.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct EvalComparison {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: EvalVerdict,
     /// The verdict in one sentence.
     pub headline: String,
     /// The reasons, most important first.
@@ -146,25 +146,25 @@ pub struct Outcome {
     /// Next steps.
     pub todo: Vec<String>,
     /// The first file.
-    pub a: Side,
+    pub a: ResultFile,
     /// The second file.
-    pub b: Side,
+    pub b: ResultFile,
     /// Items of both files.
     pub items: usize,
     /// Number of items whose inputs are equal; none if the files do not contain inputs.
     pub equal_inputs: Option<usize>,
     /// The scores.
-    pub paired: Option<Paired>,
+    pub paired: Option<PairedScores>,
     /// The log-probabilities.
-    pub logprobs: Option<LogprobFacts>,
+    pub logprobs: Option<LogprobDistances>,
     /// Remarks without influence on the verdict.
     pub notes: Vec<String>,
 }
 
 /// Cause with its evidence, found by a stage of the comparison.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Found {
-    pub verdict: Verdict,
+pub(super) struct EvalFinding {
+    pub verdict: EvalVerdict,
     pub headline: String,
     pub why: Vec<String>,
     pub examples: Vec<Example>,

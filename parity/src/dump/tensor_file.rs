@@ -3,22 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use formats::numbers;
-use formats::safetensors::{Entry, File, FileDtype};
+use formats::safetensors::{FileDtype, SafetensorsFile, TensorEntry};
 use registry::dtype::Dtype;
 
-use super::{Error, Tensor};
+use super::{DumpTensor, Error};
 
 /// Opened file. Its header is valid: sizes follow from shapes, and tensors fill the file without holes or
 /// overlaps.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct TensorFile {
     pub(super) path: PathBuf,
-    file: File,
+    file: SafetensorsFile,
 }
 
-impl Store {
+impl TensorFile {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Self { path: path.to_owned(), file: File::open(path)? })
+        Ok(Self { path: path.to_owned(), file: SafetensorsFile::open(path)? })
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
@@ -33,12 +33,12 @@ impl Store {
         Error::Missing { path: self.path.clone(), name: name.to_owned() }
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry, Error> {
+    fn entry(&self, name: &str) -> Result<&TensorEntry, Error> {
         self.file.header().tensors.get(name).ok_or_else(|| self.missing(name))
     }
 
-    fn bytes(&self, name: &str) -> Result<(&Entry, &[u8]), Error> {
-        Ok(self.file.tensor(name).ok_or_else(|| self.missing(name))??)
+    fn bytes(&self, name: &str) -> Result<(&TensorEntry, &[u8]), Error> {
+        self.file.tensor(name)?.ok_or_else(|| self.missing(name))
     }
 
     /// Returns an error with the actual and the expected form of a tensor.
@@ -79,13 +79,18 @@ impl Store {
         entry.dtype.run().ok_or_else(|| self.unexpected(name, "of F32, BF16 or F16"))
     }
 
-    pub(super) fn read(&self, name: &str) -> Result<Tensor, Error> {
+    pub(super) fn read(&self, name: &str) -> Result<DumpTensor, Error> {
         let (entry, bytes) = self.bytes(name)?;
         let (dtype, data) = self.widen(name, entry, bytes)?;
-        Ok(Tensor { dtype, shape: entry.shape.clone(), data })
+        Ok(DumpTensor { dtype, shape: entry.shape.clone(), data })
     }
 
-    fn widen(&self, name: &str, entry: &Entry, bytes: &[u8]) -> Result<(Dtype, Vec<f32>), Error> {
+    fn widen(
+        &self,
+        name: &str,
+        entry: &TensorEntry,
+        bytes: &[u8],
+    ) -> Result<(Dtype, Vec<f32>), Error> {
         let dtype = self.number(name)?;
         let mut data = vec![0.0; bytes.len() / dtype.size()];
         numbers::to_f32(entry.dtype, bytes, &mut data)

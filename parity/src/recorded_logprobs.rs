@@ -7,30 +7,30 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use engine::{Engine, NoProbe, Options, Source, Want};
+use engine::{Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
 
 use crate::check::Error;
-use crate::cost::Reference;
+use crate::cost::ReferenceLogprobs;
 use crate::dump::Logprobs;
 use crate::metrics::log_softmax;
 use crate::run;
 
 /// Log-probabilities of a run on some prompts.
 #[derive(Debug)]
-pub struct Recorded {
+pub struct RecordedLogprobs {
     prompts: Vec<Vec<u32>>,
     vocab: usize,
     /// Rows of f32, prompt after prompt. In memory, a page of text would take gigabytes.
     file: fs_err::File,
 }
 
-impl Recorded {
+impl RecordedLogprobs {
     /// Runs every prompt separately and writes the results to `path`; `each` is called after each prompt.
     pub fn record(
         engine: &dyn Engine,
-        source: &Source<'_>,
+        source: &ModelSource<'_>,
         prompts: Vec<Vec<u32>>,
-        options: &Options,
+        options: &SessionOptions,
         path: &Path,
         each: &dyn Fn(),
     ) -> Result<Self, Error> {
@@ -44,7 +44,8 @@ impl Recorded {
         let mut session = engine.open(source, options)?;
         for tokens in prompts {
             let slot = session.open_slot();
-            let logits = run::one(session.as_mut(), slot, &tokens, Want::All, &mut NoProbe);
+            let logits =
+                run::feed_chunk(session.as_mut(), slot, &tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
             recorded.push(tokens, &logits?.data)?;
             each();
@@ -75,7 +76,7 @@ impl Recorded {
     }
 }
 
-impl Reference for Recorded {
+impl ReferenceLogprobs for RecordedLogprobs {
     fn prompts(&self) -> Vec<&[u32]> {
         self.prompts.iter().map(Vec::as_slice).collect()
     }
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn each_prompt_has_its_own_rows() {
         let file = fs_err::File::from_parts(tempfile::tempfile().unwrap(), "rows");
-        let mut recorded = Recorded { prompts: Vec::new(), vocab: 2, file };
+        let mut recorded = RecordedLogprobs { prompts: Vec::new(), vocab: 2, file };
         recorded.push(vec![7], &[0.0, 0.0]).unwrap();
         recorded.push(vec![8, 9], &[0.0, 3.0, 1.0, 1.0]).unwrap();
         assert_eq!(recorded.prompts(), [&[7][..], &[8, 9]]);

@@ -8,10 +8,10 @@ use checkpoints::checkpoint::{INDEX, outside};
 use conversion::SideFile;
 use conversion::folder::{config, index};
 
-use super::{CONFIG, Plan, config_text};
+use super::{CONFIG, FolderPlan, config_text};
 
 /// Renders the files, before anything is written; the config is the last.
-pub(super) fn files(plan: &Plan<'_>) -> Result<Vec<SideFile>> {
+pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
     let folder = &plan.folder;
     // The folder's old files are removed, and new ones written.
     if folder.join(TEMPLATES).is_symlink() {
@@ -20,10 +20,15 @@ pub(super) fn files(plan: &Plan<'_>) -> Result<Vec<SideFile>> {
             folder.join(TEMPLATES).display()
         );
     }
-    let mut files = carry(&plan.target.dir, &plan.target.dir, folder, carried)?;
+    let mut files = read_files(&plan.target.dir, &plan.target.dir, folder, carried)?;
     let templates = plan.target.dir.join(TEMPLATES);
     if templates.is_dir() {
-        files.extend(carry(&plan.target.dir, &templates, &folder.join(TEMPLATES), is_template)?);
+        files.extend(read_files(
+            &plan.target.dir,
+            &templates,
+            &folder.join(TEMPLATES),
+            is_template,
+        )?);
     }
     let mut add =
         |name: &str, bytes: Vec<u8>| files.push(SideFile { path: folder.join(name), bytes });
@@ -46,7 +51,12 @@ fn is_template(name: &str) -> bool {
 }
 
 /// Reads the wanted files of a folder of the checkpoint `root`.
-fn carry(root: &Path, from: &Path, to: &Path, wanted: fn(&str) -> bool) -> Result<Vec<SideFile>> {
+fn read_files(
+    root: &Path,
+    from: &Path,
+    to: &Path,
+    wanted: fn(&str) -> bool,
+) -> Result<Vec<SideFile>> {
     let mut files = Vec::new();
     for path in entries(from)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -84,7 +94,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Lists files of another checkpoint in the folder that readers would take for files of this one. These are
 /// weights, and optional files that loaders read by name. Weights of another program are an error.
-pub(super) fn stale(plan: &Plan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
+pub(super) fn stale_files(plan: &FolderPlan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
     let is_planned = |path: &PathBuf| {
         plan.files.iter().any(|file| file.path == *path)
             || beside.iter().any(|side| side.path == *path)
@@ -171,7 +181,7 @@ fn carried(name: &str) -> bool {
 }
 
 /// Describes the conversion, without time or path: the same inputs give the same card.
-fn card(plan: &Plan<'_>) -> String {
+fn card(plan: &FolderPlan<'_>) -> String {
     let (name, format) = (&plan.target.name, plan.format.name());
     let mut text = format!("# {name}, {format}\n\n");
     let quantized = plan.quantized();

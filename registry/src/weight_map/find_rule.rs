@@ -2,24 +2,24 @@
 
 use crate::graph::Weight;
 
-use super::{Gathered, Rule, gather, shapes};
+use super::{GatheredTensors, WeightRule, gather, shapes};
 
 /// Returns the first rule about a weight that has any of its tensors, and the tensors it takes. The layout of
 /// tensors differs between checkpoints: a rule that gives the shape of the weight goes before those that do
 /// not.
-pub fn applying<'n, I: Iterator<Item = &'n str>>(
-    rules: &[Rule],
+pub fn find_rule<'n, I: Iterator<Item = &'n str>>(
+    rules: &[WeightRule],
     weight: &Weight,
     names: impl Fn(&str) -> I,
     shape: impl Fn(&str) -> Option<Vec<usize>>,
-) -> Option<(usize, Gathered)> {
-    let about = |(number, rule): (usize, &Rule)| {
+) -> Option<(usize, GatheredTensors)> {
+    let about = |(number, rule): (usize, &WeightRule)| {
         let gathered = gather(rule, &weight.name, &names)?;
         gathered.names.iter().any(|name| shape(name).is_some()).then_some((number, gathered))
     };
     let mut found: Vec<_> = rules.iter().enumerate().filter_map(about).collect();
     // What a stack of experts becomes is long to work out: only where there is a choice.
-    let fits = |(number, gathered): &(usize, Gathered)| {
+    let fits = |(number, gathered): &(usize, GatheredTensors)| {
         let inputs = gathered.names.iter().map(|name| shape(name)).collect::<Option<Vec<_>>>();
         let made = inputs.and_then(|inputs| shapes(&rules[*number].steps, inputs).ok());
         made.is_some_and(|made| made.get(gathered.output) == Some(&weight.shape))
@@ -34,22 +34,22 @@ mod tests {
 
     use super::*;
     use crate::dtype::DtypeRule;
-    use crate::text::Text;
-    use crate::weight_map::{Pattern, Step, beginning};
+    use crate::text::MappedText;
+    use crate::weight_map::{Pattern, WeightStep, names_with_prefix};
 
     #[test]
     fn the_rule_that_gives_the_shape_is_taken() {
-        let at = Text::whole("t", "").span();
-        let rule = |disk: &str, steps| Rule {
+        let at = MappedText::whole("t", "").span();
+        let rule = |disk: &str, steps| WeightRule {
             disk: Pattern::parse(disk).unwrap(),
             weight: Pattern::parse("w.{e}").unwrap(),
             steps,
             at: at.clone(),
         };
         let rules = [
-            rule("gone", vec![Step::Unstack(0)]),
-            rule("w", vec![Step::Unstack(0)]),
-            rule("w", vec![Step::Transpose(1, 2), Step::Unstack(0)]),
+            rule("gone", vec![WeightStep::Unstack(0)]),
+            rule("w", vec![WeightStep::Unstack(0)]),
+            rule("w", vec![WeightStep::Transpose(1, 2), WeightStep::Unstack(0)]),
         ];
         let weight = Weight {
             name: "w.1".to_owned(),
@@ -64,8 +64,8 @@ mod tests {
             (vec![2, 5, 5], Some(1)),
         ] {
             let disk = BTreeMap::from([("w".to_owned(), shape)]);
-            let names = |text: &str| beginning(&disk, text);
-            let found = applying(&rules, &weight, names, |name| disk.get(name).cloned());
+            let names = |text: &str| names_with_prefix(&disk, text);
+            let found = find_rule(&rules, &weight, names, |name| disk.get(name).cloned());
             assert_eq!(found.map(|(number, _)| number), expected);
         }
     }

@@ -7,9 +7,9 @@ use registry::dtype::Dtype;
 
 use crate::findings::check_error;
 use crate::reference::open_dump;
-use crate::target::{self, Choice, Which, parse_dtype};
-use crate::text::Table;
-use crate::{Ended, term};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::text::TextTable;
+use crate::{CommandOutcome, term};
 
 /// Feeds a model in every way its states call for; each must give what one prefill gives
 #[derive(Debug, Args)]
@@ -19,11 +19,11 @@ Examples:
   parity schedules MODEL --dtype bf16
 
 Needs no reference numbers: the engine is compared with itself. The prompts are those of the dump.")]
-pub(crate) struct Schedules {
+pub(crate) struct SchedulesArgs {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
     #[command(flatten)]
-    choice: Choice,
+    choice: SpecArgs,
     /// Dtypes, with commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtype: Vec<Dtype>,
@@ -32,8 +32,8 @@ pub(crate) struct Schedules {
     reference: Option<std::path::PathBuf>,
 }
 
-impl Schedules {
-    pub(crate) fn run(self) -> Result<Ended> {
+impl SchedulesArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
         let (_, dump) = open_dump(&target.dir, self.reference.as_deref())?;
@@ -46,7 +46,7 @@ impl Schedules {
             &options,
         )
         .map_err(check_error)?;
-        let mut table = Table::new(&[2, 3, 4]);
+        let mut table = TextTable::new(&[2, 3, 4]);
         table.row(["dtype", "schedule", "steps", "max|dlogp|", "bound", "verdict", "shows"]);
         for row in &rows {
             let verdict = match row.verdict {
@@ -66,6 +66,6 @@ impl Schedules {
         }
         term::print(&table.plain(""))?;
         let failed = rows.iter().any(|row| row.verdict == Verdict::Fail);
-        Ok(if failed { Ended::Differs } else { Ended::Well })
+        Ok(if failed { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 }

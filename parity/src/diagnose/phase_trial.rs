@@ -4,23 +4,23 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{Engine, Options, Session as _, Source};
+use engine::{Engine, ModelSource, Session as _, SessionOptions};
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use super::score::{Wanted, apart};
+use super::score::{ComparisonTarget, distance};
 use crate::check::{CheckOptions, hidden};
-use crate::compare::{Compared, Comparison, Side, Sides};
+use crate::compare::{Comparison, ComparisonKey, ReferenceResults, ValuePair};
 use crate::dump::{self, Dump, Phase, Prompt};
-use crate::fed::Fed;
 use crate::gate::{Gate, Mode, Subject};
-use crate::order::Order;
-use crate::route::{RouterRow, Steer, routers};
+use crate::nextn_session::NextnSession;
+use crate::order::ExecutionOrder;
+use crate::route::{RouterRow, RoutingProbe, routers};
 use crate::rule;
-use crate::run::{self, Feed};
+use crate::run::{self, InputSource};
 
 /// Differences of a trial from the target, one entry for each comparison; none if it could not be made.
-pub(super) type Numbers = Vec<Option<Vec<f32>>>;
+pub(super) type TrialDifferences = Vec<Option<Vec<f32>>>;
 
 /// Returns the root mean square, which is never zero.
 fn size(numbers: &[f32]) -> f64 {
@@ -29,7 +29,7 @@ fn size(numbers: &[f32]) -> f64 {
 }
 
 /// Data shared by all edits.
-pub(super) struct Scene<'a> {
+pub(super) struct PhaseTrial<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) dir: &'a Path,
     pub(super) dump: &'a Dump,
@@ -38,19 +38,19 @@ pub(super) struct Scene<'a> {
     pub(super) phase: Phase,
     pub(super) mode: Mode,
     pub(super) dtype: Dtype,
-    pub(super) options: Options,
-    own: Side,
-    base: Side,
+    pub(super) options: SessionOptions,
+    own: ReferenceResults,
+    base: ReferenceResults,
     /// Comparisons, with true for those that the unedited model cannot make: their values are relative
     /// differences.
-    keys: Vec<(Compared, bool)>,
+    keys: Vec<(ComparisonKey, bool)>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> PhaseTrial<'a> {
     /// Reads the reference's values.
     pub(super) fn new(
         engine: &'a dyn Engine,
-        source: &Source<'a>,
+        source: &ModelSource<'a>,
         dump: &'a Dump,
         check: &CheckOptions,
         dtype: Dtype,
@@ -61,7 +61,7 @@ impl<'a> Scene<'a> {
         };
         let recorded: BTreeSet<&str> =
             dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
-        let order = Order::of(&source.model.graph, |tap| recorded.contains(tap));
+        let order = ExecutionOrder::of(&source.model.graph, |tap| recorded.contains(tap));
         let phase = if gate.moment.is_some() { Phase::Prefill } else { gate.phase };
         let options = check.engine(dtype);
         Ok(Some(Self {
@@ -73,8 +73,8 @@ impl<'a> Scene<'a> {
             mode: gate.mode,
             dtype,
             options,
-            own: Side::load(dump, dtype, prompt, &order)?,
-            base: Side::load(dump, Dtype::F32, prompt, &order)?,
+            own: ReferenceResults::load(dump, dtype, prompt, &order)?,
+            base: ReferenceResults::load(dump, Dtype::F32, prompt, &order)?,
             keys: Vec::new(),
         }))
     }
@@ -85,7 +85,7 @@ impl<'a> Scene<'a> {
         model: &Arc<Model>,
         gates: &[Gate],
         first: &Gate,
-    ) -> Result<Option<Vec<Wanted>>, engine::Error> {
+    ) -> Result<Option<Vec<ComparisonTarget>>, engine::Error> {
         let Some(parts) = self.parts(model)? else { return Ok(None) };
         let mut wanted = Vec::new();
         for (key, sides) in parts {
@@ -102,11 +102,11 @@ impl<'a> Scene<'a> {
             let Some((ours, reference)) = sides else {
                 let limit = rule::OP * unit;
                 let (before, size, differs, missing) = (1.0, 1.0, true, true);
-                wanted.push(Wanted { limit, before, size, differs, missing, first });
+                wanted.push(ComparisonTarget { limit, before, size, differs, missing, first });
                 self.keys.push((key, true));
                 continue;
             };
-            let before = apart(&ours, &reference);
+            let before = distance(&ours, &reference);
             if !before.is_finite() || reference.is_empty() {
                 continue;
             }
@@ -118,7 +118,7 @@ impl<'a> Scene<'a> {
                 Some(times) if times > 1.0 || !gate.fails() => before / times,
                 _ => floor,
             };
-            wanted.push(Wanted {
+            wanted.push(ComparisonTarget {
                 limit: limit.max(floor),
                 before: before.max(floor),
                 size,
@@ -132,9 +132,12 @@ impl<'a> Scene<'a> {
     }
 
     /// Runs a model and returns its differences from the reference.
-    pub(super) fn numbers(&self, model: &Arc<Model>) -> Result<Option<Numbers>, engine::Error> {
+    pub(super) fn numbers(
+        &self,
+        model: &Arc<Model>,
+    ) -> Result<Option<TrialDifferences>, engine::Error> {
         let Some(mut parts) = self.parts(model)? else { return Ok(None) };
-        let take = |(key, relative): &(Compared, bool)| {
+        let take = |(key, relative): &(ComparisonKey, bool)| {
             let at = parts.iter().position(|(other, _)| other == key)?;
             let (ours, reference) = parts.swap_remove(at).1?;
             let unit = if *relative { size(&reference) } else { 1.0 };
@@ -148,15 +151,18 @@ impl<'a> Scene<'a> {
     }
 
     /// Runs a model and returns each comparison with our values and the reference's.
-    fn parts(&self, model: &Arc<Model>) -> Result<Option<Vec<(Compared, Sides)>>, engine::Error> {
-        let source = Source { model: Arc::clone(model), dir: self.dir };
-        let mut session = Fed::new(self.engine.open(&source, &self.options)?);
+    fn parts(
+        &self,
+        model: &Arc<Model>,
+    ) -> Result<Option<Vec<(ComparisonKey, ValuePair)>>, engine::Error> {
+        let source = ModelSource { model: Arc::clone(model), dir: self.dir };
+        let mut session = NextnSession::new(self.engine.open(&source, &self.options)?);
         session.rows = hidden(model, self.dump, self.dtype, self.prompt)
             .map_err(|error| engine::Error::Other(error.to_string()))?;
         let recorded: BTreeSet<&str> =
             self.dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
-        let order = Order::of(&model.graph, |tap| recorded.contains(tap));
-        let order = order.seen(session.shows(), session.partial());
+        let order = ExecutionOrder::of(&model.graph, |tap| recorded.contains(tap));
+        let order = order.exposed(session.features(), session.shown_parts());
         let comparison = Comparison {
             model,
             order: &order,
@@ -171,19 +177,26 @@ impl<'a> Scene<'a> {
         };
         let routers = routers(&model.graph);
         let mut row = RouterRow::new(self.mode);
-        let mut steer = Steer::new(&routers, self.dtype, String::new(), &mut row);
+        let mut steer = RoutingProbe::new(&routers, self.dtype, String::new(), &mut row);
         let own = &self.own.taps;
         let trace = match (self.mode, self.phase) {
-            (Mode::Local, Phase::Prefill) => {
-                Some(run::prefill(&mut session, self.prompt, own, Feed::Reference, &mut steer)?)
-            }
-            (Mode::Local, Phase::Decode) => {
-                run::steps(&mut session, self.prompt, own, Feed::Reference, &mut steer, &|at| {
-                    comparison.seed(at)
-                })?
-            }
+            (Mode::Local, Phase::Prefill) => Some(run::prefill(
+                &mut session,
+                self.prompt,
+                own,
+                InputSource::Reference,
+                &mut steer,
+            )?),
+            (Mode::Local, Phase::Decode) => run::steps(
+                &mut session,
+                self.prompt,
+                own,
+                InputSource::Reference,
+                &mut steer,
+                &|at| comparison.seed(at),
+            )?,
             (Mode::Cumulative, Phase::Prefill) => {
-                Some(run::prefill(&mut session, self.prompt, own, Feed::Own, &mut steer)?)
+                Some(run::prefill(&mut session, self.prompt, own, InputSource::Own, &mut steer)?)
             }
             (Mode::Cumulative, Phase::Decode) => {
                 Some(run::decode(&mut session, self.prompt, own, &mut steer)?)

@@ -1,0 +1,90 @@
+//! Identifies conversions by their inputs: sets of files, and interrupted runs.
+//!
+//! Files carry the hash of their set, so the hashed text keeps its words when types of this program get
+//! other names: shards of two builds still make one set.
+
+use anyhow::Result;
+use conversion::folder::DtypeChoice;
+use conversion::gguf::{GgufOutput, GgufPlan, TypeChoice};
+use registry::gguf::TensorRule;
+use sha2::{Digest as _, Sha256};
+
+use super::GgufModel;
+use super::folder::FolderPlan;
+
+/// Returns the hash of one conversion of the same weights to GGUF, on any machine.
+pub(super) fn of_gguf(
+    model: &GgufModel<'_>,
+    output: &GgufOutput,
+    identity: bool,
+) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(env!("CARGO_PKG_VERSION"));
+    hash.update(model.checkpoint.fingerprint()?);
+    hash.update(&model.spec.sha256);
+    // Resolved rules of the spec, with the settings of the command line.
+    let rules = listed(&model.gguf.rules, rule);
+    let choices = listed(&output.choices, |TypeChoice { ty, why }| {
+        format!("Choice {{ ty: {ty:?}, why: {why:?} }}")
+    });
+    hash.update(format!("{rules} {choices} {:?} {:?} {identity}", output.via, output.dims));
+    for (name, weights) in &output.importance {
+        hash.update(format!("{name} {}", weights.len()));
+        weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
+    }
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Returns the hash of one conversion of the same weights to a checkpoint, on any machine.
+pub(super) fn of_folder(plan: &FolderPlan<'_>) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(env!("CARGO_PKG_VERSION"));
+    hash.update(plan.checkpoint.fingerprint()?);
+    hash.update(&plan.target.spec.sha256);
+    let choices = listed(&plan.choices, |DtypeChoice { kept, why }| {
+        format!("Choice {{ kept: {kept:?}, why: {why:?} }}")
+    });
+    hash.update(format!("{:?} {choices}", plan.format));
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Returns the hash of a run that writes GGUF files: a run that resumes it reads the same files.
+pub(super) fn of_gguf_run(
+    model: &GgufModel<'_>,
+    planned: &[(GgufOutput, Vec<GgufPlan>)],
+    identity: bool,
+) -> Result<String> {
+    let mut hash = Sha256::new();
+    model.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
+    for (output, files) in planned {
+        hash.update(of_gguf(model, output, identity)?);
+        hash.update(format!("{:?} {:?}", output.shard, output.split));
+        for file in files {
+            hash.update(&file.layout.header);
+        }
+    }
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Returns the hash of a run that writes a checkpoint: a run that resumes it reads the same files.
+pub(super) fn of_folder_run(plan: &FolderPlan<'_>) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(of_folder(plan)?);
+    plan.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
+    plan.files.iter().for_each(|file| hash.update(&file.header));
+    plan.scales.all.iter().for_each(|(_, scale)| hash.update(scale.to_le_bytes()));
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+fn listed<T>(all: &[T], text: impl Fn(&T) -> String) -> String {
+    format!("[{}]", all.iter().map(text).collect::<Vec<_>>().join(", "))
+}
+
+fn rule(of: &TensorRule) -> String {
+    let (rule, at) = (&of.rule, &of.rule.at);
+    format!(
+        "TensorRule {{ rule: Rule {{ disk: {:?}, weight: {:?}, steps: {:?}, at: Span {{ \
+         source: Source {{ path: {:?}, text: {:?} }}, start: {}, end: {} }} }}, ty: {:?} }}",
+        rule.disk, rule.weight, rule.steps, at.source.path, at.source.text, at.start, at.end, of.ty
+    )
+}
