@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::tool::{convert, copy, fixture, onboard, run};
+use crate::tool::{convert, copy, fixture, json, onboard, run};
 
 #[test]
 fn nothing_that_is_read_is_written_over() {
@@ -66,26 +66,23 @@ fn files_that_hold_no_model_are_named() {
 #[test]
 fn a_file_speaks_by_its_own_tokenizer() {
     let dir = tempfile::tempdir().unwrap();
-    let mut heard = 0;
     for name in ["llama_256", "qwen2", "llama3", "gemma3_text", "lfm2", "mistral_nemo"] {
         let file = dir.path().join(format!("{name}.gguf"));
         run(convert().arg(fixture(name)).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
         let say = |model: &Path| {
             let mut command = onboard();
-            command.arg("run").arg(model).args(["--dtype", "f32", "-n", "12", "--prompt"]);
-            run(command.arg("a b, it is")).code(0).out
+            command.arg("run").arg(model).args(["--dtype", "f32", "-n", "12", "--json"]);
+            json(&run(command.args(["--prompt", "a b, it is"])).code(0).out)
         };
         let (said, other) = (say(&file), say(&fixture(name)));
-        // Invalid text decodes to a number of replacement characters that depends on the decoder.
-        let text =
-            |said: &str| said.split('\u{fffd}').next().unwrap_or_default().trim_end().to_owned();
-        heard += usize::from(!text(&said).is_empty());
-        assert!(
-            said.starts_with(&text(&other)) && other.starts_with(&text(&said)),
-            "{said} {other}"
-        );
+        assert_eq!(said["tokens"], other["tokens"], "{name}");
+        assert_eq!(said["tokens"].as_array().unwrap().len(), 12, "{name}");
+        // Its tokens are bytes that are no text. The library of the folder's tokenizer then replaces all bytes
+        // of the run by U+FFFD, llama.cpp only those at fault.
+        if name != "llama_256" {
+            assert_eq!(said["text"], other["text"], "{name}");
+        }
     }
-    assert!(heard > 3, "{heard} of them said something");
 }
 
 /// The post-processors of the first two add no tokens around a text, although their configs name a BOS

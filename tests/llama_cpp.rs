@@ -10,17 +10,38 @@ mod families;
 mod tiny;
 #[expect(dead_code, reason = "shared with the other tests")]
 mod tool;
+#[expect(dead_code, reason = "other targets run nothing else")]
+mod trials;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use engine::llama_cpp::LlamaCpp;
 use engine::{Chunk, Engine, Error, ModelSource, NoProbe, OutputRows, Session, SessionOptions};
+use libtest_mimic::Arguments;
 use parity::{CheckOptions, Verdict, check_schedules};
 use registry::dtype::Dtype;
 
 use tiny::{CONTEXT, VOCAB, write};
 use tool::{fixture, parity, run};
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let mut all = families::trials();
+    all.extend(coded::trials());
+    all.extend([
+        trials::one("engine::schedules", every_schedule_gives_what_one_prefill_gives),
+        trials::one("engine::rows", a_step_gives_the_rows_that_were_asked_for),
+        trials::one("engine::refusals", what_cannot_be_done_is_refused_and_changes_nothing),
+        trials::one("engine::files", files_that_it_does_not_run_are_refused_with_a_reason),
+        trials::one("engine::command", the_command_says_what_is_missing),
+    ]);
+    let conclusion = libtest_mimic::run(&arguments, all);
+    if !arguments.list && conclusion.num_filtered_out == 0 && !conclusion.has_failed() {
+        families::enough();
+    }
+    conclusion.exit()
+}
 
 /// Returns options with one thread: several wait for each other in busy loops, which is slow on a loaded
 /// machine.
@@ -37,7 +58,6 @@ fn tokens(from: u32, count: u32) -> Vec<u32> {
     (from..from + count).map(|n| n * 7 % VOCAB as u32).collect()
 }
 
-#[test]
 fn every_schedule_gives_what_one_prefill_gives() {
     let file = write(|_, _| {});
     let engine = LlamaCpp::default();
@@ -54,7 +74,6 @@ fn every_schedule_gives_what_one_prefill_gives() {
     }
 }
 
-#[test]
 fn a_step_gives_the_rows_that_were_asked_for() {
     let file = write(|_, _| {});
     let mut session = open(LlamaCpp::default(), file.path());
@@ -70,7 +89,6 @@ fn a_step_gives_the_rows_that_were_asked_for() {
     assert_eq!(session.position(b).unwrap(), 9);
 }
 
-#[test]
 fn what_cannot_be_done_is_refused_and_changes_nothing() {
     let file = write(|_, _| {});
     let engine = LlamaCpp { context: 1, slots: 2 };
@@ -107,7 +125,6 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     assert!(matches!(session.position(b), Err(Error::UnknownSlot(1))));
 }
 
-#[test]
 fn files_that_it_does_not_run_are_refused_with_a_reason() {
     let engine = LlamaCpp::default();
     let refusal = |path: &Path| engine.describe(path).unwrap_err().to_string();
@@ -132,7 +149,6 @@ fn files_that_it_does_not_run_are_refused_with_a_reason() {
     assert!(error.contains("engine `llama.cpp` does not run in bf16"), "{error}");
 }
 
-#[test]
 fn the_command_says_what_is_missing() {
     let file = write(|_, _| {});
     let dump = fixture("llama").join("reference");

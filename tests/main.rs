@@ -23,8 +23,6 @@ mod launch;
 mod layering;
 mod matrix;
 mod misfits;
-mod models;
-mod mutants;
 mod names;
 mod nvfp4;
 mod op_names;

@@ -1,7 +1,10 @@
 //! Checks that every text edit of `mutants.txt` is caught, and that the first divergence is at the expected
 //! place.
 
+use libtest_mimic::Trial;
+
 use crate::tool::{fixture, onboard, root};
+use crate::trials;
 
 /// Expected outcome of a mutant.
 enum Fate {
@@ -20,20 +23,20 @@ struct Mutant {
     fate: Fate,
 }
 
-#[test]
-fn every_injected_bug_is_caught_where_it_is() {
-    let text = fs_err::read_to_string(root().join("tests/mutants.txt")).unwrap();
-    let mutants: Vec<_> =
-        text.split("\n\n").filter(|part| part.contains("bug: ")).map(parse).collect();
-    assert!(mutants.len() >= 10);
-    let missed: Vec<_> = mutants.iter().filter_map(|mutant| escape(mutant).err()).collect();
-    assert!(
-        missed.is_empty(),
-        "{} of {} escape:\n{}",
-        missed.len(),
-        mutants.len(),
-        missed.join("\n")
-    );
+/// Returns the mutants of the file, by their numbers and bugs.
+fn mutants() -> impl Iterator<Item = (String, Mutant)> {
+    let text = include_str!("mutants.txt");
+    let parts = text.split("\n\n").filter(|part| part.contains("bug: ")).map(parse);
+    parts.enumerate().map(|(n, mutant)| (format!("{} {}", n + 1, mutant.bug), mutant))
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let names: Vec<String> = mutants().map(|(name, _)| name).collect();
+    assert!(names.len() >= 10);
+    trials::each("mutants", names, |name| {
+        let (_, mutant) = mutants().find(|(found, _)| found == name).unwrap();
+        escape(&mutant).unwrap_or_else(|how| panic!("{how}"));
+    })
 }
 
 /// Describes how a mutant escapes, if it does.

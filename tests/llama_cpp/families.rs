@@ -1,4 +1,4 @@
-//! Tests every fixture in llama.cpp. Our f32 file gives the reference's log-probabilities there, and our
+//! Tests every fixture in llama.cpp, a trial for each. Our f32 file gives the reference's log-probabilities there, and our
 //! Q8_0 file costs no more there than elsewhere.
 //!
 //! Fixtures whose conversion warns are excluded: an architecture that llama.cpp does not support, or a
@@ -8,15 +8,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use libtest_mimic::Trial;
 use serde_json::Value;
 
 use crate::tool::{convert, fixture, parity};
+use crate::trials;
 
 /// Entry of `families.txt` for a fixture.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Known {
     /// Limit on the difference of a log-probability.
     bound: Option<&'static str>,
@@ -235,34 +236,29 @@ fn run(name: &str, known: &Known) -> Result<Fate, String> {
     Ok(Fate::Agrees)
 }
 
-#[test]
-fn files_of_every_family_agree_with_the_reference_in_llama_cpp() {
+/// Number of fixtures that agree in this run.
+static AGREE: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn trials() -> Vec<Trial> {
     let (known, peers) = (known(), dumped("peer/"));
     let names: Vec<String> = dumped("").into_iter().chain(peers.iter().cloned()).collect();
-    let (next, fates) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let fate = run(name, known.get(name.as_str()).unwrap_or(&Known::default()));
-                    fates.lock().unwrap().push((name, fate));
-                }
-            });
-        }
-    });
-    let (mut faults, mut agree) = (Vec::new(), 0);
-    for (name, fate) in fates.into_inner().unwrap() {
-        match fate {
-            Ok(Fate::Agrees) => agree += 1,
-            Ok(Fate::Warned) if !peers.contains(&format!("peer/{name}")) => faults.push(format!(
-                "{name}: its conversion warns; give it settings that llama.cpp runs in fixtures/peers.py"
-            )),
-            Ok(_) => {}
-            Err(why) => faults.push(format!("{name}: {why}")),
-        }
-    }
     let left: Vec<_> = known.keys().filter(|name| !names.iter().any(|n| n == *name)).collect();
     assert!(left.is_empty(), "families.txt names no fixtures: {left:?}");
-    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+    trials::each("families", names, move |name| {
+        match run(name, known.get(name).unwrap_or(&Known::default())) {
+            Ok(Fate::Agrees) => drop(AGREE.fetch_add(1, Ordering::Relaxed)),
+            Ok(Fate::Warned) => assert!(
+                peers.contains(&format!("peer/{name}")),
+                "its conversion warns; give it settings that llama.cpp runs in fixtures/peers.py"
+            ),
+            Ok(Fate::Left) => {}
+            Err(why) => panic!("{why}"),
+        }
+    })
+}
+
+/// Checks after a run of all trials that most fixtures were compared.
+pub(crate) fn enough() {
+    let agree = AGREE.load(Ordering::Relaxed);
     assert!(agree > 80, "only {agree} fixtures ran");
 }

@@ -1,13 +1,10 @@
-//! The engine on small graphs built by hand, and on every fixture.
+//! The engine on small graphs built by hand.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod build;
-mod drafts;
-mod fixtures;
 mod laws;
 mod new_op;
 mod ops;
 mod recurrence;
-mod seeds;
 mod streams;

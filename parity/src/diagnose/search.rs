@@ -131,6 +131,7 @@ impl EditSearch<'_> {
     }
 }
 
+/// Returns a key of results, for comparisons within one search alone: its value may change with the compiler.
 fn bits(numbers: &TrialDifferences) -> u64 {
     let mut hasher = DefaultHasher::new();
     for part in numbers {

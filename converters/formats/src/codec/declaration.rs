@@ -39,7 +39,7 @@ pub(crate) struct BlockDeclaration {
     /// Dependence on an importance matrix.
     pub(crate) importance: ImportanceNeed,
     /// Root mean squared error over the root mean square, for normally distributed values. An importance
-    /// matrix is used only if the type requires one (`tests/bands.rs`). None for types that are exact or
+    /// matrix is used only if the type requires one (`tests/it/bands.rs` of `onboard-conversion`). None for types that are exact or
     /// nearly so.
     pub(crate) error: Option<f64>,
     /// Number of values that share a scale, if the blocks hold e2m1 codes of checkpoints unchanged.

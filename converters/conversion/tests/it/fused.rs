@@ -1,0 +1,45 @@
+//! Tests of files in which other programs have fused matrices: the same weights are read.
+
+use std::path::Path;
+
+use checkpoints::GgufWeights;
+use checkpoints::checkpoint::Checkpoint;
+use formats::codec::BlockType;
+use formats::gguf::GgufFile;
+use registry::graph::WeightId;
+
+use crate::fuse::{CASES, fuse};
+use crate::whole::{gguf_of, open, write};
+
+#[test]
+fn parts_of_a_matrix_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plain, fused) = (dir.path().join("plain.gguf"), dir.path().join("fused.gguf"));
+    for (name, stems, whole) in CASES {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
+        let (model, checkpoint) = (open(&folder), Checkpoint::open(&folder).unwrap());
+        write(&model, &checkpoint, BlockType::F16, &plain);
+        let file = GgufFile::open(&plain).unwrap();
+        fuse(&file, stems, whole, &fused);
+        let (gguf, wanted) = (&gguf_of(&model), &model.graph.weights);
+        let expected = GgufWeights::new(file, gguf, wanted).unwrap();
+        let file = GgufFile::open(&fused).unwrap();
+        assert!(file.tensors().len() < expected.file().tensors().len(), "{name}");
+        let arch = gguf.arch.as_str();
+        let told = formats::gguf::evidence(&file, arch);
+        assert_eq!(
+            registry::gguf::differences(gguf, wanted, &told),
+            Vec::<String>::new(),
+            "{name}"
+        );
+        let found = GgufWeights::new(file, gguf, wanted).unwrap();
+        for (n, weight) in wanted.iter().enumerate() {
+            let (a, b) = (expected.view(WeightId(n)), found.view(WeightId(n)));
+            assert_eq!((a.ty, a.shape), (b.ty, b.shape), "{name}: {}", weight.name);
+            assert!(a.bytes == b.bytes, "{name}: {}", weight.name);
+        }
+        for path in [&plain, &fused] {
+            fs_err::remove_file(path).unwrap();
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Tests that diagnosis names a mistake in a spec, and a setting that another engine ignores. No edit may
+//! be blamed for other faults.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::{ModelSource, NativeEngine};
+use onboard_parity::diagnose::{
+    DiagnoseOptions, Diagnosis, ObservedPrompt, diagnose, explain, noise, observe,
+};
+use onboard_parity::edit::Change;
+use onboard_parity::mutate::{Fate, MutateOptions, mutate};
+use onboard_parity::{CheckOptions, Dump, check};
+use registry::config::Config;
+use registry::dtype::Dtype;
+use registry::library::Library;
+use registry::model::Model;
+use registry::ops::OpSet;
+use registry::rope::RopeTable;
+use registry::scalar::Scalar;
+
+struct Fixture {
+    dir: PathBuf,
+    model: Model,
+    dump: Dump,
+}
+
+fn fixture(name: &str) -> Fixture {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name);
+    let text = fs_err::read_to_string(dir.join("config.json")).unwrap();
+    let config = Config::parse("config.json", &text).unwrap();
+    let library = Library::builtin();
+    let spec = library.load(library.find(&config)[0], &[]).unwrap();
+    let (model, _) = registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap();
+    let dump = Dump::open(&dir.join("reference")).unwrap();
+    Fixture { dir, model, dump }
+}
+
+fn options() -> CheckOptions {
+    CheckOptions {
+        dtypes: vec![Dtype::F32],
+        schedules: false,
+        same_model: false,
+        ..CheckOptions::default()
+    }
+}
+
+fn search() -> DiagnoseOptions {
+    DiagnoseOptions { check: options(), ..DiagnoseOptions::default() }
+}
+
+impl Fixture {
+    fn edited(&self, change: &Change) -> ModelSource<'_> {
+        let mut model = self.model.clone();
+        change.apply(&mut model);
+        ModelSource { model: Arc::new(model), dir: &self.dir }
+    }
+
+    /// Diagnoses a model with a mistake.
+    fn mistaken(&self, change: &Change) -> Diagnosis {
+        let (engine, source) = (NativeEngine::new(), self.edited(change));
+        let report = check(&engine, &source, &self.dump, &options()).unwrap();
+        let found =
+            diagnose(&engine, &source, &self.dump, &report, &search(), &mut |_, _, _| {}).unwrap();
+        found.unwrap()
+    }
+
+    /// Explains the results of an engine with a mistake, from all or from the most likely tokens.
+    fn foreign(&self, change: &Change, likeliest: Option<usize>) -> Option<Diagnosis> {
+        let engine = NativeEngine::new();
+        let other = self.edited(change);
+        let mut rows = observe(&engine, &other, &self.dump, Dtype::F32, &options()).unwrap();
+        if let Some(k) = likeliest {
+            for (_, row) in rows.iter_mut().flat_map(|prompt| &mut prompt.rows) {
+                row.sort_by(|a, b| b.1.total_cmp(&a.1));
+                row.truncate(k);
+            }
+        }
+        let right = ModelSource { model: Arc::new(self.model.clone()), dir: &self.dir };
+        let noise = noise(&self.dump, Dtype::F32).unwrap();
+        let no = &mut |_: usize, _: usize, _: &str| {};
+        explain(&engine, &right, Dtype::F32, &rows, noise, &search(), no).unwrap()
+    }
+
+    fn theta(&self, theta: f64) -> Change {
+        let old = &self.model.ropes[0];
+        let table = Box::new(RopeTable::plain(&old.name, old.dim, theta));
+        Change::Table { rope: 0, table }
+    }
+
+    /// Sets an argument in every node that has it.
+    fn argument(&self, key: &str, value: &Scalar) -> Change {
+        let nodes = self.model.graph.nodes.iter().enumerate();
+        let has = nodes.filter(|(_, node)| node.attrs.contains_key(key));
+        let values = has.map(|(n, _)| (n, value.clone())).collect();
+        Change::Argument { key: key.to_owned(), values }
+    }
+
+    /// Returns the nodes of an op.
+    fn nodes(&self, op: &str) -> Vec<usize> {
+        let nodes = self.model.graph.nodes.iter().enumerate();
+        nodes.filter(|(_, node)| node.op == op).map(|(n, _)| n).collect()
+    }
+}
+
+/// Asserts that the first cause explains everything, and that one of its edits contains these words.
+fn assert_named(diagnosis: &Diagnosis, words: &str) {
+    let first = diagnosis.causes.first().unwrap();
+    assert!(diagnosis.explained && first.verified == Some(true), "{diagnosis:#?}");
+    assert!(first.edits.iter().any(|edit| edit.edit.contains(words)), "{words}: {first:#?}");
+}
+
+#[test]
+fn a_mistake_in_a_spec_is_named() {
+    let llama = fixture("llama");
+    for (change, words) in [
+        (llama.theta(500_000.0), "theta = 10000 instead of 500000"),
+        (llama.argument("eps", &Scalar::Float(1e-3)), "`eps` of `rms_norm` = 1e-5"),
+        (llama.argument("layout", &Scalar::Str("interleaved".into())), "'half'"),
+        (llama.argument("scale", &Scalar::Float(1.0)), "`scale` of `attend` = 0.353553"),
+        (Change::Op { nodes: llama.nodes("silu"), op: "relu".into() }, "`silu` instead of `relu`"),
+    ] {
+        assert_named(&llama.mistaken(&change), words);
+    }
+}
+
+#[test]
+fn a_number_that_no_config_has_is_fitted() {
+    // Every layer's branches are multiplied by 0.75, so the reference's are a third more.
+    let llama = fixture("llama");
+    let adds = llama.nodes("add").into_iter();
+    let branches = adds.map(|n| llama.model.graph.nodes[n].inputs[1]).collect();
+    let change = Change::Scale { values: branches, by: 0.75, tapped: false };
+    assert_named(&llama.mistaken(&change), "branch of the residual stream x 1.333");
+}
+
+#[test]
+fn what_another_engine_ignores_is_named() {
+    let gemma = fixture("gemma3_text");
+    for (change, words, likeliest) in [
+        (gemma.argument("plus_one", &Scalar::Bool(false)), "without the offset of 1", None),
+        (gemma.argument("plus_one", &Scalar::Bool(false)), "without the offset of 1", Some(5)),
+        (gemma.theta(10_000.0), "theta = 10000", Some(20)),
+    ] {
+        let found = gemma.foreign(&change, likeliest).unwrap();
+        assert_named(&found, words);
+    }
+    let nothing = Change::Window(Vec::new());
+    assert!(gemma.foreign(&nothing, None).is_none(), "equal engines have nothing to explain");
+}
+
+#[test]
+fn weights_in_the_wrong_layers_are_not_in_the_book() {
+    let llama = fixture("llama");
+    let layers: Vec<(usize, usize)> =
+        llama.model.graph.layers.iter().map(|layer| layer.nodes).collect();
+    // All weights of the first two layers are swapped.
+    let pairs = (layers[0].0..layers[0].1).zip(layers[1].0..layers[1].1).collect();
+    let change = Change::Weights(pairs);
+    let found = llama.mistaken(&change);
+    assert!(!found.explained && found.tried > 10, "{found:#?}");
+    let found = llama.foreign(&change, None).unwrap();
+    assert!(!found.explained && found.tried > 100, "{found:#?}");
+}
+
+#[test]
+fn rows_of_another_model_are_refused() {
+    let llama = fixture("llama");
+    let source = ModelSource { model: Arc::new(llama.model.clone()), dir: &llama.dir };
+    for (tokens, rows) in [
+        (vec![], vec![]),
+        (vec![1 << 20], vec![]),
+        (vec![1], vec![(1, vec![(0, -1.0)])]),
+        (vec![1], vec![(0, vec![(1 << 20, -1.0)])]),
+    ] {
+        let observed = ObservedPrompt { name: "a".into(), tokens, rows };
+        let no = &mut |_: usize, _: usize, _: &str| {};
+        let engine = NativeEngine::new();
+        let found = explain(&engine, &source, Dtype::F32, &[observed], 1e-5, &search(), no);
+        assert!(found.is_err());
+    }
+}
+
+#[test]
+fn the_edit_that_undoes_a_mutant_is_named_first() {
+    let llama = fixture("llama");
+    let source = ModelSource { model: Arc::new(llama.model.clone()), dir: &llama.dir };
+    let mut curable = 0;
+    for only in ["rms_norm", "rope `main`", "one projection"] {
+        let options = MutateOptions {
+            dtypes: vec![Dtype::F32],
+            only: Some(only.to_owned()),
+            diagnose: true,
+            ..MutateOptions::default()
+        };
+        let no = &mut |_: usize, _: usize, _: &str| {};
+        let book = mutate(&NativeEngine::new(), &source, &llama.dump, &options, no).unwrap();
+        for outcome in book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Caught) {
+            let blame = outcome.blame.as_ref().unwrap();
+            assert!(blame.is_right(), "{outcome:#?}");
+            curable += usize::from(blame.curable);
+        }
+    }
+    assert!(curable >= 8, "{curable}");
+}
