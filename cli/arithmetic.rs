@@ -1,9 +1,10 @@
 //! `--arithmetic`: the products of weights in blocks.
 
 use clap::{Args, ValueEnum};
-use engine::Arithmetic;
+use engine::BlockArithmetic;
 
 use models::local_model::LocalModel;
+use registry::file;
 
 /// Arithmetic of weights in blocks.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -24,14 +25,14 @@ enum ArithmeticName {
 
 impl ArithmeticArgs {
     /// Returns the arithmetic for a model. Weights are repacked if both copies fit in memory.
-    pub(crate) fn of(self, target: &LocalModel) -> anyhow::Result<Arithmetic> {
+    pub(crate) fn of(self, target: &LocalModel) -> anyhow::Result<BlockArithmetic> {
         Ok(match self.arithmetic {
-            ArithmeticName::Exact => Arithmetic::Exact,
+            ArithmeticName::Exact => BlockArithmetic::Exact,
             ArithmeticName::Q8 => {
                 let (bytes, _) = target.extent()?;
                 let repack =
                     available().is_none_or(|available| bytes.saturating_mul(2) < available);
-                Arithmetic::Q8 { repack }
+                BlockArithmetic::Q8 { repack }
             }
         })
     }
@@ -39,7 +40,7 @@ impl ArithmeticArgs {
 
 /// Returns the memory that this machine can give, in bytes; none where the system does not tell.
 fn available() -> Option<u64> {
-    let text = fs_err::read_to_string("/proc/meminfo").ok()?;
+    let text = file::read_text("/proc/meminfo".as_ref(), file::CONFIG).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -36,6 +36,6 @@ mod session;
 pub use error::Error;
 pub use native::NativeEngine;
 pub use session::{
-    Arithmetic, Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe,
+    BlockArithmetic, Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe,
     OutputRows, Probe, Session, SessionFeatures, SessionOptions, ShownParts, SlotId, StateValue,
 };

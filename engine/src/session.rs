@@ -68,7 +68,7 @@ pub struct SessionOptions {
     /// The matrices whose input rows are rounded first, as the checkpoint declares.
     pub rounds: InputRounding,
     /// The products of weights in blocks.
-    pub arithmetic: Arithmetic,
+    pub arithmetic: BlockArithmetic,
     /// The observer of matrix inputs, in runs of the plain graph.
     pub observer: Option<Arc<dyn InputObserver>>,
 }
@@ -86,7 +86,7 @@ impl Default for SessionOptions {
             ranks: 1,
             threads: None,
             rounds: InputRounding::None,
-            arithmetic: Arithmetic::Exact,
+            arithmetic: BlockArithmetic::Exact,
             observer: None,
         }
     }
@@ -95,7 +95,7 @@ impl Default for SessionOptions {
 /// The arithmetic of products of weights in blocks (Q4_K and others of GGUF files). Other weights are
 /// multiplied exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Arithmetic {
+pub enum BlockArithmetic {
     /// Rows as they are, times decoded weights.
     #[default]
     Exact,

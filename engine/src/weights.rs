@@ -16,7 +16,7 @@ use registry::ops::Trait;
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::q8::PackedMatrix;
 use crate::kernels::round;
-use crate::{Arithmetic, Error, InputRounding};
+use crate::{BlockArithmetic, Error, InputRounding};
 
 /// A source of the numbers of weights.
 pub trait WeightSource: Send + Sync {
@@ -143,7 +143,7 @@ impl SessionWeights {
         graph: &Graph,
         tensors: Box<dyn WeightSource>,
         activation: Dtype,
-        arithmetic: Arithmetic,
+        arithmetic: BlockArithmetic,
     ) -> Result<Self, Error> {
         let (matrices, experts) = matrices(graph);
         let mut held = Vec::with_capacity(graph.weights.len());
@@ -344,7 +344,7 @@ fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
 fn blocks(
     view: &BlockView<'_>,
     weight: &Weight,
-    matrix: Option<Arithmetic>,
+    matrix: Option<BlockArithmetic>,
     run: Dtype,
 ) -> Result<WeightForm, Error> {
     let name = || weight.name.clone();
@@ -363,9 +363,9 @@ fn blocks(
         let shape = (outputs, view.shape.iter().product::<usize>() / outputs.max(1));
         let packed = || PackedMatrix::in_place(view.ty, shape.0, shape.1, view.factor);
         let packed = match arithmetic {
-            Arithmetic::Exact => None,
-            Arithmetic::Q8 { repack: false } => packed(),
-            Arithmetic::Q8 { repack: true } => packed().map(|packed| packed.with(view.bytes)),
+            BlockArithmetic::Exact => None,
+            BlockArithmetic::Q8 { repack: false } => packed(),
+            BlockArithmetic::Q8 { repack: true } => packed().map(|packed| packed.with(view.bytes)),
         };
         return Ok(WeightForm::Blocks(view.ty, packed.map(Box::new)));
     }

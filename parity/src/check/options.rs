@@ -1,6 +1,6 @@
 //! Options of a check.
 
-use engine::{Arithmetic, InputRounding, SessionOptions};
+use engine::{BlockArithmetic, InputRounding, SessionOptions};
 use registry::dtype::Dtype;
 
 use crate::schedules::ROLLBACK;
@@ -64,7 +64,7 @@ impl CheckOptions {
             ranks: 1,
             threads: self.threads,
             rounds: self.rounds.unwrap_or_default(),
-            arithmetic: Arithmetic::Exact,
+            arithmetic: BlockArithmetic::Exact,
             observer: None,
         }
     }
