@@ -1,7 +1,7 @@
 //! Products of block weights and rows in 8 bits: the arithmetic `q8`.
 //!
-//! Rows of `x` are rounded to blocks of 32 codes of 8 bits with one scale ([`input`]). Weights stay in their
-//! levels and are multiplied as integers, sixteen rows side by side ([`pack`]).
+//! Rows of `x` are rounded to blocks of 32 codes of 8 bits with one scale (`input`). Weights stay in their
+//! levels and are multiplied as integers, sixteen rows side by side (`pack`).
 //!
 //! **One order of additions.** The products of a group (16 or 32 values with one scale) are added as integers,
 //! which is exact. An output element is `sum = fma(group, scale * x_scale, sum)`, group after group from the
