@@ -28,6 +28,7 @@ mod calibration;
 mod compat;
 mod draft;
 mod folder;
+mod folder_plan;
 mod format;
 mod goal;
 mod merge;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use serde_json::Value;
 
 use crate::tool::{SOURCES, root};
@@ -82,68 +83,145 @@ fn no_crate_imports_a_crate_that_imports_it() {
     }
 }
 
-/// The program of a file: without comments, and without the tests at its end.
-fn program(text: &str) -> String {
-    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-    text.lines().filter(|line| !line.trim_start().starts_with("//")).fold(
-        String::new(),
-        |mut program, line| {
-            program.push_str(line);
-            program.push('\n');
-            program
-        },
-    )
+/// True for the tokens `[cfg(test)]` of an attribute.
+fn is_cfg_test(token: Option<&TokenTree>) -> bool {
+    token.is_some_and(|token| token.to_string().replace(' ', "") == "[cfg(test)]")
 }
 
-/// Modules at the root of a crate that a program names.
-fn named(program: &str) -> BTreeSet<String> {
-    let word = |text: &str| -> String {
-        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+/// Paths in the code of a module that start with `crate`, `self` or `super`, from the crate's root.
+///
+/// Test modules are left out; the branches of `use a::{b, c}` are paths of their own.
+fn paths(stream: TokenStream, module: &[String], found: &mut Vec<Vec<String>>) {
+    let tokens: Vec<TokenTree> = stream.into_iter().collect();
+    let ends_item = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        TokenTree::Punct(punct) => punct.as_char() == ';',
+        _ => false,
     };
-    let mut found = BTreeSet::new();
-    for after in program.split("crate::").skip(1) {
-        let Some(group) = after.strip_prefix('{') else {
-            found.insert(word(after));
-            continue;
-        };
-        let mut depth = 1;
-        let mut start = true;
-        for (at, c) in group.char_indices() {
-            match c {
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                ',' if depth == 1 => start = true,
-                c if start && !c.is_whitespace() => {
-                    found.insert(word(&group[at..]));
-                    start = false;
-                }
-                _ => {}
+    let mut at = 0;
+    while at < tokens.len() {
+        match &tokens[at] {
+            TokenTree::Punct(punct)
+                if punct.as_char() == '#' && is_cfg_test(tokens.get(at + 1)) =>
+            {
+                at += tokens[at..].iter().position(ends_item).unwrap_or(tokens.len());
             }
-            if depth == 0 {
-                break;
+            TokenTree::Ident(word) if word == "mod" && at + 2 < tokens.len() => {
+                if let TokenTree::Group(body) = &tokens[at + 2] {
+                    let inner = [module, &[tokens[at + 1].to_string()]].concat();
+                    paths(body.stream(), &inner, found);
+                    at += 2;
+                }
+            }
+            TokenTree::Ident(word) if word == "use" => {
+                // A path without a prefix begins in the module, or in another crate.
+                let rest = &tokens[at + 1..];
+                at += 1 + path(rest, module, module.to_vec(), found);
+            }
+            TokenTree::Ident(word) if ["crate", "self", "super"].contains(&&*word.to_string()) => {
+                at += path(&tokens[at..], module, Vec::new(), found);
+            }
+            TokenTree::Group(group) => paths(group.stream(), module, found),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Follows one path from its first token on, and returns the number of tokens after the first.
+fn path(
+    tokens: &[TokenTree],
+    module: &[String],
+    mut from: Vec<String>,
+    found: &mut Vec<Vec<String>>,
+) -> usize {
+    let colons = |at: usize| {
+        [at, at + 1].iter().all(|&at| tokens.get(at).is_some_and(|token| token.to_string() == ":"))
+    };
+    let mut at = 0;
+    loop {
+        match tokens.get(at) {
+            Some(TokenTree::Ident(word)) => match word.to_string().as_str() {
+                "crate" => from.clear(),
+                "self" if at == 0 && colons(1) => from = module.to_vec(),
+                "super" if at == 0 && colons(1) => {
+                    from = module[..module.len().saturating_sub(1)].to_vec();
+                }
+                "super" => drop(from.pop()),
+                "self" => {}
+                name => from.push(name.to_owned()),
+            },
+            Some(TokenTree::Group(group)) => {
+                let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                for branch in inner.split(|token| token.to_string() == ",") {
+                    path(branch, module, from.clone(), found);
+                }
+                return at;
+            }
+            _ => {}
+        }
+        if !colons(at + 1) {
+            // `self` alone is a value, and `super` alone a visibility.
+            if at > 0 || !["self", "super", "crate"].contains(&&*text(tokens.first())) {
+                found.push(from);
+            }
+            return at;
+        }
+        at += 3;
+    }
+}
+
+fn text(token: Option<&TokenTree>) -> String {
+    token.map(ToString::to_string).unwrap_or_default()
+}
+
+/// Modules of a crate by the modules beside them that they import, in every folder of modules.
+fn modules(files: &[(Vec<String>, String)]) -> Edges {
+    let all: BTreeSet<&[String]> = files.iter().map(|(module, _)| module.as_slice()).collect();
+    let parsed: Vec<(&[String], Vec<Vec<String>>)> = files
+        .iter()
+        .map(|(module, text)| {
+            let mut found = Vec::new();
+            paths(text.parse().expect("Rust"), module, &mut found);
+            (module.as_slice(), found)
+        })
+        .collect();
+    // Names that a module takes from a module below it: `crate::a::B` may be `crate::a::c::B`.
+    let mut inner: BTreeMap<Vec<String>, &[String]> = BTreeMap::new();
+    for (module, found) in &parsed {
+        for path in found.iter().filter(|path| path.len() > module.len() + 1) {
+            if path.starts_with(module) && all.contains(&path[..=module.len()]) {
+                let name = path.last().expect("not empty").clone();
+                inner.insert([module, &[name][..]].concat(), path);
             }
         }
     }
-    found
-}
-
-/// Modules at the root of a crate by the other such modules that they import.
-fn modules(folder: &Path) -> Edges {
-    let mut files = Vec::new();
-    rust_files(folder, &mut files);
-    let root_of = |path: &Path| -> String {
-        let first = path.strip_prefix(folder).unwrap().components().next().unwrap();
-        first.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
-    };
-    let roots: BTreeSet<String> = files.iter().map(|path| root_of(path)).collect();
     let mut edges = Edges::new();
-    for path in files.iter().filter(|path| root_of(path) != "lib") {
-        let names = named(&program(&fs_err::read_to_string(path).unwrap()));
-        let own = root_of(path);
-        let others = names.into_iter().filter(|name| roots.contains(name) && *name != own);
-        edges.entry(own.clone()).or_default().extend(others);
+    for (module, found) in &parsed {
+        for mut path in found.iter().map(Vec::as_slice) {
+            for _ in 0..4 {
+                path = (1..=path.len()).find_map(|len| inner.get(&path[..len])).unwrap_or(&path);
+            }
+            let shared = module.iter().zip(path).take_while(|(a, b)| a == b).count();
+            if module.len() > shared && path.len() > shared && all.contains(&path[..=shared]) {
+                let (own, other) = (&module[..=shared], &path[..=shared]);
+                edges.entry(own.join("::")).or_default().insert(other.join("::"));
+            }
+        }
     }
     edges
+}
+
+/// Module paths of a crate with the text of their files.
+fn sources(folder: &Path) -> Vec<(Vec<String>, String)> {
+    let mut files = Vec::new();
+    rust_files(folder, &mut files);
+    let module = |path: &Path| -> Vec<String> {
+        let names = path.strip_prefix(folder).unwrap().with_extension("");
+        let names = names.iter().map(|name| name.to_string_lossy().into_owned());
+        names.filter(|name| name != "lib").collect()
+    };
+    files.iter().map(|path| (module(path), fs_err::read_to_string(path).unwrap())).collect()
 }
 
 /// Rust files below a folder, those of tests aside.
@@ -158,43 +236,70 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// A way from a module back to itself, if there is one.
-fn circle(edges: &Edges) -> Option<String> {
-    for start in edges.keys() {
-        let mut todo = vec![vec![start]];
-        let mut seen = BTreeSet::new();
+/// Ways from a module back to itself, the modules of each only once.
+fn circles(edges: &Edges) -> Vec<String> {
+    let (mut circles, mut reported) = (Vec::new(), BTreeSet::new());
+    for start in edges.keys().filter(|start| edges[*start].iter().any(|next| next != *start)) {
+        let (mut todo, mut seen) = (vec![vec![start]], BTreeSet::new());
         while let Some(way) = todo.pop() {
-            for next in edges.get(*way.last()?).into_iter().flatten() {
+            for next in edges.get(*way.last().expect("not empty")).into_iter().flatten() {
                 let way: Vec<&String> = way.iter().copied().chain([next]).collect();
-                if next == start {
-                    return Some(
-                        way.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" -> "),
-                    );
-                }
-                if seen.insert(next) {
+                if next == start && !way.iter().any(|module| reported.contains(module)) {
+                    let names: Vec<&str> = way.iter().map(|name| name.as_str()).collect();
+                    circles.push(names.join(" -> "));
+                    reported.extend(way);
+                } else if seen.insert(next) {
                     todo.push(way);
                 }
             }
         }
     }
-    None
+    circles
 }
 
 #[test]
 fn no_module_imports_itself_through_others() {
     let found: Vec<String> = SOURCES
         .into_iter()
-        .filter_map(|folder| Some(format!("{folder}: {}", circle(&modules(&root().join(folder)))?)))
+        .flat_map(|folder| {
+            let circles = circles(&modules(&sources(&root().join(folder))));
+            circles.into_iter().map(move |circle| format!("{folder}: {circle}"))
+        })
         .collect();
     assert!(
         found.is_empty(),
         "move what both need into a module of its own:\n{}",
         found.join("\n")
     );
-    // The search finds circles.
-    let edges = [("a", "b"), ("b", "c"), ("c", "b")];
-    let edges = edges.map(|(from, to)| (from.to_owned(), BTreeSet::from([to.to_owned()])));
-    assert_eq!(circle(&Edges::from(edges)).as_deref(), Some("b -> c -> b"));
-    let program = program("use crate::{a::{x, y}, b};\n// crate::c\ncrate::d::e();");
-    assert_eq!(named(&program), ["a", "b", "d"].map(str::to_owned).into());
+}
+
+#[test]
+fn circles_are_found_however_they_are_written() {
+    let circles = |files: &[(&str, &str)]| {
+        let files = files.iter().map(|(module, text)| {
+            let names = module.split("::").filter(|name| !name.is_empty());
+            (names.map(str::to_owned).collect(), (*text).to_owned())
+        });
+        circles(&modules(&files.collect::<Vec<_>>()))
+    };
+    let circle = ["a -> b -> a"];
+    assert_eq!(circles(&[("a", "use crate::b::B;"), ("b", "fn f() { crate::a::g(); }")]), circle);
+    assert_eq!(circles(&[("a", "use crate::{c, b::{B}};"), ("b", "use super::a::A;")]), circle);
+    let nested =
+        [("a", "mod d;"), ("a::d", "use super::super::b::B;"), ("b", "use super::{a::A};")];
+    assert_eq!(circles(&nested), circle);
+    // Through a name that the root takes from a module.
+    let files =
+        [("", "pub use b::B; mod a; mod b;"), ("a", "use super::B;"), ("b", "x!(super::a::A);")];
+    assert_eq!(circles(&files), circle);
+    // Below a module, too.
+    let files = [("m::a", "use super::b::B;"), ("m::b", "use crate::m::a::A;"), ("m", "")];
+    assert_eq!(circles(&files), ["m::a -> m::b -> m::a"]);
+    // Comments, tests, and parents with their own modules are none.
+    let files = [
+        ("a", "use crate::b::B;"),
+        ("b", "// crate::a\n#[cfg(test)]\nmod tests { use crate::a; }"),
+    ];
+    assert!(circles(&files).is_empty());
+    assert!(circles(&[("a", "mod b; use b::B;"), ("a::b", "use super::A;")]).is_empty());
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail, ensure};
 use checkpoints::Checkpoint;
 use clap::Args;
-use conversion::folder::FolderFormat;
-use conversion::folder::calibrated::{CalibratedScales, PeakSite, ScaleKinds, scales};
+use conversion::folder::calibrated::{CalibratedScales, PeakSite, scales};
+use conversion::folder::{FolderFormat, ScaleKinds};
 use engine::OutputRows;
 use engine::peaks::KvPeaks;
 
-use super::folder::FolderPlan;
+use super::folder_plan::FolderPlan;
 use super::several;
 use crate::calibrate::ChunkedText;
 use crate::term;

@@ -10,7 +10,7 @@ use registry::gguf::TensorRule;
 use sha2::{Digest as _, Sha256};
 
 use super::GgufModel;
-use super::folder::FolderPlan;
+use super::folder_plan::FolderPlan;
 
 /// Returns the hash of one conversion of the same weights to GGUF, on any machine.
 pub(super) fn of_gguf(

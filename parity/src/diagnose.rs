@@ -6,6 +6,7 @@
 //! prompt, with the reference's inputs for ops if single ops differ; the best are then run in full.
 
 mod case;
+mod edit_trials;
 mod fit;
 mod foreign;
 mod phase_trial;

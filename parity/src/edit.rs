@@ -5,6 +5,7 @@
 
 mod apply;
 mod arguments;
+mod frequencies;
 mod knobs;
 mod number;
 mod same;
@@ -21,10 +22,10 @@ use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
 pub(crate) use arguments::is_editable;
+pub(crate) use frequencies::stretch;
 pub use knobs::Knob;
 pub(crate) use same::same;
 pub(crate) use scope::Suspects;
-pub(crate) use tables::stretch;
 pub(crate) use windows::has_window;
 
 /// Change of a resolved model.

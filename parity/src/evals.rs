@@ -9,6 +9,7 @@
 mod answers;
 mod comparison;
 mod diff;
+mod diff_error;
 mod inputs;
 mod items;
 mod logprobs;
@@ -23,7 +24,8 @@ mod summary;
 mod tree;
 
 pub use comparison::{EvalComparison, EvalVerdict, Example, LogprobDistances, ResultFile};
-pub use diff::{DiffError, diff};
+pub use diff::diff;
+pub use diff_error::DiffError;
 pub use items::{Error as TaskError, EvalItem, PromptInput, Question, items};
 pub use logprobs::{Noise, unit};
 pub use read::{Error, ReadOptions, read};

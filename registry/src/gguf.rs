@@ -18,13 +18,15 @@ mod absent;
 pub(crate) mod compare;
 pub(crate) mod config;
 pub(crate) mod differences;
+mod file_metadata;
 pub(crate) mod head;
 mod idle;
 mod known;
 
 pub(crate) use config::AHEAD;
-pub use config::{FileMetadata, KeyTree, config_of, may_have_arch};
+pub use config::{KeyTree, config_of, may_have_arch};
 pub use differences::{differences, key_differences};
+pub use file_metadata::FileMetadata;
 pub use idle::IdleWeight;
 pub(crate) use idle::split_at_layer;
 pub use known::{applies_scale, is_known, knows_tensor};

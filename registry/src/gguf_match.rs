@@ -7,7 +7,8 @@ use crate::ops::OpSet;
 use crate::resolve::resolve;
 use crate::spec::Spec;
 
-use crate::gguf::config::{FileMetadata, config_of, errors, may_have_arch};
+use crate::gguf::FileMetadata;
+use crate::gguf::config::{config_of, errors, may_have_arch};
 use crate::gguf::differences::{differences, unread};
 use crate::gguf_head::of_file;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use conversion::folder::{config, format::split_limits};
+use conversion::folder::{FolderTensor, format::split_limits};
 use serde_json::json;
 
-use super::FolderPlan;
+use crate::convert::folder_plan::FolderPlan;
 use crate::text::bytes as size;
 
 /// Formats the plan for people.
@@ -49,7 +49,7 @@ pub(super) fn text(plan: &FolderPlan<'_>) -> String {
 /// Lists the quantized matrices that tensor parallelism breaks, with the limit of each.
 fn limits(plan: &FolderPlan<'_>) -> Vec<(String, String)> {
     let all = plan.tensors.iter().zip(&plan.choices).filter(|(_, choice)| choice.kept.is_none());
-    let of = |(tensor, _): (&super::FolderTensor<'_>, _)| {
+    let of = |(tensor, _): (&FolderTensor<'_>, _)| {
         let &[rows, row] = &tensor.shape[..] else { return Vec::new() };
         let limits = split_limits(plan.format, rows, row).into_iter();
         limits.map(|limit| (tensor.name.clone(), limit)).collect()
@@ -89,7 +89,7 @@ pub(super) fn json(plan: &FolderPlan<'_>) -> Result<String> {
         .collect();
     let json = json!({
         "model": plan.target.name, "format": plan.format.name(), "files": files, "kept": kept,
-        "quantization_config": config::quantization(plan.format, &plan.listed(), plan.scales.asked),
+        "quantization_config": plan.format.quantization(&plan.listed(), plan.scales.asked),
         "tensor_parallel": limits,
     });
     Ok(serde_json::to_string_pretty(&json)?)

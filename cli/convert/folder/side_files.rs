@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail, ensure};
 use checkpoints::checkpoint::{INDEX, outside};
 use conversion::SideFile;
-use conversion::folder::{config, index};
+use conversion::folder::index;
 
-use super::{CONFIG, FolderPlan, config_text};
+use super::super::folder_plan::FolderPlan;
+use super::{CONFIG, config_text};
 
 /// Renders the files, before anything is written; the config is the last.
 pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
@@ -33,7 +34,7 @@ pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
     let mut add =
         |name: &str, bytes: Vec<u8>| files.push(SideFile { path: folder.join(name), bytes });
     add("README.md", card(plan).into_bytes());
-    if let Some(json) = config::beside(plan.format, &plan.ignored(), plan.scales.asked) {
+    if let Some(json) = plan.format.beside(&plan.ignored(), plan.scales.asked) {
         add("hf_quant_config.json", format!("{json:#}\n").into_bytes());
     }
     if let Some((_, text)) = index(folder, &plan.items, &plan.files) {

@@ -17,7 +17,8 @@ use engine::mixed::MixedEngine;
 use engine::weights::WeightSource;
 use registry::graph::WeightId;
 
-use super::{FolderPlan, side_files};
+use super::super::folder_plan::FolderPlan;
+use super::side_files;
 use crate::convert::ConvertArgs;
 use crate::convert::goal::{DivergenceGoal, smallest_sufficient};
 use crate::term;

@@ -13,7 +13,7 @@ use formats::codec::BlockType;
 use formats::safetensors::{FileDtype, TensorSpec};
 
 pub mod calibrated;
-pub mod config;
+mod config;
 mod declarations;
 mod files;
 pub mod format;
@@ -22,8 +22,9 @@ pub mod scaled;
 mod tensors;
 
 pub use calibrated::CalibratedScales;
+pub use config::ScaleKinds;
+pub use declarations::{FolderFormat, NoInputs};
 pub use files::{FolderFile, even_limit, index, lay_out, work};
-pub use format::FolderFormat;
 pub use tensors::{ListingOptions, Unquantized, tensors};
 
 use declarations::SharedScale;

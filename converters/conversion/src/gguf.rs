@@ -23,8 +23,9 @@ mod base;
 mod factors;
 mod sources;
 
+pub use crate::factors::Factors;
 pub use base::base_type;
-pub use factors::{Factors, factors, ignored_factors, may_be_scaled, measure};
+pub use factors::{factors, ignored_factors, may_be_scaled, measure};
 pub use sources::{Arithmetic, SourceBlocks};
 use sources::{halved, in_half, packed};
 

@@ -9,6 +9,7 @@
 //! Files are written as `<name>.part` beside their final path, with a journal of finished slabs. They are
 //! renamed together, once all of them are written and read back: see [`run::run`].
 
+mod factors;
 pub mod folder;
 pub mod gguf;
 pub mod journal;

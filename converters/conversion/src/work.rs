@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::gguf::Factors;
+use super::factors::Factors;
 use checkpoints::flow::Flow;
 use formats::codec::{self, BlockType};
 use formats::gguf::companions::{multiply, one_of};

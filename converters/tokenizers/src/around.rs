@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::check::{corpus, loaded};
 use super::doc::Doc;
 use super::json::TokenizerJson;
-use super::{Error, ReferenceTokenizer, Tokenizer, TokenizerKind, pre};
+use super::{Error, ReferenceTokenizer, Tokenizer, TokenizerKind, pre_table};
 use formats::gguf::{Metadata, MetadataValue};
 use formats::shown;
 
@@ -53,7 +53,7 @@ pub(super) fn write(
         write_surrounding(found.as_ref(), rows, &mut made.keys);
     }
     warn_of_settings(config.as_ref(), made)?;
-    let name = if made.kind == TokenizerKind::Merges { pre::find(&made.pre) } else { None };
+    let name = if made.kind == TokenizerKind::Merges { pre_table::find(&made.pre) } else { None };
     let (before, after) = loaded::around(&made.keys, made.kind, name.map(|(_, name)| name), rows)
         .map_err(|why| Error::Component {
         file: json.file.clone(),

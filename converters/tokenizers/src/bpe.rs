@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 
 use super::json::TokenizerJson;
 use super::table::{TokenType, VocabTable};
-use super::{Error, ReferenceTokenizer, TokenizerOptions, pre, structure};
+use super::{Error, ReferenceTokenizer, TokenizerOptions, pre, pre_table, structure};
 use formats::gguf::Metadata;
 use formats::shown;
 
@@ -33,7 +33,7 @@ pub(super) fn write(
     if json.merges.is_empty() {
         return Err(Error::NoMerges { file: json.file.clone() });
     }
-    keys.set("tokenizer.ggml.model", pre::merges_model());
+    keys.set("tokenizer.ggml.model", pre_table::merges_model());
     keys.set("tokenizer.ggml.pre", pre.as_str());
     let types = table.type_ids();
     keys.set("tokenizer.ggml.tokens", table.texts);

@@ -13,12 +13,14 @@ use super::{Error, ReferenceTokenizer, Tokenizer, TokenizerKind, spm, table};
 use formats::shown;
 
 mod encode;
+mod load_error;
 pub(super) mod loaded;
 mod pieces;
 mod split;
 
 pub use encode::TokenizeError;
-pub use loaded::{LlamaTokenizer, LoadError};
+pub use load_error::LoadError;
+pub use loaded::LlamaTokenizer;
 
 /// Corpus: one text per line, with invisible characters escaped.
 static CORPUS: LazyLock<Vec<String>> =

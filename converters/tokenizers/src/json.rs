@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::doc::{DocNode, parse};
-use super::{Error, pair, table};
+use super::{Error, table};
 
 #[derive(Deserialize)]
 struct TokenizerFields {
@@ -117,12 +117,10 @@ pub(super) struct TokenizerJson {
 }
 
 impl TokenizerJson {
-    /// Reads the tokenizer of a folder, if there is one.
-    pub(super) fn read(dir: &Path) -> Result<Option<Self>, Error> {
-        match parse::<TokenizerFields>(dir, "tokenizer.json")? {
-            Some((file, whole)) => Self::of(file, whole).map(Some),
-            None => pair::read(dir),
-        }
+    /// Reads `tokenizer.json` of a folder, if there is one.
+    pub(super) fn read_json(dir: &Path) -> Result<Option<Self>, Error> {
+        let parsed = parse::<TokenizerFields>(dir, "tokenizer.json")?;
+        parsed.map(|(file, whole)| Self::of(file, whole)).transpose()
     }
 
     fn of(file: PathBuf, whole: TokenizerFields) -> Result<Self, Error> {

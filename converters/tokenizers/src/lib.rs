@@ -24,6 +24,7 @@ mod named;
 mod pair;
 mod pieces;
 mod pre;
+mod pre_table;
 mod proto;
 mod reference;
 mod special;
@@ -84,7 +85,7 @@ pub struct Tokenizer {
 
 /// Returns the name of every pre-tokenizer that llama.cpp supports.
 pub fn pre_names() -> impl Iterator<Item = &'static str> {
-    pre::names()
+    pre_table::names()
 }
 
 /// Builds the keys of a checkpoint's tokenizer, for a model with `vocab_size` rows of embeddings.

@@ -35,8 +35,18 @@ static CLASSES: LazyLock<Vec<TokenizerClass>> = LazyLock::new(|| {
 /// Special tokens in the order of transformers.
 const ROLES: [&str; 7] = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
 
+impl TokenizerJson {
+    /// Reads the tokenizer of a folder in either form, if there is one.
+    pub(super) fn read(dir: &Path) -> Result<Option<Self>, Error> {
+        match Self::read_json(dir)? {
+            Some(json) => Ok(Some(json)),
+            None => pair(dir),
+        }
+    }
+}
+
 /// Reads the pair of a folder, if both files exist.
-pub(super) fn read(dir: &Path) -> Result<Option<TokenizerJson>, Error> {
+fn pair(dir: &Path) -> Result<Option<TokenizerJson>, Error> {
     let file = dir.join("merges.txt");
     if !file.is_file() {
         return Ok(None);

@@ -10,54 +10,10 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::json::TokenizerJson;
+use super::pre_table::{find, group, names};
 use super::structure;
 use super::{Error, ReferenceTokenizer, TokenizerOptions};
 use formats::shown;
-
-/// Splitting rule of llama.cpp, with its names.
-#[derive(Debug, Deserialize)]
-pub(super) struct PreTokenizer {
-    /// Regular expressions, applied one after the other.
-    pub(super) split: Vec<String>,
-    /// True if bytes are spelled as characters afterwards.
-    #[serde(default = "yes")]
-    pub(super) bytes: bool,
-    /// True if spaces become `▁` first.
-    #[serde(default)]
-    pub(super) escape: bool,
-    /// Reason why the rule only approximates the original split.
-    pub(super) approximate: Option<String>,
-    /// Steps of tokenizer.json that are equivalent to this rule.
-    like: Vec<Vec<String>>,
-    names: Vec<PreName>,
-}
-
-/// Name of a rule, with the other settings that llama.cpp derives from it.
-#[derive(Debug, Deserialize)]
-pub(super) struct PreName {
-    pub(super) name: String,
-    /// True if a whole word that is a token is not split.
-    #[serde(default)]
-    pub(super) ignore_merges: bool,
-    /// True if the BOS token is added by default.
-    #[serde(default)]
-    pub(super) add_bos: bool,
-}
-
-#[derive(Deserialize)]
-struct PreTokenizers {
-    models: PreByKind,
-    scores_pre: String,
-    same: Vec<(String, String)>,
-    groups: Vec<PreTokenizer>,
-}
-
-#[derive(Deserialize)]
-struct PreByKind {
-    scores: String,
-    merges: String,
-    pieces: String,
-}
 
 #[derive(Deserialize)]
 struct PreHashes {
@@ -71,54 +27,10 @@ struct PreHash {
     pre: String,
 }
 
-fn yes() -> bool {
-    true
-}
-
-static KNOWN: LazyLock<PreTokenizers> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("../data/pre_tokenizers.json"))
-        .expect("the table is part of the program, and a test reads it")
-});
 static HASHES: LazyLock<PreHashes> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../data/pre_hashes.json"))
         .expect("the table is part of the program, and a test reads it")
 });
-
-/// Returns the names of a SentencePiece BPE model, and of its pre-tokenizer, in files.
-pub(super) fn scores_model() -> (&'static str, &'static str) {
-    (&KNOWN.models.scores, &KNOWN.scores_pre)
-}
-
-/// Returns the name of a byte-level BPE model in files.
-pub(super) fn merges_model() -> &'static str {
-    &KNOWN.models.merges
-}
-
-/// Returns the name of a Unigram model in files.
-pub(super) fn pieces_model() -> &'static str {
-    &KNOWN.models.pieces
-}
-
-/// Returns every name that llama.cpp supports.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    KNOWN.groups.iter().flat_map(|group| group.names.iter().map(|name| name.name.as_str()))
-}
-
-/// Returns the rule and settings of a name.
-pub(super) fn find(name: &str) -> Option<(&'static PreTokenizer, &'static PreName)> {
-    KNOWN.groups.iter().find_map(|group| {
-        group.names.iter().find(|known| known.name == name).map(|known| (group, known))
-    })
-}
-
-/// Normalizes the spelling of a regular expression to that of the table.
-pub(super) fn spelled(regex: &str) -> String {
-    let mut text = regex.replace('\r', "\\r").replace('\n', "\\n");
-    for (from, to) in &KNOWN.same {
-        text = text.replace(from.as_str(), to);
-    }
-    text
-}
 
 /// Chooses the name of the pre-tokenizer.
 pub(super) fn choose(
@@ -176,19 +88,6 @@ pub(super) fn choose(
     Ok(chosen)
 }
 
-/// Returns the rule for these steps.
-fn group(steps: &[String]) -> Option<&'static PreTokenizer> {
-    KNOWN.groups.iter().find(|group| group.like.iter().any(|like| like == steps))
-}
-
-impl PreTokenizer {
-    /// Returns the first name with the requested `ignore_merges`, or else the first name.
-    fn name(&self, ignore_merges: bool) -> &str {
-        let fits = self.names.iter().find(|name| name.ignore_merges == ignore_merges);
-        fits.or(self.names.first()).map_or("", |name| &name.name)
-    }
-}
-
 /// Returns the hash of the test text's ids, formatted as a Python list.
 fn hash(tokenizer: &ReferenceTokenizer) -> Result<String, Error> {
     let ids = tokenizer.encode(&HASHES.text, true)?;
@@ -199,39 +98,11 @@ fn hash(tokenizer: &ReferenceTokenizer) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
-    fn the_tables_are_read_and_hold_together() {
-        let all: Vec<&str> = names().collect();
-        assert_eq!(all.len(), 91);
-        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 91, "a name stands once");
+    fn the_hashes_are_read() {
         assert_eq!(HASHES.entries.len(), 97);
         assert_eq!(HASHES.text.chars().count(), 350);
-        let mut likes = BTreeSet::new();
-        for group in &KNOWN.groups {
-            assert!(!group.names.is_empty() && !group.split.is_empty());
-            for like in &group.like {
-                assert!(likes.insert(like), "{like:?} means two things");
-                for step in like {
-                    assert_eq!(&spelled(step), step, "the table spells in its own way");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn spellings_of_one_expression_are_one() {
-        let official = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
-        let usual = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-        assert_eq!(spelled(official), usual);
-        assert_eq!(spelled(&usual.replace("\\n", "\n")), usual);
-        let steps = [format!("split {usual}"), "bytes".to_owned()];
-        let group = group(&steps).unwrap();
-        let name = group.name(true);
-        assert!(find(name).unwrap().1.ignore_merges);
-        assert!(!find(group.name(false)).unwrap().1.ignore_merges);
     }
 }

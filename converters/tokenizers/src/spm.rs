@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::doc::Doc;
 use super::json::{TokenizerJson, has, has_flag};
 use super::table::{ADDED, TokenType, VocabTable};
-use super::{Error, pre, proto, special};
+use super::{Error, pre_table, proto, special};
 use formats::gguf::Metadata;
 use formats::shown;
 
@@ -49,7 +49,7 @@ pub(super) fn write(
         }
         keys.set(SPACE_PREFIX, stated);
     }
-    let (model, pre) = pre::scores_model();
+    let (model, pre) = pre_table::scores_model();
     keys.set("tokenizer.ggml.model", model);
     keys.set("tokenizer.ggml.pre", pre);
     let types = table.type_ids();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::pre::spelled;
+use super::pre_table::spelled;
 
 /// Default regular expression of a byte-level step.
 const WORDS: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";

@@ -9,8 +9,9 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
 
+use super::edit_trials::EditSearch;
 use super::phase_trial::PhaseTrial;
-use super::search::{EditGroup, EditSearch, PARTIAL, cause, described, shortlist};
+use super::search::{EditGroup, PARTIAL, cause, described, shortlist};
 use super::suspects::suspects;
 use super::{DiagnoseOptions, Diagnosis, EditSummary};
 use crate::check::{self, CheckOptions, check, prepared};

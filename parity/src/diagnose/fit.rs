@@ -1,8 +1,8 @@
 //! Fits the parameter of a family of edits: a line search along the direction in which the results move.
 
+use super::edit_trials::EditSearch;
 use super::phase_trial::TrialDifferences;
 use super::score::{ComparisonTarget, Score};
-use super::search::EditSearch;
 use crate::edit::{Edit, Knob};
 
 /// First step of a factor's logarithm, which measures the direction.

@@ -9,9 +9,10 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
 
+use super::edit_trials::{EditSearch, Trial};
 use super::phase_trial::TrialDifferences;
 use super::score::{ComparisonTarget, Score, rms, score};
-use super::search::{EditSearch, Trial, cause, shortlist};
+use super::search::{cause, shortlist};
 use super::{DiagnoseOptions, Diagnosis};
 use crate::check::CheckOptions;
 use crate::dump::{self, Dump};

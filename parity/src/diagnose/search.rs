@@ -1,14 +1,11 @@
 //! Runs edits one after another, groups those with equal results, and ranks them.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::time::Instant;
-
 use registry::model::Model;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use super::phase_trial::{PhaseTrial, TrialDifferences};
-use super::score::{ComparisonTarget, Score, distance, score};
+use super::edit_trials::EditSearch;
+use super::phase_trial::TrialDifferences;
+use super::score::{ComparisonTarget, Score, distance};
 use super::{Cause, EditSummary, fit};
 use crate::edit::{Candidate, Edit};
 
@@ -22,29 +19,6 @@ const ALIKE: f64 = 0.125;
 /// Maximum remaining difference, as a share, of edits that are reported although they do not explain
 /// everything.
 pub(super) const PARTIAL: f64 = 0.9;
-
-/// Runs models and returns their differences; none if the engine does not expose the values.
-pub(super) trait Trial {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error>;
-}
-
-impl Trial for PhaseTrial<'_> {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error> {
-        PhaseTrial::numbers(self, model)
-    }
-}
-
-/// Search among edits.
-pub(super) struct EditSearch<'a> {
-    pub(super) trial: &'a dyn Trial,
-    pub(super) model: &'a Arc<Model>,
-    pub(super) wanted: &'a [ComparisonTarget],
-    /// Differences of the unedited model.
-    pub(super) unedited: TrialDifferences,
-    pub(super) until: Instant,
-    pub(super) tried: usize,
-    pub(super) cut: bool,
-}
 
 /// Edits with bit-identical results.
 pub(super) struct EditGroup {
@@ -69,23 +43,6 @@ impl EditGroup {
 }
 
 impl EditSearch<'_> {
-    /// Runs one edit; none if the engine refuses it.
-    pub(super) fn attempt(&mut self, edit: &Edit) -> Option<(TrialDifferences, Score)> {
-        if Instant::now() > self.until {
-            self.cut = true;
-            return None;
-        }
-        self.tried += 1;
-        let mut model = Model::clone(self.model);
-        edit.change.apply(&mut model);
-        let model = Arc::new(model);
-        // An edited graph may violate assumptions of an engine.
-        let run = catch_unwind(AssertUnwindSafe(|| self.trial.numbers(&model)));
-        let numbers = run.ok()?.ok()??;
-        let score = score(&numbers, self.wanted);
-        Some((numbers, score))
-    }
-
     /// Runs all candidates and groups them by their results, best first.
     pub(super) fn run(
         &mut self,

@@ -9,7 +9,7 @@ use registry::scalar::Scalar;
 
 use super::apply::bias_of;
 use super::knobs::{Knob, KnobTarget};
-use super::number::show;
+use super::number::text;
 use super::scope::{EditScope, Suspects, kinds, scopes};
 use super::{Candidate, Change, Clues, Edit};
 
@@ -203,16 +203,6 @@ fn words(op: &str, key: &str, was: &Scalar, value: &Scalar) -> String {
         (_, Scalar::Bool(false)) => format!("`{op}` without `{key}`"),
         (_, Scalar::Null) => format!("`{key}` of `{op}` left out (here {old})"),
         _ => format!("`{key}` of `{op}` = {now} instead of {old}"),
-    }
-}
-
-pub(super) fn text(value: &Scalar) -> String {
-    match value {
-        Scalar::Float(x) => show(*x),
-        Scalar::Int(n) => n.to_string(),
-        Scalar::Str(text) => format!("'{text}'"),
-        Scalar::Null => "none".to_owned(),
-        other => other.to_string(),
     }
 }
 

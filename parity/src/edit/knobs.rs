@@ -5,10 +5,9 @@ use registry::ops::Trait;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
-use super::arguments::text;
-use super::number::{round_to, show};
+use super::frequencies::{stretch, theta};
+use super::number::{round_to, show, text};
 use super::scope::{Suspects, kinds, scopes};
-use super::tables::{stretch, theta};
 use super::{Candidate, Change, Edit};
 
 /// Family of edits with a factor, of which 1 changes nothing.

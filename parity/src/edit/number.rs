@@ -1,5 +1,7 @@
 //! Formats numbers as specs write them.
 
+use registry::scalar::Scalar;
+
 /// Formats a number with the fewest digits that distinguish it from its f32 neighbours.
 pub(super) fn show(x: f64) -> String {
     if x == 0.0 {
@@ -31,6 +33,16 @@ fn digits(size: f64) -> usize {
 /// Rounds to a number of significant digits.
 pub(crate) fn round_to(x: f64, digits: usize) -> f64 {
     format!("{x:.*e}", digits.saturating_sub(1)).parse().unwrap_or(x)
+}
+
+pub(super) fn text(value: &Scalar) -> String {
+    match value {
+        Scalar::Float(x) => show(*x),
+        Scalar::Int(n) => n.to_string(),
+        Scalar::Str(text) => format!("'{text}'"),
+        Scalar::Null => "none".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use registry::model::Model;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
+use super::frequencies::{stretch, theta};
 use super::knobs::{Knob, KnobTarget, RopeKnob};
-use super::number::{round_to, show};
+use super::number::show;
 use super::scope::{Suspects, kinds, place, scopes};
 use super::{Candidate, Change, Clues, Edit};
 
@@ -24,24 +25,6 @@ const THETAS: [f64; 8] = [
     10_000_000.0,
     8_000_000.0,
 ];
-
-/// Scales frequencies as a base that is `by` times larger does.
-pub(crate) fn stretch(frequencies: &mut [f32], by: f32) {
-    let pairs = frequencies.len().max(1) as f32;
-    for (n, frequency) in frequencies.iter_mut().enumerate() {
-        *frequency *= by.powf(-(n as f32) / pairs);
-    }
-}
-
-/// Computes the base of a table from its first two frequencies, whose ratio scalings preserve.
-pub(super) fn theta(table: &RopeTable) -> Option<f64> {
-    let [first, second, ..] = table.inv_freq[..] else { return None };
-    let ratio = f64::from(first) / f64::from(second);
-    let theta = ratio.powf(table.inv_freq.len() as f64);
-    let round = round_to(theta, 3);
-    let theta = if (theta / round - 1.0).abs() < 1e-4 { round } else { theta };
-    (theta.is_finite() && theta > 1.0).then_some(theta)
-}
 
 /// Returns replacements of the tables that suspects read.
 pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {

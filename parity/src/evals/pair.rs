@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::comparison::items;
-use super::diff::DiffError;
+use super::diff_error::DiffError;
 use super::sample::{Results, Sample};
 
 /// A sample of A with its counterpart in B.

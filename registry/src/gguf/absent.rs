@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexMap;
 
-use super::config::{FileMetadata, MetadataEnv, set};
+use super::file_metadata::{FileMetadata, MetadataEnv, set};
 use crate::eval::{self, Fuel};
 use crate::scalar::Scalar;
 use crate::spec::AbsentKey;

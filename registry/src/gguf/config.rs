@@ -5,27 +5,14 @@
 //! of each) stands in `gguf: config:`, as expressions over the file. Nothing here is believed: the
 //! model that comes out must give the file's keys, tensors and shapes ([`differences`](super::differences)).
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::absent::with_absent_keys;
+use super::file_metadata::{FileMetadata, MetadataEnv, set};
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
-use crate::eval::{self, Env, EvalError, EvalResult, Fuel};
+use crate::eval::{self, EvalError, Fuel};
 use crate::scalar::Scalar;
 use crate::spec::{DimSource, GgufDecl, Spec};
 use crate::syntax::{BinaryOp, Expr, ExprKind, Ident};
-
-/// The metadata and tensors of a file, as expressions of `gguf: config:` read them.
-#[derive(Debug, Clone)]
-pub struct FileMetadata {
-    /// Keys below the architecture's name, the shapes of tensors below `shapes`, and the numbers of
-    /// small tensors of one axis below `numbers`.
-    pub keys: Config,
-    /// The tensors of the file and their shapes.
-    pub tensors: BTreeMap<String, Vec<usize>>,
-    /// Tensors that may accompany a tensor of a type that needs them; the model need not use them.
-    pub companions: BTreeSet<String>,
-}
 
 /// True if a spec's files may carry this `general.architecture`.
 pub fn may_have_arch(spec: &Spec, arch: &str) -> bool {
@@ -93,27 +80,6 @@ fn explicit(
 
 /// The name that the `gguf:` section gives the number of the head's layers in the file.
 pub(crate) const AHEAD: &str = "ahead";
-
-pub(super) struct MetadataEnv<'a> {
-    pub(super) keys: &'a Config,
-    pub(super) fuel: &'a Fuel,
-}
-
-impl Env for MetadataEnv<'_> {
-    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
-        Err(Finding::error(&name.at, format!("`{}` is not known here", name.name))
-            .help("expressions of `gguf: config:` read the file: `config('attention.head_count')`")
-            .into())
-    }
-
-    fn config(&self) -> &Config {
-        self.keys
-    }
-
-    fn fuel(&self) -> &Fuel {
-        self.fuel
-    }
-}
 
 struct ConfigInverter<'a> {
     spec: &'a Spec,
@@ -191,30 +157,6 @@ impl ConfigInverter<'_> {
 
 fn is_ahead(expr: &Expr) -> bool {
     matches!(&expr.kind, ExprKind::Path(names) if names.len() == 1 && names[0].name == AHEAD)
-}
-
-/// Sets a dotted key; `over` replaces what is there.
-pub(super) fn set(entries: &mut Vec<(String, Scalar)>, key: &str, value: Scalar, over: bool) {
-    let (first, rest) = match key.split_once('.') {
-        Some((first, rest)) => (first, Some(rest)),
-        None => (key, None),
-    };
-    let place = entries.iter().position(|(name, _)| name == first);
-    match (rest, place) {
-        (None, Some(place)) if over => entries[place].1 = value,
-        (None, Some(_)) => {}
-        (None, None) => entries.push((first.to_owned(), value)),
-        (Some(rest), Some(place)) => {
-            if let Scalar::Map(inner) = &mut entries[place].1 {
-                set(inner, rest, value, over);
-            }
-        }
-        (Some(rest), None) => {
-            let mut inner = Vec::new();
-            set(&mut inner, rest, value, over);
-            entries.push((first.to_owned(), Scalar::Map(inner)));
-        }
-    }
 }
 
 /// Returns the findings that are errors, as text.

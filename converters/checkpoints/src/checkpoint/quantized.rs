@@ -18,11 +18,14 @@ mod checks;
 mod floats;
 mod gptq;
 mod inputs;
+mod integer_config;
 mod integers;
 mod packed;
 mod quant_config;
 mod read;
+mod scale_tensor;
 mod scheme;
+mod section;
 mod words;
 
 pub use inputs::{CodeType, Rounding, ScaleSharing};
@@ -142,10 +145,10 @@ pub(super) fn methods() -> impl Iterator<Item = &'static str> {
 
 /// Returns the `quant_method` of a folder if it is unsupported.
 pub(super) fn unsupported_method(folder: &Path) -> Option<String> {
-    if quant_config::is_mlx(folder) {
+    if section::is_mlx(folder) {
         return Some("mlx".to_owned());
     }
-    let (section, _) = quant_config::section(folder)?;
+    let (section, _) = section::section(folder)?;
     let name = section.get("quant_method")?.as_str()?;
     method(name).is_none().then(|| name.to_owned())
 }

@@ -11,16 +11,8 @@ use registry::graph::{Graph, StateId, WeightId};
 use registry::model::Model;
 use registry::ops::Trait;
 
+use super::config::ScaleKinds;
 use super::{DtypeChoice, FolderFormat, FolderItem, FolderTensor, known, scaled};
-
-/// Kinds of calibrated scales that a checkpoint has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ScaleKinds {
-    /// True if each quantized matrix has a scale for its inputs.
-    pub inputs: bool,
-    /// True if keys and values have scales.
-    pub caches: bool,
-}
 
 /// Reason that a checkpoint has no calibrated scales.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

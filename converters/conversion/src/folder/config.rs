@@ -2,24 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::FolderFormat;
-use super::calibrated::ScaleKinds;
-
 /// Facts that a config states besides the format.
 pub(super) struct ConfigFacts<'a> {
     /// Modules that are not quantized.
     pub(super) ignored: &'a [String],
     pub(super) asked: ScaleKinds,
-}
-
-/// Returns `quantization_config`; none for plain bf16. `ignored` lists the modules that are not quantized.
-pub fn quantization(format: FolderFormat, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
-    format.declaration().config.map(|config| config(&ConfigFacts { ignored, asked }))
-}
-
-/// Returns `hf_quant_config.json`, for the formats that have one.
-pub fn beside(format: FolderFormat, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
-    format.declaration().beside.map(|beside| beside(&ConfigFacts { ignored, asked }))
 }
 
 /// Describes codes of 8 bits.
@@ -86,8 +73,18 @@ pub(super) fn modelopt_file(said: &ConfigFacts<'_>, algorithm: &str) -> Value {
     })
 }
 
+/// Kinds of calibrated scales that a checkpoint has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScaleKinds {
+    /// True if each quantized matrix has a scale for its inputs.
+    pub inputs: bool,
+    /// True if keys and values have scales.
+    pub caches: bool,
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::FolderFormat;
     use super::*;
 
     /// Returns the description of a quantized float type of `bits` bits, extended by `more`.
@@ -154,7 +151,7 @@ mod tests {
             ("mxfp4", compressed("mxfp4-pack-quantized", &thirty_two, &none, &none)),
         ];
         let ignored = ["lm_head".to_owned()];
-        let said = |format: FolderFormat, asked: ScaleKinds| quantization(format, &ignored, asked);
+        let said = |format: FolderFormat, asked: ScaleKinds| format.quantization(&ignored, asked);
         assert_eq!(
             FolderFormat::all().map(|row| row.0).collect::<Vec<_>>(),
             plain.each_ref().map(|row| row.0)

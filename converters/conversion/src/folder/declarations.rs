@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::config::{ConfigFacts, compressed, float4, float8, modelopt, modelopt_file, tokens};
-use super::format::{FolderFormat, NoInputs};
 use super::scaled::{BLOCK, BlockScale, ScaleScheme, global_scale, whole_scale};
 use formats::safetensors::FileDtype;
 
@@ -245,4 +244,46 @@ fn squares(said: &ConfigFacts<'_>, scales: &str) -> Value {
         "weight_block_size": [BLOCK, BLOCK], "scale_fmt": scales,
         "modules_to_not_convert": said.ignored,
     })
+}
+
+/// Format of a safetensors checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FolderFormat {
+    /// Plain bf16.
+    Bf16,
+    /// compressed-tensors, e4m3, a scale per row.
+    Fp8,
+    /// compressed-tensors, e4m3, a scale per matrix.
+    Fp8Tensor,
+    /// e4m3 with f32 scales for square blocks, optionally powers of two.
+    Fp8Block {
+        /// True if scales are powers of two.
+        power: bool,
+    },
+    /// Blocks of e4m3 under the names of compressed-tensors.
+    Fp8CtBlock,
+    /// ModelOpt, e4m3.
+    Fp8Modelopt {
+        /// True if a matrix has one scale, as stored input scales require; false for one scale per row.
+        whole: bool,
+    },
+    /// compressed-tensors, e2m1 with a scale per 16 values.
+    Nvfp4,
+    /// compressed-tensors, e2m1 with a power-of-two scale per 32 values.
+    Mxfp4,
+}
+
+/// Reason that a format stores no scales of inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoInputs {
+    /// The format is plain.
+    #[error("nothing in it has a scale")]
+    Plain,
+    /// The scales of rows are computed in groups, at run time.
+    #[error("engines scale its rows in groups of 128 as they come")]
+    Groups,
+    /// The rows are not quantized.
+    #[error("its matrices multiply rows of 16 bits")]
+    Wide,
 }

@@ -3,53 +3,13 @@
 use std::collections::BTreeMap;
 
 use registry::quant::QuantRules;
+use serde_json::Value;
 
-use super::declarations::{DECLARATIONS, FormatDeclaration, LoaderLimit};
+use super::config::{ConfigFacts, ScaleKinds};
+use super::declarations::{DECLARATIONS, FolderFormat, FormatDeclaration, LoaderLimit, NoInputs};
 use super::scaled::{BLOCK, ScaleScheme};
 use super::{DtypeChoice, FolderTensor};
 use formats::safetensors::FileDtype;
-
-/// Format of a safetensors checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FolderFormat {
-    /// Plain bf16.
-    Bf16,
-    /// compressed-tensors, e4m3, a scale per row.
-    Fp8,
-    /// compressed-tensors, e4m3, a scale per matrix.
-    Fp8Tensor,
-    /// e4m3 with f32 scales for square blocks, optionally powers of two.
-    Fp8Block {
-        /// True if scales are powers of two.
-        power: bool,
-    },
-    /// Blocks of e4m3 under the names of compressed-tensors.
-    Fp8CtBlock,
-    /// ModelOpt, e4m3.
-    Fp8Modelopt {
-        /// True if a matrix has one scale, as stored input scales require; false for one scale per row.
-        whole: bool,
-    },
-    /// compressed-tensors, e2m1 with a scale per 16 values.
-    Nvfp4,
-    /// compressed-tensors, e2m1 with a power-of-two scale per 32 values.
-    Mxfp4,
-}
-
-/// Reason that a format stores no scales of inputs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoInputs {
-    /// The format is plain.
-    #[error("nothing in it has a scale")]
-    Plain,
-    /// The scales of rows are computed in groups, at run time.
-    #[error("engines scale its rows in groups of 128 as they come")]
-    Groups,
-    /// The rows are not quantized.
-    #[error("its matrices multiply rows of 16 bits")]
-    Wide,
-}
 
 impl FolderFormat {
     pub(super) fn declaration(self) -> &'static FormatDeclaration {
@@ -99,6 +59,16 @@ impl FolderFormat {
     /// True if the config may name modules by patterns.
     pub fn knows_patterns(self) -> bool {
         self.declaration().patterns
+    }
+
+    /// Returns `quantization_config`; none for plain bf16. `ignored` lists the modules that are not quantized.
+    pub fn quantization(self, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
+        self.declaration().config.map(|config| config(&ConfigFacts { ignored, asked }))
+    }
+
+    /// Returns `hf_quant_config.json`, for the formats that have one.
+    pub fn beside(self, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
+        self.declaration().beside.map(|beside| beside(&ConfigFacts { ignored, asked }))
     }
 
     /// True if matrices are quantized, which requires experts to be split.

@@ -1,12 +1,12 @@
 //! Factors of whole matrices, beyond the range of block scales: a tensor `NAME.scale` beside `NAME.weight`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use registry::gguf::applies_scale;
 
 use super::{GgufOutput, PlannedTensor, TypeChoice};
+use crate::factors::Factors;
 use crate::peaks::{Error, in_threads, peak};
 use checkpoints::flow::ValueReader;
 use formats::codec::BlockType;
@@ -36,22 +36,6 @@ const SCALED: [&str; 20] = [
     "ssm_beta",
     "nextn.eh_proj",
 ];
-
-/// Factor of each matrix of a tensor, or one factor for all. It comes from the source, or from a pass over
-/// the values.
-#[derive(Debug, Clone, Default)]
-pub struct Factors(Arc<OnceLock<Vec<f32>>>);
-
-impl Factors {
-    fn known(numbers: Vec<f32>) -> Self {
-        Self(Arc::new(OnceLock::from(numbers)))
-    }
-
-    /// Returns all factors, if they are known.
-    pub(crate) fn get(&self) -> Option<&[f32]> {
-        self.0.get().map(Vec::as_slice)
-    }
-}
 
 /// Returns the number of matrices in a tensor.
 fn matrices(tensor: &PlannedTensor<'_>) -> usize {

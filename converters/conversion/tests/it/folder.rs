@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use checkpoints::checkpoint::Checkpoint;
 use checkpoints::weights::flows;
 use formats::safetensors::{FileDtype, TensorSpec, Writer};
-use onboard_conversion::folder::calibrated::{PeakSite, ScaleKinds, scales};
+use onboard_conversion::folder::calibrated::{PeakSite, scales};
 use onboard_conversion::folder::{
-    self, CalibratedScales, DtypeChoice, FolderFormat, FolderTensor, ListingOptions, config, peaks,
+    self, CalibratedScales, DtypeChoice, FolderFormat, FolderTensor, ListingOptions, ScaleKinds,
+    peaks,
 };
 use onboard_conversion::{RunOptions, run};
 use registry::config::Config;
@@ -29,7 +30,7 @@ fn model(folder: &Path) -> Model {
 }
 
 fn quantization(format: FolderFormat, ignored: &[String]) -> serde_json::Value {
-    config::quantization(format, ignored, ScaleKinds::default()).unwrap_or_default()
+    format.quantization(ignored, ScaleKinds::default()).unwrap_or_default()
 }
 
 fn plan<'c>(

@@ -3,43 +3,13 @@
 use indexmap::IndexMap;
 
 use super::super::TokenizerKind;
-use super::super::pre::{self, PreName, PreTokenizer};
+use super::super::pre_table::{self, PreName, PreTokenizer};
 use super::super::reference::Charsmap;
 use super::super::spm::byte;
+use super::load_error::LoadError;
 use super::split::Splitter;
 use formats::gguf::{self, Metadata, MetadataArray, MetadataValue};
 use formats::shown;
-
-/// Reason that llama.cpp cannot load the keys of a tokenizer, as part of a sentence. Texts from files are unescaped.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the message says what each field is")]
-#[non_exhaustive]
-pub enum LoadError {
-    #[error(transparent)]
-    Key(#[from] gguf::Error),
-    #[error("`{key}` is of kind {found}")]
-    NotArray { key: String, found: String },
-    #[error("tokenizers of kind `{model}` are not known here")]
-    Kind { model: String },
-    #[error("there are no tokens")]
-    NoTokens,
-    #[error("there are too many tokens")]
-    TooMany,
-    #[error("there is not one type for each token")]
-    Types,
-    #[error("there is not one score for each token")]
-    Scores,
-    #[error("merge {number} `{line}` is not two texts")]
-    Merge { number: usize, line: String },
-    #[error("there is no pre-tokenizer `{name}`")]
-    Pre { name: String },
-    #[error("`{expression}`: {why}")]
-    Expression { expression: String, why: String },
-    #[error("the table of replacements is not bytes")]
-    NotCharsmap,
-    #[error("{why}")]
-    Charsmap { why: String },
-}
 
 /// Tokenizer as llama.cpp loads it, for encoding and decoding text in the same way.
 pub struct LlamaTokenizer {
@@ -87,9 +57,9 @@ impl LlamaTokenizer {
     pub fn new(keys: &Metadata) -> Result<Self, LoadError> {
         let model = keys.str("tokenizer.ggml.model")?.unwrap_or_default();
         let kind = match model {
-            _ if model == pre::scores_model().0 => TokenizerKind::Scores,
-            _ if model == pre::merges_model() => TokenizerKind::Merges,
-            _ if model == pre::pieces_model() => TokenizerKind::Pieces,
+            _ if model == pre_table::scores_model().0 => TokenizerKind::Scores,
+            _ if model == pre_table::merges_model() => TokenizerKind::Merges,
+            _ if model == pre_table::pieces_model() => TokenizerKind::Pieces,
             _ => return Err(LoadError::Kind { model: model.to_owned() }),
         };
         let texts = keys.strings("tokenizer.ggml.tokens")?;
@@ -130,9 +100,9 @@ impl LlamaTokenizer {
         }
         let name = keys.str("tokenizer.ggml.pre")?.unwrap_or_default();
         let known = match kind {
-            TokenizerKind::Merges => {
-                Some(pre::find(name).ok_or_else(|| LoadError::Pre { name: name.to_owned() })?)
-            }
+            TokenizerKind::Merges => Some(
+                pre_table::find(name).ok_or_else(|| LoadError::Pre { name: name.to_owned() })?,
+            ),
             TokenizerKind::Scores | TokenizerKind::Pieces => None,
         };
         let group: Option<&'static PreTokenizer> = known.map(|(group, _)| group);

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use fancy_regex::Regex;
 use indexmap::IndexMap;
 
-use super::loaded::LoadError;
+use super::load_error::LoadError;
 
 /// Class, its non-ASCII representative, and its ASCII members.
 const CLASSES: [(&str, char, &str); 5] = [
@@ -318,8 +318,8 @@ mod tests {
 
     #[test]
     fn every_known_expression_compiles() {
-        for name in super::super::super::pre::names() {
-            let (group, _) = super::super::super::pre::find(name).unwrap();
+        for name in super::super::super::pre_table::names() {
+            let (group, _) = super::super::super::pre_table::find(name).unwrap();
             let splitter = Splitter::new(&group.split).unwrap();
             let text = "It's 12345 Ünïcödé 世界\t\n\n  x";
             assert_eq!(splitter.words(text).unwrap().concat(), text, "{name}");

@@ -4,7 +4,7 @@ use fancy_regex::Regex;
 use serde_json::Value;
 
 use super::checks::SchemeResult;
-use super::quant_config::{IntegerConfig, numbers, pattern};
+use super::integer_config::{IntegerConfig, numbers, pattern};
 use crate::checkpoint::Checkpoint;
 
 /// Values of `quant_method` that AutoRound writes.

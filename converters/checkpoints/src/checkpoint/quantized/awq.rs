@@ -1,8 +1,9 @@
 //! AWQ: `qweight`, `qzeros` and `scales`, with inputs as rows (`gemm`) or as columns (`gemv`).
 
 use super::checks::{FLOATS, SchemeResult};
+use super::integer_config::{GroupSize, IntegerConfig};
 use super::integers::{CodeAxis, GroupOrder, IntegerLayout, ZeroPoints};
-use super::quant_config::{GroupSize, IntegerConfig, QuantConfig};
+use super::quant_config::QuantConfig;
 use super::words::{CodeOrder, PackedCodes};
 use super::{Encoding, NamedWeight, QuantizedWeight};
 use crate::checkpoint::{Checkpoint, Error};

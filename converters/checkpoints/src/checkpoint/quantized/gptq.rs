@@ -1,8 +1,9 @@
 //! GPTQ: `qweight`, `qzeros`, `scales` and `g_idx`, with inputs as rows.
 
 use super::checks::{FLOATS, SchemeResult};
+use super::integer_config::{GroupSize, IntegerConfig};
 use super::integers::{CodeAxis, GroupOrder, IntegerLayout, ZeroPoints};
-use super::quant_config::{GroupSize, IntegerConfig, QuantConfig};
+use super::quant_config::QuantConfig;
 use super::words::{CodeOrder, PackedCodes};
 use super::{Encoding, NamedWeight, QuantizedWeight};
 use crate::checkpoint::Checkpoint;

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::checks::SchemeResult;
-use super::quant_config::section;
+use super::section::section;
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 use formats::numbers;

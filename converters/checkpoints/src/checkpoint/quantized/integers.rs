@@ -1,6 +1,6 @@
 //! Integers with a scale, and often a zero point, per group of inputs: `(code - zero) * scale`.
 
-use super::read::ScaleTensor;
+use super::scale_tensor::ScaleTensor;
 use super::words::PackedCodes;
 use crate::flow::ValueReader;
 

@@ -1,17 +1,16 @@
 //! Parses the quantization section of a config.
 
-use std::path::Path;
-
 use fancy_regex::Regex;
 use serde_json::Value;
 
 use super::auto_round;
 use super::checks::SchemeResult;
 use super::inputs::{CodeType, InputScheme};
+use super::integer_config::{GroupSize, IntegerConfig, numbers, pattern};
 use super::scheme::Schemes;
+use super::section::section;
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
-use formats::python_json::words_as_texts;
 
 /// Quantization settings of a config.
 pub(super) struct QuantConfig {
@@ -31,69 +30,6 @@ pub(super) struct QuantConfig {
     pub(super) schemes: Schemes,
     /// True if inputs of 8-bit weights have a stored scale.
     still: bool,
-}
-
-/// Integer settings of GPTQ and AWQ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct IntegerConfig {
-    pub(super) bits: u32,
-    pub(super) group: GroupSize,
-}
-
-/// Number of inputs that share a scale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GroupSize {
-    Unset,
-    /// All of them.
-    All,
-    Of(usize),
-}
-
-fn read(folder: &Path, name: &str) -> Option<Value> {
-    serde_json::from_slice(&words_as_texts(
-        &registry::file::read(&folder.join(name), registry::file::CONFIG).ok()?,
-    ))
-    .ok()
-}
-
-/// Returns the quantization section of a folder, and true if it comes from ModelOpt's own file.
-pub(super) fn section(folder: &Path) -> Option<(Value, bool)> {
-    let inside = read(folder, "config.json").and_then(of_config);
-    if let Some(found) = inside {
-        return Some((found, false));
-    }
-    let own = read(folder, "hf_quant_config.json");
-    if let Some(found) = own.and_then(|mut own| own.get_mut("quantization").map(Value::take)) {
-        return Some((found, true));
-    }
-    // Config files that GPTQ and AWQ wrote before `config.json` had the section.
-    for (name, method) in [("quantize_config.json", "gptq"), ("quant_config.json", "awq")] {
-        if let Some(Value::Object(mut found)) = read(folder, name) {
-            found.entry("quant_method").or_insert_with(|| method.into());
-            return Some((Value::Object(found), false));
-        }
-    }
-    None
-}
-
-/// Returns the section of a config, by its current or older name, or the section of its text model.
-fn of_config(mut config: Value) -> Option<Value> {
-    let mut own =
-        |at: &str| config.pointer_mut(at).map(Value::take).filter(|value| !value.is_null());
-    own("/quantization_config")
-        .or_else(|| own("/compression_config"))
-        .or_else(|| own("/text_config/quantization_config"))
-        .or_else(|| own("/text_config/compression_config"))
-}
-
-/// True if MLX quantized a folder: its config has a `quantization` section, and sometimes the usual one
-/// too.
-pub(super) fn is_mlx(folder: &Path) -> bool {
-    let Some(config) = read(folder, "config.json") else { return false };
-    let number = |key: &str| config["quantization"][key].is_u64();
-    number("bits")
-        && number("group_size")
-        && config["quantization_config"]["quant_method"].is_null()
 }
 
 impl QuantConfig {
@@ -198,12 +134,6 @@ fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> SchemeResult<()> {
     }
 }
 
-/// Compiles a pattern that matches from the beginning, like Python's `re.match`.
-pub(super) fn pattern(checkpoint: &Checkpoint, key: &str, text: &str) -> SchemeResult<Regex> {
-    Regex::new(&format!("^(?:{text})"))
-        .map_err(|_| checkpoint.config_error(key, text, "a regular expression"))
-}
-
 /// True if a pattern matches. A pattern that takes too long is an error.
 pub(super) fn matches(
     checkpoint: &Checkpoint,
@@ -214,36 +144,6 @@ pub(super) fn matches(
     regex
         .is_match(text)
         .map_err(|_| checkpoint.config_error(key, regex.as_str(), "a pattern that can be matched"))
-}
-
-/// Parses bits and group size of a section, with defaults for missing ones.
-pub(super) fn numbers(
-    checkpoint: &Checkpoint,
-    section: &Value,
-    default: IntegerConfig,
-) -> SchemeResult<IntegerConfig> {
-    let find = |keys: [&'static str; 2]| {
-        keys.into_iter().find_map(|key| Some((key, section.get(key).filter(|v| !v.is_null())?)))
-    };
-    let bits = match find(["bits", "w_bit"]) {
-        Some((key, value)) => match value.as_u64() {
-            Some(bits @ 2..=8) => bits as u32,
-            _ => return Err(checkpoint.config_error(key, &value.to_string(), "2 to 8")),
-        },
-        None => default.bits,
-    };
-    let group = match find(["group_size", "q_group_size"]) {
-        Some((key, value)) => match value.as_i64() {
-            Some(-1) => GroupSize::All,
-            Some(size @ 1..) => GroupSize::Of(usize::try_from(size).unwrap_or(usize::MAX)),
-            _ => {
-                let expected = "the number of inputs that share a scale, or -1 for all";
-                return Err(checkpoint.config_error(key, &value.to_string(), expected));
-            }
-        },
-        None => default.group,
-    };
-    Ok(IntegerConfig { bits, group })
 }
 
 /// True if zero points were decremented by one subtraction per word, as in GPTQModel. A zero point of 0
@@ -274,25 +174,4 @@ fn dynamic(
         Ok((pattern(checkpoint, "dynamic", text)?, Some(own)))
     };
     rules.iter().map(rule).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::of_config;
-
-    #[test]
-    fn the_section_has_several_places() {
-        let section = || json!({"quant_method": "fp8"});
-        for config in [
-            json!({"quantization_config": section(), "text_config": {"quantization_config": {}}}),
-            json!({"compression_config": section()}),
-            json!({"text_config": {"quantization_config": section()}}),
-            json!({"quantization_config": null, "text_config": {"quantization_config": section()}}),
-        ] {
-            assert_eq!(of_config(config.clone()), Some(section()), "{config}");
-        }
-        assert_eq!(of_config(json!({"vision_config": {"quantization_config": section()}})), None);
-    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::{Checkpoint, Error};
 use super::integers::{GroupOrder, IntegerLayout, IntegerWeight};
+use super::scale_tensor::ScaleTensor;
 use super::{Encoding, GlobalScale, QuantizedWeight};
 use crate::flow::{Flow, ValueReader};
 use formats::numbers;
@@ -77,26 +78,6 @@ fn chosen<'c>(
             let expected = format!("groups from 0 to {}", plan.groups - 1);
             Err(checkpoint.coded(name, found, expected))
         }
-    }
-}
-
-/// Tensor of scales.
-pub(super) struct ScaleTensor<'a> {
-    pub(super) dtype: FileDtype,
-    pub(super) bytes: &'a [u8],
-}
-
-impl ScaleTensor<'_> {
-    pub(super) fn at(&self, n: usize) -> f32 {
-        let size = self.dtype.size();
-        let bytes = &self.bytes[n * size..(n + 1) * size];
-        if self.dtype == FileDtype::U8 {
-            // Power-of-two scales stored as bytes.
-            return numbers::f8_e8m0_to_f32(bytes[0]);
-        }
-        let mut one = [0.0];
-        numbers::widen(self.dtype, bytes, &mut one);
-        one[0]
     }
 }
 

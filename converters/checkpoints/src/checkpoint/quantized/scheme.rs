@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::checks::SchemeResult;
 use super::inputs::InputScheme;
-use super::quant_config::{matches, pattern};
+use super::integer_config::pattern;
+use super::quant_config::matches;
 use crate::checkpoint::Checkpoint;
 
 /// All groups, with their ignored modules.
