@@ -261,7 +261,7 @@ fn blames(outcomes: &[MutantOutcome]) -> String {
     let tried: usize = all.iter().map(|(_, blame)| blame.tried).sum();
     let _ = write!(
         text,
-        "\ndiagnosed: the undoing edit is first in {found} of {curable}; not in my book in {none} of {others} other faults; \
+        "\ndiagnosed: the undoing edit is first in {found} of {curable}; unexplained in {none} of {others} other faults; \
          {} edits tried for each\n",
         tried / all.len()
     );

@@ -33,7 +33,7 @@ fn the_readme_is_short_and_its_links_lead_somewhere() {
     }
 }
 
-/// True if lines of a page are those that are printed, where a line `...` stands for any lines.
+/// True if lines of a page are those that are printed, where a line `...` matches any lines.
 fn shows(shown: &[&str], printed: &[&str]) -> bool {
     let Some(gap) = shown.iter().position(|line| *line == "...") else { return shown == printed };
     let Some(rest) = printed.strip_prefix(&shown[..gap]) else { return false };

@@ -33,6 +33,25 @@ const BANNED: [(&str, &str); 12] = [
     ("has luck", "happens to"),
 ];
 
+/// Folders of sources with the endings of files that hold text of the project.
+const SOURCES_OF_TEXT: [(&str, &str); 15] = [
+    ("cli", "rs"),
+    ("registry", "rs"),
+    ("registry", "yaml"),
+    ("converters", "rs"),
+    ("engine", "rs"),
+    ("endpoints", "rs"),
+    ("parity", "rs"),
+    ("parity/reference", "py"),
+    ("models", "rs"),
+    ("hub", "rs"),
+    ("tests", "rs"),
+    ("tests/suite", "test"),
+    ("fixtures", "py"),
+    ("engines", "py"),
+    ("benches", "py"),
+];
+
 /// A sentence with its place.
 struct Sentence {
     path: PathBuf,
@@ -236,6 +255,27 @@ fn pages_use_the_words_of_the_field() {
         let plain: String = text.split('`').step_by(2).collect();
         for (phrase, instead) in BANNED.iter().filter(|(phrase, _)| plain.contains(phrase)) {
             let _ = writeln!(found, "{}\n    `{phrase}`: write {instead}", sentence.place());
+        }
+    }
+    assert!(found.is_empty(), "{found}");
+}
+
+/// Phrases are looked for in code, too: comments, messages, specs and the texts of cases.
+#[test]
+fn sources_use_the_words_of_the_field() {
+    let mut paths = Vec::new();
+    for (room, ending) in SOURCES_OF_TEXT {
+        files(&root().join(room), ending, &mut paths);
+    }
+    assert!(paths.len() > 700, "only {} files were read", paths.len());
+    let mut found = String::new();
+    for path in paths.iter().filter(|path| !path.ends_with(file!())) {
+        let text = fs_err::read_to_string(path).unwrap().to_lowercase();
+        for (n, line) in text.lines().enumerate() {
+            for (phrase, instead) in BANNED.iter().filter(|(phrase, _)| line.contains(phrase)) {
+                let path = path.strip_prefix(root()).unwrap().display();
+                let _ = writeln!(found, "{path}:{}: `{phrase}`: write {instead}", n + 1);
+            }
         }
     }
     assert!(found.is_empty(), "{found}");

@@ -75,7 +75,7 @@ impl Search {
         self.place = format!("{file}: {name}");
     }
 
-    /// Searches one item if it is public. Aliases are searched always: they hide what they stand for.
+    /// Searches one item if it is public. Aliases are searched always: they hide other types.
     fn item(&mut self, file: &str, item: &Item) {
         match item {
             Item::Fn(item) if is_public(&item.vis) => {

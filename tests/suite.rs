@@ -73,9 +73,9 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn folders(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<_> =
-        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    let entries = fs_err::read_dir(folder).expect("the fixtures are there");
+    let paths = entries.map(|entry| entry.expect("the folder can be listed").path());
+    let mut found: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
     found.sort();
     found
 }

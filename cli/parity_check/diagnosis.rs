@@ -27,7 +27,7 @@ Examples:
 The check runs first. If our engine differs, edits of the resolved model are run (other bases of rotary tables,
 windows, epsilons, activations, inputs in another order, ops left out, ...) and ranked by how much of the difference
 they restore; the best have to pass the whole check. If another engine differs, the edits are those with which our
-engine gives its numbers. A mistake without such an edit is `not in my book`.
+engine gives its numbers. A mistake without such an edit is `unexplained`.
 
 Exit codes: 0 agree, 1 differ, 2 could not run.")]
 pub(crate) struct DiagnoseArgs {

@@ -3,6 +3,18 @@
 //! [`connect`] identifies a server and returns the [`Endpoint`] of its [driver](drivers). An endpoint
 //! scores prompts and generates tokens. Every response is untrusted: it is limited in time and size, and
 //! its rows are checked against the vocabulary and the request.
+//!
+//! ```no_run
+//! use onboard_endpoints::{EndpointOptions, PrefixCache, PromptRequest, connect};
+//!
+//! # fn main() -> Result<(), onboard_endpoints::Error> {
+//! let options = EndpointOptions { vocab: 32_000, ..EndpointOptions::default() };
+//! let endpoint = connect("http://127.0.0.1:8000", &options)?;
+//! let prompt = PromptRequest { tokens: &[1, 5, 9], cache: PrefixCache::Off };
+//! println!("{} rows", endpoint.score(&prompt, &[0, 1])?.rows.len());
+//! # Ok(())
+//! # }
+//! ```
 
 mod address;
 mod connect;

@@ -7,6 +7,23 @@
 //!
 //! The native engine carries every value in f32 and rounds it to the grid of its dtype where
 //! the graph says so: 16-bit runs follow the reference's rounding while kernels stay simple.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::sync::Arc;
+//!
+//! use onboard_engine::{Chunk, Engine as _, ModelSource, NativeEngine, NoProbe, OutputRows, SessionOptions};
+//!
+//! # fn run(model: registry::model::Model) -> Result<(), onboard_engine::Error> {
+//! let source = ModelSource { model: Arc::new(model), dir: Path::new("checkpoints/mine") };
+//! let mut session = NativeEngine::new().open(&source, &SessionOptions::default())?;
+//! let slot = session.open_slot();
+//! let chunk = Chunk { slot, tokens: &[1, 5, 9], rows: OutputRows::Last };
+//! let logits = session.step(&[chunk], &mut NoProbe)?;
+//! println!("{} rows of {:?}", logits[0].rows, logits[0].row(0).len());
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod angles;
 pub mod capability;

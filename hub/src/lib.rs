@@ -7,6 +7,19 @@
 //!
 //! Every response is untrusted. The token is sent only to the hub's own origin, every wait has a timeout,
 //! and a file is renamed to its final name only after its size and hash have been compared.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use onboard_hub::{Client, HubOptions};
+//!
+//! # fn main() -> Result<(), onboard_hub::Error> {
+//! let (hub, cache) = ("https://huggingface.co", Path::new("cache"));
+//! let client = Client::new(hub, None, cache, "my-program", HubOptions::default(), |_| {})?;
+//! println!("{:?}", client.list("owner/name", "main")?);
+//! # Ok(())
+//! # }
+//! ```
 
 mod address;
 pub mod cache;

@@ -72,7 +72,7 @@ class Head:
     def __init__(self, model, loaded: bool):
         from torch import nn
 
-        # A model that sees has its head beside the model of text.
+        # A vision-language model has its head beside the text model.
         self.main, config = model, model.config.get_text_config(decoder=True)
         self.place = place = places(config)
         decoder = model.get_decoder()

@@ -59,4 +59,4 @@ pub struct Diagnosis {
 }
 
 /// The phrase for a difference that no edit explains.
-pub const NOT_IN_BOOK: &str = "not in my book";
+pub const UNEXPLAINED: &str = "unexplained";

@@ -22,7 +22,7 @@ use crate::check::{self, CheckOptions};
 use crate::dump::Dump;
 use crate::report::Report;
 
-pub use crate::cause::{Cause, Diagnosis, EditSummary, NOT_IN_BOOK};
+pub use crate::cause::{Cause, Diagnosis, EditSummary, UNEXPLAINED};
 
 pub use foreign::{ObservedPrompt, explain, noise, observe};
 

@@ -7,6 +7,19 @@
 //! A check compares in two ways. Every op is run on the reference's own inputs and states, and must
 //! reproduce the reference's output up to f32 rounding. Whole runs are compared with an ensemble of the
 //! reference, which shows the effect of rounding on the model.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use onboard_parity::{CheckOptions, Dump, check};
+//!
+//! # fn run(source: &engine::ModelSource<'_>) -> Result<(), Box<dyn std::error::Error>> {
+//! let dump = Dump::open(Path::new("checkpoints/mine/reference"))?;
+//! let report = check(&engine::NativeEngine::new(), source, &dump, &CheckOptions::default())?;
+//! println!("{}", onboard_parity::report::text(&report));
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod bound;
 pub mod cause;

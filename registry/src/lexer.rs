@@ -134,7 +134,7 @@ impl<'a> Lexer<'a> {
             let shown = self.text.value()[range.clone()].to_owned();
             let message = format!("`{shown}` is neither a number nor a name");
             self.find(range, message, String::new());
-            // An unreadable number stands for one, so that the parser finds what else is wrong.
+            // An unreadable number is read as one, so that the parser finds the other errors.
             return self.push(LexemeKind::Int(0), end + tail);
         }
         let plain = rest[..end].replace('_', "");

@@ -2,6 +2,26 @@
 //!
 //! This crate is data and checks only. It reads YAML and `config.json`, and
 //! knows shapes and dtypes, but no tensor ever passes through it.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use onboard_spec::config::Config;
+//! use onboard_spec::library::Library;
+//! use onboard_spec::ops::OpSet;
+//! use onboard_spec::resolve::resolve;
+//!
+//! # fn main() -> Result<(), Vec<onboard_spec::diag::Finding>> {
+//! let config = Config::read(Path::new("checkpoints/mine/config.json")).map_err(|one| vec![one])?;
+//! let library = Library::builtin();
+//! if let [name, ..] = library.find(&config)[..] {
+//!     let spec = library.load(name, &[])?;
+//!     let (model, _warnings) = resolve(&spec, &config, &OpSet::builtin())?;
+//!     println!("{name}: {} weights", model.graph.weights.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod alias;
 pub mod attention_modules;

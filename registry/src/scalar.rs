@@ -27,7 +27,7 @@ impl Scalar {
         match self {
             Self::Null => "null",
             Self::Bool(_) => "a boolean",
-            Self::Int(_) => "a whole number",
+            Self::Int(_) => "an integer",
             Self::Float(_) => "a number",
             Self::Str(_) => "text",
             Self::List(_) => "a list",

@@ -253,7 +253,7 @@ pub struct WeightRuleDecl {
     pub at: Span,
 }
 
-/// The `quant:` section: patterns of modules by what they stand for, in words.
+/// The `quant:` section: patterns of modules by their meaning, in words.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct QuantDecl {
     /// The modules that are not quantized.

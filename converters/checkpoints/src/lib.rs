@@ -5,6 +5,20 @@
 //! * [`GgufWeights`] does so for a GGUF file;
 //! * [`flow`] reads tensors piece by piece through the steps of a weight map;
 //! * [`random`] writes checkpoints of any size, for measurements and trials.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use onboard_checkpoints::Checkpoint;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let checkpoint = Checkpoint::open(Path::new("checkpoints/mine"))?;
+//! for (name, tensor) in checkpoint.tensors() {
+//!     println!("{name} {:?} {:?}", tensor.dtype, tensor.shape);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod checkpoint;
 pub mod flow;

@@ -8,6 +8,20 @@
 //!
 //! Files are written as `<name>.part` beside their final path, with a journal of finished slabs. They are
 //! renamed together, once all of them are written and read back: see [`run::run`].
+//!
+//! ```no_run
+//! use onboard_conversion::mix::{MixFacts, MixTarget, MixTensor, Overrides, assign};
+//! use formats::codec::BlockType;
+//!
+//! # fn main() -> Result<(), onboard_conversion::mix::Error> {
+//! let tensor =
+//!     MixTensor { name: "blk.0.ffn_down.weight", shape: &[512, 2048], base: BlockType::BF16 };
+//! let facts = MixFacts { arch: "llama".into(), layers: 1, ..MixFacts::default() };
+//! let chosen = assign(MixTarget::parse("q4_k_m")?, &[tensor], &facts, &Overrides::default())?;
+//! println!("{:?}: {}", chosen[0].ty, chosen[0].why);
+//! # Ok(())
+//! # }
+//! ```
 
 mod factors;
 pub mod folder;

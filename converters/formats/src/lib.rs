@@ -9,6 +9,21 @@
 //! * [`imatrix`] reads and writes importance matrices;
 //! * [`output`] creates files and renames them when they are complete;
 //! * [`mmap`] maps files.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use onboard_formats::gguf::GgufFile;
+//!
+//! # fn main() -> Result<(), onboard_formats::gguf::Error> {
+//! let file = GgufFile::open(Path::new("model.gguf"))?;
+//! println!("{:?}", file.metadata().str("general.architecture")?);
+//! for tensor in file.tensors() {
+//!     println!("{} {:?} {:?}", tensor.name, tensor.ty, tensor.shape);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod codec;
 pub mod gguf;

@@ -90,7 +90,7 @@ impl<'a> DocNode<'a> {
     }
 
     pub(super) fn u64(&self) -> Result<u64, Error> {
-        self.value.as_u64().ok_or_else(|| self.wrong("a whole number of at least 0"))
+        self.value.as_u64().ok_or_else(|| self.wrong("an integer of at least 0"))
     }
 
     pub(super) fn bool(&self) -> Result<bool, Error> {

@@ -8,6 +8,18 @@
 //! * [`ReferenceTokenizer`] runs the checkpoint's own tokenizer;
 //! * [`read`] makes the keys;
 //! * [`self_check`] tokenizes a corpus as llama.cpp would with these keys, and compares.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use onboard_tokenizers::{TokenizerOptions, read};
+//!
+//! # fn main() -> Result<(), onboard_tokenizers::Error> {
+//! let tokenizer = read(Path::new("checkpoints/mine"), 32_000, &TokenizerOptions::default())?;
+//! println!("{} keys, pre-tokenizer {}", tokenizer.keys.len(), tokenizer.pre);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::path::Path;
 

@@ -6,7 +6,7 @@
 /// over it becomes vector code. The polynomial is Cephes' `expf` (Moshier 1992).
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to a whole number
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
     let clamped = if x > 89.0 { 89.0 } else { x };
     let clamped = if clamped < -104.0 { -104.0 } else { clamped };
     let shifted = clamped * std::f32::consts::LOG2_E + ROUND;

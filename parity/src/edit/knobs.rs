@@ -202,7 +202,10 @@ pub(super) fn scales(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
     if let Some(output) = graph.output
         && makes(output).is_some_and(|n| suspect(&n))
     {
-        add("logits", "the head".to_owned(), vec![output], true);
+        // Behind the head's module, and inside it.
+        for tapped in [false, true] {
+            add("logits", "the head".to_owned(), vec![output], tapped);
+        }
     }
     all
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::cause::{Cause, Diagnosis, NOT_IN_BOOK};
+use crate::cause::{Cause, Diagnosis, UNEXPLAINED};
 
 /// Number of edits with the same results that are listed; the others are counted.
 const LISTED: usize = 3;
@@ -23,7 +23,7 @@ pub fn causes(diagnosis: &Diagnosis) -> String {
     }
     if !d.explained {
         let partial = if d.causes.is_empty() { "" } else { "; the best explain a part" };
-        let _ = writeln!(out, "  {NOT_IN_BOOK}: no edit explains the numbers{partial}");
+        let _ = writeln!(out, "  {UNEXPLAINED}: no edit explains the numbers{partial}");
     }
     // If one edit explains everything, partial explanations are omitted.
     let causes = d.causes.iter().filter(|cause| !d.explained || cause.exact);

@@ -132,6 +132,10 @@ fn a_number_that_no_config_has_is_fitted() {
     let branches = adds.map(|n| llama.model.graph.nodes[n].inputs[1]).collect();
     let change = Change::Scale { values: branches, by: 0.75, tapped: false };
     assert_named(&llama.mistaken(&change), "branch of the residual stream x 1.333");
+    // A factor behind the head, whose own tap agrees.
+    let values = llama.model.graph.output.into_iter().collect();
+    let change = Change::Scale { values, by: 4.0, tapped: false };
+    assert_named(&llama.mistaken(&change), "logits x 0.25");
 }
 
 #[test]
@@ -150,7 +154,7 @@ fn what_another_engine_ignores_is_named() {
 }
 
 #[test]
-fn weights_in_the_wrong_layers_are_not_in_the_book() {
+fn weights_in_the_wrong_layers_are_unexplained() {
     let llama = fixture("llama");
     let layers: Vec<(usize, usize)> =
         llama.model.graph.layers.iter().map(|layer| layer.nodes).collect();

@@ -50,7 +50,7 @@ impl BuiltinCall<'_> {
     fn int(&self, n: usize) -> Result<i64, Finding> {
         match self.number(n)? {
             Number::Int(value) => Ok(value),
-            Number::Float(_) => Err(self.wrong("a whole number", n)),
+            Number::Float(_) => Err(self.wrong("an integer", n)),
         }
     }
 
@@ -261,7 +261,7 @@ fn fill(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
         match values.next().map(|value| &**value) {
             Some(Scalar::Str(value)) => text.push_str(value),
             Some(Scalar::Int(value)) => text.push_str(&value.to_string()),
-            _ => return Err(call.wrong("a text, then a text or whole number for each `{}`", 0)),
+            _ => return Err(call.wrong("a text, then a text or integer for each `{}`", 0)),
         }
         text.push_str(piece);
         if text.len() > super::MAX_ITEMS {

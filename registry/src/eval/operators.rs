@@ -242,7 +242,7 @@ fn by_zero(at: &Span) -> Finding {
 }
 
 pub(super) fn too_large(at: &Span) -> Finding {
-    Finding::error(at, "the result does not fit a 64-bit whole number")
+    Finding::error(at, "the result does not fit a 64-bit integer")
 }
 
 /// Returns an operator as it is written.
@@ -285,8 +285,7 @@ pub fn index(base: &Scalar, key: &Scalar, at: &Span) -> Result<Scalar, Finding> 
             Ok(Scalar::Str(text.chars().skip(place).take(1).collect()))
         }
         (Scalar::List(_) | Scalar::Str(_), _) => {
-            Err(Finding::error(at, "an index is a whole number")
-                .label(expected("a whole number", key)))
+            Err(Finding::error(at, "an index is an integer").label(expected("an integer", key)))
         }
         _ => Err(Finding::error(at, "only lists, texts and maps have items")
             .label(expected("a list", base))),
@@ -324,8 +323,9 @@ pub fn slice(
             let i = if *i < 0 { i.saturating_add(length as i64) } else { *i };
             Ok(usize::try_from(i.max(0)).unwrap_or(usize::MAX).min(length))
         }
-        Some(other) => Err(Finding::error(at, "a bound is a whole number")
-            .label(expected("a whole number", other))),
+        Some(other) => {
+            Err(Finding::error(at, "a bound is an integer").label(expected("an integer", other)))
+        }
     };
     let from = bound(from, 0)?;
     let to = bound(to, length)?.max(from);

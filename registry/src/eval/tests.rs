@@ -126,14 +126,14 @@ fn faults_say_what_was_found() {
         ("1 // 0", "division by zero (the right side is 0)"),
         ("1.5 % 0", "division by zero (the right side is 0)"),
         ("0 ** -1", "division by zero (the right side is 0)"),
-        ("9223372036854775807 + 1", "the result does not fit a 64-bit whole number ()"),
-        ("2 ** 64", "the result does not fit a 64-bit whole number ()"),
-        ("(-9223372036854775807 - 1) // -1", "the result does not fit a 64-bit whole number ()"),
+        ("9223372036854775807 + 1", "the result does not fit a 64-bit integer ()"),
+        ("2 ** 64", "the result does not fit a 64-bit integer ()"),
+        ("(-9223372036854775807 - 1) // -1", "the result does not fit a 64-bit integer ()"),
         ("(-1) ** 0.5", "the result is not a finite number (this gives NaN)"),
         ("'a' + 1", "`+` needs numbers (on the left: expected a number, found the text 'a')"),
-        ("1 < 'a'", "cannot compare a whole number with text (`<` needs two numbers or two texts)"),
+        ("1 < 'a'", "cannot compare an integer with text (`<` needs two numbers or two texts)"),
         ("kinds[2]", "the index 2 is out of range (there are 2 items)"),
-        ("kinds['a']", "an index is a whole number (expected a whole number, found the text 'a')"),
+        ("kinds['a']", "an index is an integer (expected an integer, found the text 'a')"),
         ("range(65537)", "this would have 65537 items (at most 65536 are allowed)"),
         ("'ab' * 10000000", "this would have 20000000 items (at most 65536 are allowed)"),
         ("[[j for j in range(1000)] for i in range(1000)]", "the spec computes for too long ()"),
@@ -144,7 +144,7 @@ fn faults_say_what_was_found() {
         ("table.theta.x", "only maps have named members (expected a map, found 0.5)"),
         ("a.b", "`a.b` is a path, and a number or text is needed here ()"),
         ("exp(1000)", "the result is not a finite number (this gives inf)"),
-        ("int(1e300)", "the result does not fit a 64-bit whole number ()"),
+        ("int(1e300)", "the result does not fit a 64-bit integer ()"),
     ] {
         assert_eq!(run(text).unwrap_err(), expected, "{text}");
     }

@@ -13,7 +13,7 @@ pub fn key_differences(gguf: &Gguf, header: &FileMetadata) -> Vec<String> {
     let read = &with_absent_keys(&gguf.absent, header);
     let header = &read.header;
     let prefix = format!("{}.", gguf.arch);
-    // A list stands for one number where all of its items are that number, one for each layer.
+    // A list with one item per layer equals a number if all of its items do.
     let layers = header.keys.peek("block_count").and_then(Scalar::as_usize);
     for (key, value) in &gguf.metadata {
         let Some(short) = key.strip_prefix(&prefix) else { continue };

@@ -24,7 +24,7 @@ const LEVELS: [&[(&str, BinaryOp)]; 5] = [
 /// The level whose operators do not chain, and above which `not` stands.
 const COMPARISON: usize = 2;
 
-/// Words that stand for values.
+/// Words that are values.
 pub(super) fn literal(word: &str) -> Option<ExprKind> {
     match word {
         "null" | "none" | "None" => Some(ExprKind::Null),

@@ -111,10 +111,10 @@ impl DimTable {
                     let what_is = if matches!(value, Scalar::Int(_)) {
                         "out of range"
                     } else {
-                        "not a whole number"
+                        "not an integer"
                     };
                     Err(Finding::error(&known.at, format!("{what} is {what_is}"))
-                        .label(eval::expected("a whole number above 0", value)))
+                        .label(eval::expected("an integer above 0", value)))
                 }
             },
         }

@@ -198,7 +198,7 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalErr
         Scalar::Int(n @ 0..=MOST) => Ok(n),
         other => Err(EvalError::from(
             Finding::error(&expr.at, "this is no number of layers")
-                .label(expected(&format!("a whole number up to {MOST}"), &other)),
+                .label(expected(&format!("an integer up to {MOST}"), &other)),
         )),
     };
     let (layers, first) = (count(layers)?, count(first)?);

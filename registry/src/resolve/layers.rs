@@ -223,7 +223,7 @@ impl Resolver<'_> {
         each: &LayerScalars,
     ) -> Result<(String, &'d Program), EvalError> {
         let Some(kind) = kind else {
-            // Without a kind there is one program; `*` of a parent stands for it too.
+            // Without a kind there is one program; `*` of a parent names it too.
             let mut programs = decl.programs.iter();
             return match (programs.next(), programs.next()) {
                 (Some((name, layer)), None) => {

@@ -55,7 +55,7 @@ pub(super) fn of(spec: &Spec) -> Mentions {
     spec.weights.iter().flat_map(|rule| &rule.steps).for_each(|step| found.expr(step));
     if let Some(gguf) = &spec.gguf {
         for source in gguf.arch.iter().chain(&gguf.pre) {
-            // A word stands for itself here and is no key.
+            // A bare word is a text here, not a key.
             if let DimSource::Compute(expr) = source {
                 found.expr(expr);
             }

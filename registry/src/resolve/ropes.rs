@@ -205,7 +205,7 @@ fn size(decl: &RopeDecl, expr: &crate::syntax::Expr, env: &dyn Env) -> Result<us
     let value = eval::eval_owned(expr, env)?;
     value.as_usize().filter(|size| *size > 0 && *size <= MAX_DIM).ok_or_else(|| {
         Finding::error(&expr.at, format!("`dim` of the table `{}` is out of range", decl.name.name))
-            .label(expected(&format!("a whole number from 1 to {MAX_DIM}"), &value))
+            .label(expected(&format!("an integer from 1 to {MAX_DIM}"), &value))
             .into()
     })
 }

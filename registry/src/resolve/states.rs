@@ -105,7 +105,7 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, EvalErr
             let value = eval::eval(expr, env)?;
             value.as_usize().filter(|layer| *layer <= 2 * MAX_LAYERS).ok_or_else(|| {
                 Finding::error(&expr.at, "this is no layer of a cache")
-                    .label(expected(&format!("a whole number up to {}", 2 * MAX_LAYERS), &value))
+                    .label(expected(&format!("an integer up to {}", 2 * MAX_LAYERS), &value))
             })?
         }
     };
@@ -124,5 +124,5 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, EvalErr
 }
 
 fn size_expected(value: &Scalar) -> String {
-    expected(&format!("a whole number up to {MAX_DIM}"), value)
+    expected(&format!("an integer up to {MAX_DIM}"), value)
 }

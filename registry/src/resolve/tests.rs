@@ -161,10 +161,7 @@ fn texts_are_held_to_the_words_of_the_spec() {
         assert_eq!(told[0], expected);
     }
     let told = found(SPEC, r#""layer_types": ["conv", 7, "conv", "full"]"#);
-    assert_eq!(
-        told[0],
-        "`7`: `layer_types[1]` is a whole number (expected `conv` or `full`, found 7)"
-    );
+    assert_eq!(told[0], "`7`: `layer_types[1]` is an integer (expected `conv` or `full`, found 7)");
 
     // Each way of comparing: what leads from the key to the comparison, then a word that is known only
     // as the default, and one that nobody knows.
@@ -360,7 +357,7 @@ fn bad_configs_are_told_what_is_wrong() {
         (
             "\"num_layers\": 4",
             "\"num_layers\": \"4\"",
-            "`config.json`: the key `num_layers` is not a whole number (expected a whole number above 0, found the text '4')",
+            "`config.json`: the key `num_layers` is not an integer (expected an integer above 0, found the text '4')",
         ),
         (
             "\"num_layers\": 4",
@@ -370,12 +367,12 @@ fn bad_configs_are_told_what_is_wrong() {
         (
             "\"num_layers\": 4",
             "\"num_layers\": -1",
-            "`config.json`: the key `num_layers` is out of range (expected a whole number above 0, found -1)",
+            "`config.json`: the key `num_layers` is out of range (expected an integer above 0, found -1)",
         ),
         (
             "\"hidden_size\": 8",
             "\"hidden_size\": \"8\"",
-            "`config.json`: the key `hidden_size` is not a whole number",
+            "`config.json`: the key `hidden_size` is not an integer",
         ),
         (
             "\"hidden_size\": 8",
@@ -390,12 +387,12 @@ fn bad_configs_are_told_what_is_wrong() {
         (
             "\"reach\": 5",
             "\"reach\": \"5\"",
-            "`window` of `attend` is a whole number above 0 (expected a whole number above 0, found the text '5')",
+            "`window` of `attend` is an integer above 0 (expected an integer above 0, found the text '5')",
         ),
         (
             "\"reach\": 5",
             "\"kernel\": 2.5",
-            "`width` of `causal_conv` is a whole number above 0 (expected a whole number above 0, found 2.5) -> it is the key `kernel` of `config.json`",
+            "`width` of `causal_conv` is an integer above 0 (expected an integer above 0, found 2.5) -> it is the key `kernel` of `config.json`",
         ),
     ] {
         assert!(CONFIG.contains(from), "{from}");

@@ -83,7 +83,7 @@ impl SettingKind {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Int => "a whole number",
+            Self::Int => "an integer",
             Self::Number => "a number",
             Self::Text => "a text",
             Self::Switch => "`true` or `false`",

@@ -199,7 +199,7 @@ fn settings_are_read_and_spelled() {
     let page = &sheet.settings["page"];
     assert_eq!(page.read("8"), Ok(Scalar::Int(8)));
     let error = page.read("x").unwrap_err().to_string();
-    assert_eq!(error, "setting `page` is given `x`; expected a whole number");
+    assert_eq!(error, "setting `page` is given `x`; expected an integer");
     assert_eq!(page.words(&Scalar::Int(8)), ["--page", "8"]);
     let dtype = &sheet.settings["dtype"];
     assert_eq!(dtype.words(&Scalar::Str("f16".to_owned())), ["--dtype", "half"]);

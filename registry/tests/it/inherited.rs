@@ -1,4 +1,4 @@
-//! Architecture names that a spec inherits, held to the model that they stand for.
+//! Architecture names that a spec inherits, held to the model that they name.
 
 use std::path::Path;
 

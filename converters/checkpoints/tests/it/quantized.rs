@@ -289,12 +289,12 @@ fn inputs_that_lie_are_refused_where_they_are_asked_for() {
         (
             r#"{"symmetric":false}"#,
             vec![scale(1.0), zeros(vec![1, 2])],
-            "one whole number from -128 to 127",
+            "one integer from -128 to 127",
         ),
         (
             r#"{"symmetric":false}"#,
             vec![scale(1.0), ("b.input_zero_point", FileDtype::I32, vec![1], vec![0, 1, 0, 0])],
-            "one whole number from -128 to 127",
+            "one integer from -128 to 127",
         ),
         (
             r#"{"dynamic":true,"strategy":"group","group_size":3}"#,

@@ -246,7 +246,7 @@ impl<'de> Visitor<'de> for IntegerList {
     type Value = Vec<u64>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of whole numbers")
+        f.write_str("a list of integers")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u64>, A::Error> {

@@ -219,7 +219,7 @@ fn pack_scales(
     scales: &mut [u8],
 ) {
     let groups = form.groups();
-    // Scales stand for each 16 values.
+    // There is a scale for each 16 values.
     let each = 2 / groups;
     let factors = (step / SUPER + 1) * form.factor_bytes();
     let at = factors + step * form.scale_bytes();

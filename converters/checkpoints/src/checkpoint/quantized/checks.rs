@@ -46,7 +46,7 @@ impl Checkpoint {
     pub(super) fn beside(&self, tensor: &str, name: &str) -> SchemeResult<&TensorInfo> {
         self.stored(name).ok_or_else(|| {
             let found = format!("no `{}` beside it", shown(name));
-            self.coded(tensor, found, "one that says what its codes stand for".to_owned())
+            self.coded(tensor, found, "one that says the type of its codes".to_owned())
         })
     }
 

@@ -156,7 +156,7 @@ impl Checkpoint {
             },
             InputScheme::Other(setting) => {
                 let key = format!("input_activations of `{}`", module.trim_end_matches('.'));
-                let expected = "whole numbers of 2 to 8 bits or floats of 8, per token, in groups or \
+                let expected = "integers of 2 to 8 bits or floats of 8, per token, in groups or \
                                 with a stored scale: nothing else is rounded here";
                 return Err(self.config_error(&key, setting, expected));
             }
@@ -197,7 +197,7 @@ impl Checkpoint {
             return Ok(zero);
         }
         let found = format!("{} numbers of {}, the first {zero}", info.elements(), info.dtype);
-        Err(self.coded(name, found, "one whole number from -128 to 127".to_owned()))
+        Err(self.coded(name, found, "one integer from -128 to 127".to_owned()))
     }
 }
 

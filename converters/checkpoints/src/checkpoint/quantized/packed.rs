@@ -32,7 +32,7 @@ pub(super) fn find(
     };
     let whole = |group: &ModuleScheme| group.weights.filter(|weights| weights.whole);
     let unnamed = || {
-        let found = "codes of whole numbers".to_owned();
+        let found = "codes of integers".to_owned();
         let expected = "a plain weight: `config_groups` and `ignore` of quantization_config say so";
         Err(checkpoint.coded(name, found, expected.to_owned()))
     };
