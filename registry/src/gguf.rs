@@ -62,7 +62,7 @@ pub struct Gguf {
     /// Properties that llama.cpp assumes of the architecture and this model lacks. llama.cpp would compute
     /// such a model otherwise than the reference does.
     pub doubts: Vec<String>,
-    /// The first difference from the model that the inherited `arch` stands for, as a warning.
+    /// The first difference from the model that the inherited `arch` names, as a warning.
     pub unlike: Option<Box<Finding>>,
 }
 

@@ -304,7 +304,7 @@ pub enum AbsentKey {
     Required,
     /// Nothing reads the key.
     Unread,
-    /// The value that stands for it, as an expression over the file.
+    /// The value in its place, as an expression over the file.
     Value(Expr),
 }
 

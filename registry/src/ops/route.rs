@@ -123,7 +123,7 @@ fn infer_choose(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .label(format!("`{}` is {}", x.name, show(&x.shape)))
             .into());
     }
-    // Whole numbers below 2^24, which f32 holds.
+    // Integers below 2^24, which f32 holds.
     call.output(vec![k], DtypeRule::Fixed(Dtype::F32));
     Ok(())
 }

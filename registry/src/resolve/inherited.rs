@@ -1,4 +1,4 @@
-//! Checks that an inherited architecture name still stands for the model.
+//! Checks that an inherited architecture name still names the model.
 //!
 //! The spec that wrote `gguf: arch:` is resolved twice: with the same config, and with the config that
 //! the file's own keys give back. If either gives the same graph, a reader of the file computes the
@@ -41,7 +41,7 @@ pub(crate) fn owner_difference(
     };
     let arch = &gguf.arch;
     let message = if owner.name == model.name {
-        format!("overrides make `{}` another model than `arch: {arch}` stands for", model.name)
+        format!("overrides make `{}` another model than `arch: {arch}` names", model.name)
     } else {
         format!(
             "`{}` inherits `arch: {arch}` from `{}` and computes another model",

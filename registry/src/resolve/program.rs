@@ -56,7 +56,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// Evaluates an expression to the value, scalar or name it stands for.
+    /// Evaluates an expression to the value, scalar or name that it means.
     pub(super) fn bound(&mut self, expr: &Expr, scope: &Scope<'_>) -> Result<Binding, EvalError> {
         self.fuel.spend(&expr.at, 1)?;
         if self.depth >= MAX_DEPTH {

@@ -219,7 +219,7 @@ fn theta(decl: &RopeDecl, env: &dyn Env) -> Result<f64, EvalError> {
 }
 
 fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, EvalError> {
-    // Null stands for no scaling, and a config that has none of the keys has none either.
+    // Null means no scaling, and a config that has none of the keys has none either.
     let present = decl.parameters.iter().any(|source| match source {
         crate::spec::DimSource::Key(key) => {
             env.config().peek(&key.name).is_some_and(|value| *value != Scalar::Null)

@@ -16,8 +16,8 @@ pub struct GatheredTensors {
 }
 
 /// Applies a rule to a weight's name; `None` if the rule is not about it. `tensors` gives the
-/// names that the checkpoint has which begin with some text: they count what a hole of the disk
-/// side alone stands for. A checkpoint of experts has too many to look at all for each weight.
+/// names that the checkpoint has which begin with some text: they count the matches of a hole of the
+/// disk side alone. A checkpoint of experts has too many to look at all for each weight.
 pub fn gather<'n, I: Iterator<Item = &'n str>>(
     rule: &WeightRule,
     weight: &str,

@@ -106,7 +106,7 @@ impl Pattern {
                 });
                 rest = after;
             } else {
-                // An open brace that is never closed stands for itself.
+                // An open brace that is never closed is a character.
                 pieces.push(PatternPart::Text(rest));
                 rest = "";
             }

@@ -33,7 +33,7 @@ pub enum WeightStep {
     Unflatten {
         /// The axis to unflatten.
         axis: usize,
-        /// The new axes; one of them may be 0, which stands for the remaining size.
+        /// The new axes; one of them may be 0, which means the remaining size.
         sizes: Vec<usize>,
     },
     /// The first axis gets this many rows: cut off, or filled up with zeros.

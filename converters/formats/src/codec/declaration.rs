@@ -84,7 +84,7 @@ pub(crate) enum ScaleRule {
     F16(&'static [usize]),
     /// A number of the block, finite.
     Number(fn(&[u8]) -> f64),
-    /// A byte of exponent at this place, other than 255, which stands for NaN.
+    /// A byte of exponent at this place, other than 255, which means NaN.
     Exponent(usize),
 }
 

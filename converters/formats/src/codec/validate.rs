@@ -13,7 +13,7 @@ pub enum BadBlock {
     Length { ty: BlockType, found: usize },
     #[error("block {block} of {ty} has a scale of {value}; expected a finite number")]
     Scale { ty: BlockType, block: usize, value: String },
-    #[error("block {block} of {ty} has the exponent 255, which stands for NaN")]
+    #[error("block {block} of {ty} has the exponent 255, which means NaN")]
     Exponent { ty: BlockType, block: usize },
     #[error("{ty} is not a format that is written; it exists only while a model runs")]
     NotWritten { ty: BlockType },

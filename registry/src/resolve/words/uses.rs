@@ -431,7 +431,7 @@ impl<'a> UseCollector<'a> {
         Ok(facts)
     }
 
-    /// Returns the assignments and arguments that a name of a program stands for.
+    /// Returns the assignments and arguments that a name of a program means.
     fn local(&self, name: &str, scope: &LocalNames) -> Option<Vec<(&'a Expr, Option<usize>)>> {
         let place = scope.body?;
         let ProgramBody { function, program } = self.programs[place];

@@ -57,3 +57,15 @@ pub(super) fn numbers(
     };
     Ok(IntegerConfig { bits, group })
 }
+
+/// True if a pattern matches. A pattern that takes too long is an error.
+pub(super) fn matches(
+    checkpoint: &Checkpoint,
+    key: &str,
+    regex: &Regex,
+    text: &str,
+) -> SchemeResult<bool> {
+    regex
+        .is_match(text)
+        .map_err(|_| checkpoint.config_error(key, regex.as_str(), "a pattern that can be matched"))
+}

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::auto_round;
 use super::checks::SchemeResult;
 use super::inputs::{CodeType, InputScheme};
-use super::integer_config::{GroupSize, IntegerConfig, numbers, pattern};
+use super::integer_config::{GroupSize, IntegerConfig, matches, numbers, pattern};
 use super::scheme::Schemes;
 use super::section::section;
 use crate::checkpoint::Checkpoint;
@@ -132,18 +132,6 @@ fn refuse_turned(checkpoint: &Checkpoint, section: &Value) -> SchemeResult<()> {
         )),
         None => Ok(()),
     }
-}
-
-/// True if a pattern matches. A pattern that takes too long is an error.
-pub(super) fn matches(
-    checkpoint: &Checkpoint,
-    key: &str,
-    regex: &Regex,
-    text: &str,
-) -> SchemeResult<bool> {
-    regex
-        .is_match(text)
-        .map_err(|_| checkpoint.config_error(key, regex.as_str(), "a pattern that can be matched"))
 }
 
 /// True if zero points were decremented by one subtraction per word, as in GPTQModel. A zero point of 0

@@ -5,8 +5,7 @@ use serde_json::Value;
 
 use super::checks::SchemeResult;
 use super::inputs::InputScheme;
-use super::integer_config::pattern;
-use super::quant_config::matches;
+use super::integer_config::{matches, pattern};
 use crate::checkpoint::Checkpoint;
 
 /// All groups, with their ignored modules.
