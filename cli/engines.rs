@@ -13,7 +13,7 @@ use engine::drivers::{DRIVERS, EngineDriver};
 use parity::Dump;
 
 pub(crate) use catalog::catalog;
-pub(crate) use start::ChildCommand;
+pub(crate) use start::{ChildCommand, python};
 
 /// Name and settings of an engine.
 #[derive(Debug, Clone, Args)]
