@@ -1,5 +1,6 @@
 //! `--arithmetic`: the products of weights in blocks.
 
+use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use engine::BlockArithmetic;
 
@@ -9,24 +10,32 @@ use registry::file;
 /// Arithmetic of weights in blocks.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct ArithmeticArgs {
-    /// Products of weights in blocks (Q4_K and others)
-    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
-    arithmetic: ArithmeticName,
+    /// Products of weights in blocks (Q4_K and others) in the native engine [default: q8]
+    #[arg(long, value_name = "NAME", value_enum)]
+    arithmetic: Option<ArithmeticName>,
 }
 
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum ArithmeticName {
     /// Rows are rounded to blocks of 8 bits and multiplied in integers, as other engines do
-    #[default]
     Q8,
     /// Rows as they are, times decoded weights, as `parity check` does
     Exact,
 }
 
 impl ArithmeticArgs {
+    /// Returns an error if an arithmetic was chosen for an engine that has its own.
+    pub(crate) fn refuse_for(self, engine: &str) -> anyhow::Result<()> {
+        ensure!(
+            self.arithmetic.is_none(),
+            "--arithmetic is a choice of the native engine; `{engine}` multiplies in its own way"
+        );
+        Ok(())
+    }
+
     /// Returns the arithmetic for a model. Weights are repacked if both copies fit in memory.
     pub(crate) fn of(self, target: &LocalModel) -> anyhow::Result<BlockArithmetic> {
-        Ok(match self.arithmetic {
+        Ok(match self.arithmetic.unwrap_or(ArithmeticName::Q8) {
             ArithmeticName::Exact => BlockArithmetic::Exact,
             ArithmeticName::Q8 => {
                 let (bytes, _) = target.extent()?;

@@ -1,51 +1,79 @@
 //! `onboard bench`: tokens per second, in rows like those of other bench tools.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::{Chunk, NoProbe, OutputRows, Session, SessionOptions};
+use engine::SessionOptions;
+use models::local_model::LocalModel;
 use registry::dtype::Dtype;
-use serde_json::json;
 
+use self::measure::BenchSession;
+use self::peers::{OpenPeer, PeerChoice};
+use self::plan::{BenchGrid, BenchTest, parse_pair};
+use self::table::{BenchForm, BenchRow, BenchSamples, render};
 use crate::arithmetic::ArithmeticArgs;
 use crate::findings::engine_error;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::text::{TextTable, bytes, count};
 use crate::{CommandOutcome, term};
 
 mod draft;
+mod measure;
+mod peers;
+mod plan;
+mod table;
 
 /// Default number of tokens of the prefill test, unless the model handles fewer.
 const PROMPT: usize = 512;
+/// Default number of tokens of the decode test, unless the model handles fewer.
+const GENERATED: usize = 128;
 
 /// Measures prefill and decode in tokens per second
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   onboard bench MODEL                          prefill of 512 tokens, decode of 128
-  onboard bench MODEL -p 128 -n 32 --dtype bf16 -r 5
+  onboard bench A.gguf B.gguf -p 128,512 -n 32 -r 5
+  onboard bench MODEL -d 0,4096 --batch 1,16   behind 4096 tokens, and 16 sequences at once
+  onboard bench MODEL --pg 512,128 -o csv      prefill and decode in one test, as CSV
+  onboard bench FILE.gguf --against llama-bench=build/bin/llama-bench
+  onboard bench MODEL --against torch          the same tests in turn, with ratios
   onboard bench MODEL --draft mtp -k 2 -n 200  how many drafts of the model's own head are accepted
 
-Each test runs once to warm up and then -r times; t/s is the mean ± standard deviation.
+Each test runs once to warm up and then -r times; t/s is the mean ± standard deviation. Programs of --against run each
+test in the same rounds, and a ratio is the median of the rounds (above 1, this program is faster).
 `onboard synth` makes a checkpoint of any size to measure with.")]
 pub(crate) struct BenchArgs {
-    #[command(flatten)]
-    which: ModelArgs,
+    /// Checkpoints (folders or .safetensors files), GGUF files, or owner/name on a hub
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<PathBuf>,
     #[command(flatten)]
     choice: SpecArgs,
-    /// Tokens of the prefill test; 0 leaves it out; default: 512, or all that the model handles
-    #[arg(short, value_name = "N")]
-    p: Option<usize>,
-    /// Tokens of the decode test; 0 leaves it out
-    #[arg(short, value_name = "N", default_value_t = 128)]
-    n: usize,
-    /// Dtype of activations; default: as the checkpoint declares
-    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
-    dtype: Option<Dtype>,
+    /// Tokens of the prefill tests, with commas; 0 leaves them out; default: 512, or all that the model handles
+    #[arg(short, value_name = "LIST", value_delimiter = ',')]
+    p: Vec<usize>,
+    /// Tokens of the decode tests, with commas; 0 leaves them out; default: 128, or all that the model handles
+    #[arg(short, value_name = "LIST", value_delimiter = ',')]
+    n: Vec<usize>,
+    /// Tokens of a test of prefill and decode together (repeatable)
+    #[arg(long, value_name = "P,N", value_parser = parse_pair)]
+    pg: Vec<(usize, usize)>,
+    /// Tokens that a sequence holds before a test, with commas
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
+    depth: Vec<usize>,
+    /// Sequences that run a test together, with commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
+    batch: Vec<usize>,
+    /// Dtypes of activations, with commas; default: as the checkpoint declares
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
+    dtype: Vec<Dtype>,
     /// Number of measurements of each test
     #[arg(short, value_name = "N", default_value_t = 3)]
     repetitions: usize,
+    /// Run the same tests with another program: llama-bench (GGUF files) or torch (checkpoints), or NAME=PROGRAM
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "draft")]
+    against: Vec<PeerChoice>,
     /// Draft tokens with the model's own head, and count how many are accepted
     #[arg(long, value_name = "HEAD", value_parser = ["mtp"])]
     draft: Option<String>,
@@ -60,141 +88,162 @@ pub(crate) struct BenchArgs {
     /// Share matrices out to this many ranks
     #[arg(long, value_name = "N", default_value_t = 1)]
     tensor_parallel: usize,
-    /// Worker threads; default: one per core
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
-    /// Print JSON
-    #[arg(long)]
+    /// Worker threads, with commas; default: one per core
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Form of the results
+    #[arg(short, long, value_name = "FORM", default_value = "md")]
+    output: BenchForm,
+    /// Print JSON: the same as -o json
+    #[arg(long, conflicts_with = "output")]
     json: bool,
 }
 
 impl BenchArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         ensure!(self.repetitions > 0, "-r must be at least 1");
-        ensure!(self.p != Some(0) || self.n > 0, "-p and -n are both 0: nothing to measure");
-        let target = target::open(&self.which, &self.choice)?;
-        let prompt = self.p.unwrap_or(PROMPT.min(target.model.context.unwrap_or(PROMPT)));
+        ensure!(!self.batch.contains(&0), "--batch must be at least 1");
+        ensure!(!self.threads.contains(&0), "--threads must be at least 1");
+        if self.draft.is_some() {
+            return self.draft();
+        }
+        let mut rows = Vec::new();
+        for model in &self.models {
+            let target = self.open(model)?;
+            let tests = self.tests(&target)?;
+            let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+            let threads =
+                if self.threads.is_empty() { vec![cores()] } else { self.threads.clone() };
+            let dtypes =
+                if self.dtype.is_empty() { vec![target.dtype()] } else { self.dtype.clone() };
+            target::check_dtypes(&target, &dtypes)?;
+            for &dtype in &dtypes {
+                for &threads in &threads {
+                    self.measure(&target, dtype, threads, &tests, &mut rows)?;
+                }
+            }
+        }
+        let form = if self.json { BenchForm::Json } else { self.output };
+        term::print(&render(&rows, form, peak_memory())?)?;
+        Ok(CommandOutcome::Ok)
+    }
+
+    fn open(&self, model: &std::path::Path) -> Result<LocalModel> {
+        let target = target::open(&ModelArgs::at(model.to_owned()), &self.choice)?;
         target::explained(&target, &self.choice)?;
-        let (size, parameters) = target.extent()?;
-        let dtype = self.dtype.unwrap_or_else(|| target.dtype());
-        target::check_dtypes(&target, &[dtype])?;
-        let options = SessionOptions {
+        Ok(target)
+    }
+
+    /// Lists the tests of a model, and refuses those that are longer than it handles.
+    fn tests(&self, target: &LocalModel) -> Result<Vec<BenchTest>> {
+        let most = target.model.context.unwrap_or(usize::MAX);
+        let room = most.saturating_sub(self.depth.iter().copied().max().unwrap_or(0)).max(1);
+        let or = |list: &[usize], default: usize| match list {
+            [] => vec![default.min(room)],
+            list => list.to_vec(),
+        };
+        let prompts = or(&self.p, PROMPT);
+        let generated = or(&self.n, GENERATED.min(room.saturating_sub(1)));
+        let grid = BenchGrid {
+            prompts: &prompts,
+            generated: &generated,
+            both: &self.pg,
+            depths: &self.depth,
+            batches: &self.batch,
+        };
+        let tests = grid.tests();
+        ensure!(!tests.is_empty(), "-p and -n are both 0: nothing to measure");
+        for test in &tests {
+            ensure!(
+                test.positions() <= most,
+                "test {} needs {} positions; `{}` handles {most}",
+                test.name(),
+                test.positions(),
+                target.name
+            );
+        }
+        Ok(tests)
+    }
+
+    fn options(
+        &self,
+        target: &LocalModel,
+        dtype: Dtype,
+        threads: Option<usize>,
+    ) -> Result<SessionOptions> {
+        Ok(SessionOptions {
             dtype,
             poison: false,
             drafts: self.draft.is_some(),
             ranks: self.tensor_parallel,
             rollback: SessionOptions::default().rollback.max(usize::from(self.k)),
-            threads: self.threads,
-            arithmetic: self.arithmetic.of(&target)?,
+            threads,
+            arithmetic: self.arithmetic.of(target)?,
             ..SessionOptions::default()
-        };
-        let begun = Instant::now();
-        let mut session = crate::engines::native()?
-            .open(&target::source(&target), &options)
-            .map_err(engine_error)?;
-        term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
-        if self.draft.is_some() {
-            return draft::run(&self, &target, session.as_mut(), &options);
-        }
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.unwrap_or_else(cores);
-        let mut rows = Vec::new();
-        let mut table = TextTable::new(&[1, 2, 4, 6]);
-        table.row(["model", "size", "params", "dtype", "threads", "test", "t/s"]);
-        let tests = [(prompt, 0, format!("pp{prompt}")), (0, self.n, format!("tg{}", self.n))];
-        for (prefill, decode, test) in tests.into_iter().filter(|(p, n, _)| p + n > 0) {
-            let bar = term::spinner(&test);
-            let rates = self.measure(session.as_mut(), prefill, decode)?;
-            bar.finish_and_clear();
-            let (mean, deviation) = spread(&rates);
-            rows.push(json!({
-                "test": test, "prefill": prefill, "decode": decode,
-                "tokens_per_second": rates, "mean": mean, "deviation": deviation,
-            }));
-            table.row([
-                target.name.clone(),
-                bytes(size),
-                count(parameters),
-                dtype.to_string(),
-                threads.to_string(),
-                test,
-                format!("{mean:.2} ± {deviation:.2}"),
-            ]);
-        }
-        if self.json {
-            let whole = json!({
-                "schema": "onboard-bench/1",
-                "model": target.name,
-                "bytes": size,
-                "parameters": parameters,
-                "dtype": dtype.name(),
-                "threads": threads,
-                "tests": rows,
-                "peak_memory_bytes": peak_memory(),
-            });
-            term::print(&serde_json::to_string_pretty(&whole)?)?;
-            return Ok(CommandOutcome::Ok);
-        }
-        term::print(&table.markdown())?;
-        if let Some(peak) = peak_memory() {
-            term::print(&format!("\npeak memory: {}", bytes(peak)))?;
-        }
-        Ok(CommandOutcome::Ok)
+        })
     }
 
-    /// Measures tokens per second of each repetition, after one warm-up run.
+    /// Runs the tests of one model, dtype and number of threads, in turn with the other programs.
     fn measure(
         &self,
-        session: &mut dyn Session,
-        prefill: usize,
-        decode: usize,
-    ) -> Result<Vec<f64>> {
-        let vocab = session.model().vocab.max(1) as u64;
-        // Any tokens do; these are spread over the vocabulary and the same in every run.
-        let token = |n: usize| ((n as u64 * 2_654_435_761) % vocab) as u32;
-        let mut rates = Vec::new();
-        for repetition in 0..=self.repetitions {
-            let slot = session.open_slot();
-            let begun;
-            if prefill > 0 {
-                let tokens: Vec<u32> = (0..prefill).map(token).collect();
-                begun = Instant::now();
-                session.step(
-                    &[Chunk { slot, tokens: &tokens, rows: OutputRows::Last }],
-                    &mut NoProbe,
-                )?;
-            } else {
-                session.step(
-                    &[Chunk { slot, tokens: &[token(0)], rows: OutputRows::Last }],
-                    &mut NoProbe,
-                )?;
-                begun = Instant::now();
-                for n in 0..decode {
-                    session.step(
-                        &[Chunk { slot, tokens: &[token(n + 1)], rows: OutputRows::Last }],
-                        &mut NoProbe,
-                    )?;
+        target: &LocalModel,
+        dtype: Dtype,
+        threads: usize,
+        tests: &[BenchTest],
+        rows: &mut Vec<BenchRow>,
+    ) -> Result<()> {
+        let (bytes, parameters) = target.extent()?;
+        let options = self.options(target, dtype, Some(threads))?;
+        let begun = Instant::now();
+        let mut session = crate::engines::native()?
+            .open(&target::source(target), &options)
+            .map_err(engine_error)?;
+        term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
+        let mut session = BenchSession::new(session.as_mut());
+        let open = |choice| OpenPeer::open(choice, &target.dir, target.is_gguf(), dtype, threads);
+        let mut peers: Vec<OpenPeer> = self.against.iter().map(open).collect();
+        for test in tests {
+            let mut row = BenchRow {
+                model: target.name.clone(),
+                bytes,
+                parameters,
+                dtype: dtype.to_string(),
+                threads,
+                test: *test,
+                rates: Vec::new(),
+                peers: self.against.iter().map(|choice| BenchSamples::new(&choice.text)).collect(),
+            };
+            for round in 0..=self.repetitions {
+                let bar = term::spinner(&format!("{} {round}/{}", test.name(), self.repetitions));
+                let rate = session.run(test).map_err(engine_error)?;
+                // The first round warms up.
+                if round > 0 {
+                    row.rates.push(rate);
                 }
+                for (peer, samples) in peers.iter_mut().zip(&mut row.peers) {
+                    samples.add(|| peer.run(test), round > 0);
+                }
+                bar.finish_and_clear();
             }
-            let rate = (prefill + decode) as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-            session.release(slot)?;
-            if repetition > 0 {
-                rates.push(rate);
-            }
+            rows.push(row);
         }
-        Ok(rates)
+        Ok(())
     }
-}
 
-/// Returns mean and standard deviation of a sample.
-fn spread(values: &[f64]) -> (f64, f64) {
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    if values.len() < 2 {
-        return (mean, 0.0);
+    fn draft(&self) -> Result<CommandOutcome> {
+        let [model] = &self.models[..] else {
+            anyhow::bail!("--draft measures one model; {} are given", self.models.len());
+        };
+        let target = self.open(model)?;
+        let dtype = self.dtype.first().copied().unwrap_or_else(|| target.dtype());
+        target::check_dtypes(&target, &[dtype])?;
+        let options = self.options(&target, dtype, self.threads.first().copied())?;
+        let mut session = crate::engines::native()?
+            .open(&target::source(&target), &options)
+            .map_err(engine_error)
+            .context("cannot open the model")?;
+        draft::run(self, &target, session.as_mut(), &options)
     }
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (mean, (squares / (n - 1.0)).sqrt())
 }
 
 /// Returns the peak memory of this process, if the system reports it.
@@ -204,15 +253,4 @@ fn peak_memory() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::spread;
-
-    #[test]
-    fn the_deviation_is_that_of_a_sample() {
-        assert_eq!(spread(&[5.0]), (5.0, 0.0));
-        assert_eq!(spread(&[1.0, 3.0]), (2.0, 2.0_f64.sqrt()));
-    }
 }

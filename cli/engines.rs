@@ -13,7 +13,7 @@ use engine::drivers::{DRIVERS, EngineDriver};
 use parity::Dump;
 
 pub(crate) use catalog::catalog;
-pub(crate) use start::ChildCommand;
+pub(crate) use start::{ChildCommand, python};
 
 /// Name and settings of an engine.
 #[derive(Debug, Clone, Args)]
@@ -63,6 +63,11 @@ fn is_address(name: &str) -> bool {
 }
 
 impl EngineArgs {
+    /// True for the engine of this program that runs unless another is chosen.
+    pub(crate) fn is_native(&self) -> bool {
+        self.engine == NATIVE
+    }
+
     /// Finds the engine.
     pub(crate) fn find(&self) -> Result<ResolvedEngine> {
         let name = self.engine.as_str();

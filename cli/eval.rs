@@ -13,13 +13,16 @@ use parity::evals::{
 use registry::dtype::Dtype;
 use serde_json::json;
 
+use self::journal::{EvalJournal, JournalKey};
 use crate::arithmetic::ArithmeticArgs;
 use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{engine_error, warn};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::text::TextTable;
 use crate::token_io::{ModelTokenizer, begin_token, end_tokens};
-use crate::{CommandOutcome, term, write};
+use crate::{CommandOutcome, interrupt, term, write};
+
+mod journal;
 
 /// Maximum number of positions that are requested from an engine in a child process.
 const MOST: usize = 4096;
@@ -97,6 +100,8 @@ Items, one a line:
   {\"id\": 2, \"prompt\": \"2 + 2 =\", \"target\": \"4\", \"until\": [\"\\n\"], \"max_tokens\": 8}
   {\"id\": 3, \"ids\": [1, 17, 4], \"choices\": [[5], [6, 7]], \"target\": 1}     token ids need no tokenizer
 
+With -o, an interrupted run goes on where it stopped when the command is given again (FILE.part holds its items).
+
 Tokens and scores are those of lm-eval 0.4.13: acc takes the choice with the largest sum of log-probabilities, acc_norm
 divides it by characters, acc_bytes by bytes, acc_tokens by tokens. Texts are continued as they are, without a chat template.")]
 pub(crate) struct EvalArgs {
@@ -158,6 +163,9 @@ impl EvalArgs {
         warn(&target.nonfinite()?);
         let tokenizer =
             if items.iter().any(needs_text) { Some(EvalTokenizer::of(&target)?) } else { None };
+        if !self.engine.is_native() {
+            self.arithmetic.refuse_for(&self.engine.engine)?;
+        }
         let arithmetic = self.arithmetic.of(&target)?;
         let options = SessionOptions {
             dtype,
@@ -172,6 +180,18 @@ impl EvalArgs {
             ResolvedEngine::InProcess(_) | ResolvedEngine::Server(_) => self.engine.of_models()?,
         };
         let mut session = engine.open(&target::source(&target), &options).map_err(engine_error)?;
+        let mut key = JournalKey::default();
+        key.add_file(&self.tasks)?;
+        key.add_file(&target.dir)?;
+        key.add_settings_of(target.home())?;
+        key.add(&(
+            &target.spec.sha256,
+            &self.engine.engine,
+            &self.engine.options,
+            dtype,
+            self.arithmetic,
+        ));
+        key.add(&(&self.until, self.max_tokens, &self.regex, self.last));
         let run = ScoringOptions {
             text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn TextCodec),
             context: target.model.context,
@@ -183,9 +203,28 @@ impl EvalArgs {
         let facts = facts(&target, &self.tasks, &self.engine.engine, dtype);
         let bar = term::count_bar(items.len() as u64, "items");
         let mut lines = format!("{}\n", evals::head(&facts));
-        let mut all: Vec<ScoredItem> = Vec::with_capacity(items.len());
-        for item in &items {
+        let mut all: Vec<ScoredItem> = Vec::new();
+        let mut journal = None;
+        if let Some(output) = self.output.as_deref().filter(|output| !write::is_stdout(output)) {
+            let (opened, found) = EvalJournal::open(output, key, items.len())?;
+            if !found.is_empty() {
+                let (count, all) = (found.len(), items.len());
+                term::note(&format!("{count} of {all} items were scored by an earlier run"));
+            }
+            for (record, scored) in found {
+                lines.push_str(&record);
+                lines.push('\n');
+                all.push(scored);
+            }
+            journal = Some(opened);
+            interrupt::hint("; run the command again to go on");
+        }
+        bar.inc(all.len() as u64);
+        for item in &items[all.len()..] {
             let mut scored = evals::run(&run, session.as_mut(), item)?;
+            if let Some(journal) = &mut journal {
+                journal.add(&scored)?;
+            }
             lines.push_str(&scored.record.to_string());
             lines.push('\n');
             // The summary only needs the scores.
@@ -197,6 +236,10 @@ impl EvalArgs {
         if let Some(output) = &self.output {
             write::atomic(output, lines.as_bytes())
                 .with_context(|| format!("cannot write the results `{}`", output.display()))?;
+        }
+        interrupt::hint("");
+        if let Some(journal) = journal {
+            journal.finish();
         }
         let dropped = all.iter().filter(|scored| scored.dropped > 0).count();
         if dropped > 0 {

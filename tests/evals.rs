@@ -55,6 +55,32 @@ fn scores_are_those_of_lm_eval() {
 }
 
 #[test]
+fn an_interrupted_evaluation_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let tasks = fixture("evals/llama.tasks.jsonl");
+    let eval = |name: &str| {
+        let mut command = parity();
+        command.args(["eval", "--dtype", "f32", "-o"]).arg(folder.path().join(name));
+        command.arg(fixture("llama")).arg(&tasks);
+        command
+    };
+    run(&mut eval("whole")).code(0);
+    // The process dies before it renames the results.
+    let killed = run(eval("parts").env("ONBOARD_ABORT_AT", "1"));
+    assert_ne!(killed.code, 0);
+    let journal = folder.path().join("parts.part");
+    let text = fs_err::read_to_string(&journal).unwrap();
+    assert_eq!(text.lines().count(), 21);
+    // As if it had died in the eighth item.
+    let begun: Vec<&str> = text.split_inclusive('\n').take(8).collect();
+    fs_err::write(&journal, format!("{}{{\"rec", begun.concat())).unwrap();
+    run(&mut eval("parts")).code(0).says("7 of 20 items were scored by an earlier run");
+    let read = |name: &str| fs_err::read_to_string(folder.path().join(name)).unwrap();
+    assert_eq!(read("parts"), read("whole"));
+    assert!(!journal.exists());
+}
+
+#[test]
 fn samples_of_lm_eval_can_be_scored_again() {
     let folder = tempfile::tempdir().unwrap();
     for (task, options) in [("mc", &[] as &[&str]), ("gen", &["--regex", "([a-z]+)"])] {

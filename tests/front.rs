@@ -415,7 +415,7 @@ fn programs_read_what_people_read() {
     assert!(states.get("graph").is_none() && states.get("states").is_some());
     let bench = typed(&format!("onboard bench {model} -p 4 -n 2 -r 2 --json"), root()).code(0);
     let bench = json(&bench.out);
-    assert_eq!(bench["tests"][1]["tokens_per_second"].as_array().unwrap().len(), 2);
+    assert_eq!(bench["tests"][1]["samples_ts"].as_array().unwrap().len(), 2);
     let checked =
         json(&typed(&format!("onboard check lfm2 --model {model} --json"), root()).code(0).out);
     assert_eq!((&checked["verdict"], &checked["coverage"]["used"]), (&"ok".into(), &56.into()));

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
+mod bench;
 mod block_types;
 mod book;
 mod calibrated;

@@ -14,7 +14,7 @@ use registry::check::has_head;
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use super::BenchArgs;
+use super::{BenchArgs, GENERATED};
 use crate::findings::engine_error;
 use crate::reference::beside;
 use crate::{CommandOutcome, engines, term};
@@ -31,7 +31,8 @@ pub(super) fn run(
     session: &mut dyn Session,
     options: &SessionOptions,
 ) -> Result<CommandOutcome> {
-    ensure!(bench.n > 1, "-n must be at least 2 to draft");
+    let count = bench.n.first().copied().unwrap_or(GENERATED);
+    ensure!(count > 1, "-n must be at least 2 to draft");
     let Some(nextn) = &target.model.nextn else {
         bail!("`{}` has no head: its spec has no `nextn`, or its config counts none", target.name);
     };
@@ -46,12 +47,12 @@ pub(super) fn run(
     let mut head = engines::native()?.open(&source, options).map_err(engine_error)?;
     let prompt = prompt(bench, target.model.vocab);
     let begun = Instant::now();
-    let slow = plain(session, &prompt, bench.n)?;
+    let slow = plain(session, &prompt, count)?;
     let alone = begun.elapsed().as_secs_f64();
     let begun = Instant::now();
-    let (fast, tally) = generate(session, head.as_mut(), &prompt, bench.n, usize::from(bench.k))?;
+    let (fast, tally) = generate(session, head.as_mut(), &prompt, count, usize::from(bench.k))?;
     let drafted = begun.elapsed().as_secs_f64();
-    let rate = |seconds: f64| bench.n as f64 / seconds.max(1e-9);
+    let rate = |seconds: f64| count as f64 / seconds.max(1e-9);
     let mut text = tally_text(&tally, usize::from(bench.k));
     let same = fast == slow;
     let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
@@ -59,7 +60,7 @@ pub(super) fn run(
         text,
         "tokens             {}\nt/s                {:.2} with drafts, {:.2} without",
         if same {
-            format!("{}, those of plain greedy decoding", bench.n)
+            format!("{}, those of plain greedy decoding", count)
         } else {
             format!("DIFFER from plain greedy decoding from token {at} on")
         },
@@ -81,7 +82,7 @@ pub(super) fn run(
             "accepted": tally.hits(),
             "acceptance_rate": tally.rate(),
             "accepted_by_position": tally.by_position(),
-            "tokens": bench.n,
+            "tokens": count,
             "first_different_token": (!same).then_some(at),
             "tokens_per_second": { "drafted": rate(drafted), "plain": rate(alone) },
             "head": if suspect { proven.map_or("suspect", |ok| if ok { "proven" } else { "differs" }) } else { "plausible" },

@@ -145,7 +145,7 @@ impl ChildCommand {
 }
 
 /// Returns the interpreter of Python files.
-pub(super) fn python() -> OsString {
+pub(crate) fn python() -> OsString {
     let set = std::env::var_os("ONBOARD_PYTHON").filter(|value| !value.is_empty());
     set.unwrap_or_else(|| "python3".into())
 }

@@ -1,0 +1,254 @@
+//! Other programs that run the same tests: `--against NAME` or `--against NAME=PROGRAM`.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::str::FromStr;
+
+use registry::dtype::Dtype;
+use serde_json::{Value, json};
+
+use super::plan::BenchTest;
+use crate::engines::python;
+
+/// Program of the torch peer: reads a test a line, writes a rate a line.
+const TORCH: &str = include_str!("../../benches/torch_peer.py");
+/// Bytes of a program's messages that an error repeats.
+const SHOWN: usize = 400;
+
+/// Kinds of programs, by the name on the command line.
+const KINDS: [PeerKind; 2] = [
+    PeerKind {
+        name: "llama-bench",
+        reads_gguf: true,
+        program: || "llama-bench".into(),
+        open: LlamaBench::open,
+    },
+    PeerKind { name: "torch", reads_gguf: false, program: || python().into(), open: Torch::open },
+];
+
+/// Declaration of a kind of program.
+struct PeerKind {
+    name: &'static str,
+    /// True if it reads GGUF files, false if it reads folders of weights.
+    reads_gguf: bool,
+    /// Returns the program that runs unless another is given.
+    program: fn() -> PathBuf,
+    open: fn(&PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String>,
+}
+
+/// Model and settings that a program runs with.
+struct PeerSetting<'a> {
+    program: &'a Path,
+    model: &'a Path,
+    dtype: Dtype,
+    threads: usize,
+}
+
+/// Program that is ready to run tests.
+trait BenchPeer {
+    /// Runs a test once and returns its tokens per second.
+    fn run(&mut self, test: &BenchTest) -> Result<f64, String>;
+}
+
+/// Program that is asked for.
+#[derive(Debug, Clone)]
+pub(super) struct PeerChoice {
+    /// Name and program as typed.
+    pub(super) text: String,
+    kind: usize,
+    program: Option<PathBuf>,
+}
+
+impl FromStr for PeerChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, program) = match text.split_once('=') {
+            Some((name, program)) => (name, Some(PathBuf::from(program))),
+            None => (text, None),
+        };
+        let kind = KINDS.iter().position(|kind| kind.name == name).ok_or_else(|| {
+            let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+            format!(
+                "`{name}` is not known; expected NAME or NAME=PROGRAM, with one of {}",
+                names.join(", ")
+            )
+        })?;
+        Ok(Self { text: text.to_owned(), kind, program })
+    }
+}
+
+/// Program of the command line with one model; none while it cannot run.
+pub(super) struct OpenPeer {
+    peer: Result<Box<dyn BenchPeer>, String>,
+}
+
+impl OpenPeer {
+    /// Starts a program with a model, if it reads the model.
+    pub(super) fn open(
+        choice: &PeerChoice,
+        model: &Path,
+        gguf: bool,
+        dtype: Dtype,
+        threads: usize,
+    ) -> Self {
+        let kind = &KINDS[choice.kind];
+        let program = choice.program.clone().unwrap_or_else(kind.program);
+        let peer = match (kind.reads_gguf, gguf) {
+            (true, false) => Err("it reads GGUF files; `onboard convert` makes one".to_owned()),
+            (false, true) => Err("it reads the folders of checkpoints, not GGUF files".to_owned()),
+            _ => (kind.open)(&PeerSetting { program: &program, model, dtype, threads }),
+        };
+        Self { peer }
+    }
+
+    /// Runs a test once and returns its tokens per second, or the reason why it did not run.
+    pub(super) fn run(&mut self, test: &BenchTest) -> Result<f64, String> {
+        self.peer.as_mut().map_err(|why| why.clone())?.run(test)
+    }
+}
+
+/// Describes a failed program by the end of its messages.
+fn failed(program: &Path, status: &str, messages: &[u8]) -> String {
+    let text = String::from_utf8_lossy(messages);
+    let from = text.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
+    format!("`{}` {status}: {}", program.display(), text[from..].trim().escape_debug())
+}
+
+/// llama.cpp's program, started anew for each test and round.
+struct LlamaBench {
+    program: PathBuf,
+    model: PathBuf,
+    threads: usize,
+}
+
+impl LlamaBench {
+    fn open(setting: &PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
+        let PeerSetting { program, model, threads, .. } = *setting;
+        Ok(Box::new(Self { program: program.to_owned(), model: model.to_owned(), threads }))
+    }
+}
+
+impl BenchPeer for LlamaBench {
+    fn run(&mut self, test: &BenchTest) -> Result<f64, String> {
+        if test.batch > 1 {
+            return Err("it has no batches of sequences".to_owned());
+        }
+        let mut command = Command::new(&self.program);
+        command.arg("-m").arg(&self.model).args(["-r", "1", "-o", "json", "-ngl", "0"]);
+        command.args(["-t", &self.threads.to_string()]);
+        if test.depth > 0 {
+            command.args(["-d", &test.depth.to_string()]);
+        }
+        let (prompt, generated) = (test.prompt.to_string(), test.generated.to_string());
+        if test.prompt > 0 && test.generated > 0 {
+            command.args(["-p", "0", "-n", "0", "-pg", &format!("{prompt},{generated}")]);
+        } else {
+            command.args(["-p", &prompt, "-n", &generated]);
+        }
+        let output = command.stdin(Stdio::null()).output().map_err(|error| {
+            let program = self.program.display();
+            format!("cannot start `{program}`: {error}; give its path with `NAME=PROGRAM`")
+        })?;
+        if !output.status.success() {
+            return Err(failed(&self.program, &output.status.to_string(), &output.stderr));
+        }
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let matches = |row: &&Value| {
+            row["n_prompt"] == json!(test.prompt) && row["n_gen"] == json!(test.generated)
+        };
+        let row = rows.as_array().into_iter().flatten().find(matches);
+        let rate = row.and_then(|row| row["avg_ts"].as_f64()).filter(|rate| *rate > 0.0);
+        rate.ok_or_else(|| failed(&self.program, "gave no `avg_ts` of the test", &output.stdout))
+    }
+}
+
+/// transformers on torch, which loads the model once.
+struct Torch {
+    program: PathBuf,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// The script, and the messages of the program.
+    folder: tempfile::TempDir,
+}
+
+impl Torch {
+    fn open(setting: &PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
+        let told = |error: std::io::Error| {
+            format!("cannot start `{}`: {error}", setting.program.display())
+        };
+        let folder = tempfile::tempdir().map_err(told)?;
+        let script = folder.path().join("torch_peer.py");
+        fs_err::write(&script, TORCH).map_err(told)?;
+        let messages = fs_err::File::create(folder.path().join("messages")).map_err(told)?;
+        let mut child = Command::new(setting.program)
+            .arg(script)
+            .arg(setting.model)
+            .args(["--dtype", setting.dtype.name(), "--threads", &setting.threads.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::from(messages.into_parts().0))
+            .spawn()
+            .map_err(told)?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("its streams are not open".to_owned());
+        };
+        let output = BufReader::new(output);
+        Ok(Box::new(Self { program: setting.program.to_owned(), child, input, output, folder }))
+    }
+}
+
+impl BenchPeer for Torch {
+    fn run(&mut self, test: &BenchTest) -> Result<f64, String> {
+        let ask = json!({
+            "prompt": test.prompt, "generated": test.generated, "depth": test.depth, "batch": test.batch,
+        });
+        let mut line = String::new();
+        let sent = writeln!(self.input, "{ask}").and_then(|()| self.input.flush());
+        let answered = sent.and_then(|()| self.output.read_line(&mut line));
+        let rate = answered.ok().and_then(|_| line.trim().parse::<f64>().ok());
+        rate.filter(|rate| rate.is_finite() && *rate > 0.0).ok_or_else(|| {
+            self.child.kill().ok();
+            let messages = fs_err::read(self.folder.path().join("messages")).unwrap_or_default();
+            failed(&self.program, "gave no rate", &messages)
+        })
+    }
+}
+
+impl Drop for Torch {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_chosen_by_name() {
+        let choice: PeerChoice = "llama-bench=/opt/bin/llama-bench".parse().unwrap();
+        assert_eq!(choice.program.unwrap(), Path::new("/opt/bin/llama-bench"));
+        assert!("torch".parse::<PeerChoice>().unwrap().program.is_none());
+        assert!("gpu".parse::<PeerChoice>().unwrap_err().contains("llama-bench, torch"));
+    }
+
+    #[test]
+    fn a_program_that_does_not_start_is_a_reason() {
+        let choice: PeerChoice = "llama-bench=/does/not/exist".parse().unwrap();
+        let test = BenchTest { prompt: 4, generated: 0, depth: 0, batch: 1 };
+        let run =
+            |gguf| OpenPeer::open(&choice, Path::new("m.gguf"), gguf, Dtype::F32, 1).run(&test);
+        assert!(run(true).unwrap_err().contains("cannot start `/does/not/exist`"));
+        assert!(run(false).unwrap_err().contains("it reads GGUF files"));
+    }
+
+    #[test]
+    fn the_end_of_long_messages_is_shown() {
+        let text = failed(Path::new("p"), "failed", "é".repeat(10_000).as_bytes());
+        assert!(text.chars().count() < SHOWN + 50, "{text}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Tests of a benchmark: prompt tokens, generated tokens, depth and batch.
+
+/// One test, run on a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BenchTest {
+    /// Tokens of the prompt, fed in one step.
+    pub(super) prompt: usize,
+    /// Tokens that are generated one after another.
+    pub(super) generated: usize,
+    /// Tokens that a slot holds before the test.
+    pub(super) depth: usize,
+    /// Slots that run the test together.
+    pub(super) batch: usize,
+}
+
+impl BenchTest {
+    /// Names the test as llama-bench does: `pp512`, `tg128 @ d4096`, `pp512+tg128`.
+    pub(super) fn name(&self) -> String {
+        let parts = [("pp", self.prompt), ("tg", self.generated)];
+        let parts = parts.iter().filter(|(_, count)| *count > 0);
+        let mut name = parts.map(|(kind, n)| format!("{kind}{n}")).collect::<Vec<_>>().join("+");
+        if self.batch > 1 {
+            name.push_str(&format!(" x{}", self.batch));
+        }
+        if self.depth > 0 {
+            name.push_str(&format!(" @ d{}", self.depth));
+        }
+        name
+    }
+
+    /// Returns the number of tokens that are timed.
+    pub(super) fn tokens(&self) -> usize {
+        (self.prompt + self.generated) * self.batch
+    }
+
+    /// Returns the positions of a slot that the test needs.
+    pub(super) fn positions(&self) -> usize {
+        // Generation begins with a token that is not timed.
+        self.depth + self.prompt.max(1) + self.generated
+    }
+}
+
+/// Lengths from the command line, each a list.
+#[derive(Debug, Clone)]
+pub(super) struct BenchGrid<'a> {
+    pub(super) prompts: &'a [usize],
+    pub(super) generated: &'a [usize],
+    /// Tests of a prompt and generated tokens together.
+    pub(super) both: &'a [(usize, usize)],
+    pub(super) depths: &'a [usize],
+    pub(super) batches: &'a [usize],
+}
+
+impl BenchGrid<'_> {
+    /// Lists the tests: for each depth and batch the prompts, then generation, then both.
+    pub(super) fn tests(&self) -> Vec<BenchTest> {
+        let alone =
+            self.prompts.iter().map(|&n| (n, 0)).chain(self.generated.iter().map(|&n| (0, n)));
+        let pairs: Vec<(usize, usize)> = alone.chain(self.both.iter().copied()).collect();
+        let mut tests = Vec::new();
+        for &depth in self.depths {
+            for &batch in self.batches {
+                for &(prompt, generated) in pairs.iter().filter(|(p, n)| p + n > 0) {
+                    tests.push(BenchTest { prompt, generated, depth, batch });
+                }
+            }
+        }
+        tests
+    }
+}
+
+/// Parses `PROMPT,GENERATED`.
+pub(super) fn parse_pair(text: &str) -> Result<(usize, usize), String> {
+    let wrong = || format!("`{text}` is no pair; expected PROMPT,GENERATED as in 512,128");
+    let (prompt, generated) = text.split_once(',').ok_or_else(wrong)?;
+    let number = |text: &str| text.trim().parse().ok().filter(|n| *n > 0);
+    number(prompt).zip(number(generated)).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_named_and_listed_as_in_llama_bench() {
+        let grid = BenchGrid {
+            prompts: &[512, 0],
+            generated: &[128],
+            both: &[(64, 16)],
+            depths: &[0, 4096],
+            batches: &[1, 4],
+        };
+        let names: Vec<String> = grid.tests().iter().map(BenchTest::name).collect();
+        assert_eq!(names[..4], ["pp512", "tg128", "pp64+tg16", "pp512 x4"]);
+        assert_eq!(names[6..8], ["pp512 @ d4096", "tg128 @ d4096"]);
+        assert_eq!(names.len(), 12);
+        let last = grid.tests()[11];
+        assert_eq!((last.tokens(), last.positions()), (320, 4176));
+    }
+
+    #[test]
+    fn pairs_are_two_numbers_above_zero() {
+        assert_eq!(parse_pair("512,128"), Ok((512, 128)));
+        for wrong in ["512", "0,1", "1,0", "a,b", "1,2,3", ""] {
+            assert!(
+                parse_pair(wrong).unwrap_err().contains("expected PROMPT,GENERATED"),
+                "{wrong}"
+            );
+        }
+    }
+}
