@@ -4,8 +4,6 @@
 //! `32 k + l`), then `qs[128]`: of each 64 numbers, `l` in the low half of byte `l` and `l + 32`
 //! in the high half.
 
-#![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
-
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};

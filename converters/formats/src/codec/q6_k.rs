@@ -4,8 +4,6 @@
 //! holds the lower halves of `l` and `l + 64`, byte `l` of 32 in `qh` the upper pairs of bits of
 //! `l`, `l + 32`, `l + 64` and `l + 96`.
 
-#![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
-
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};

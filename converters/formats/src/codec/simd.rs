@@ -17,8 +17,8 @@ mod sums;
 
 use super::EncodeFn;
 pub use lanes::LaneCount;
-pub(super) use lanes::SimdEncoder;
-use lanes::{Simd, Width};
+use lanes::Width;
+pub(super) use lanes::{Simd, SimdEncoder};
 pub(super) use q4_k::{Q4K, Q5K};
 pub(super) use q6_k::Q6K;
 pub use sums::{ErrorSums, sums};

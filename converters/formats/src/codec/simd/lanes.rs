@@ -1,8 +1,4 @@
 //! Number of groups that are encoded at once, and the vector operations on them.
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -76,6 +72,8 @@ pub(in crate::codec) trait Simd: Copy {
         + Div<Output = Self::F>;
     /// Vector with a boolean per lane.
     type M: Copy;
+    /// Vector with a u32 per lane.
+    type I: Copy;
 
     /// Returns a vector with the same value in every lane.
     fn splat(self, x: f32) -> Self::F;
@@ -101,6 +99,20 @@ pub(in crate::codec) trait Simd: Copy {
     /// Returns `if m { a } else { b }`.
     fn select(self, m: Self::M, a: Self::F, b: Self::F) -> Self::F;
     fn all(self, m: Self::M) -> bool;
+    fn any(self, m: Self::M) -> bool;
+    /// Returns the least lane, if none is NaN.
+    fn least(self, x: Self::F) -> f32;
+    /// Loads the first `LANES` integers.
+    fn integers(self, x: &[u32; 16]) -> Self::I;
+    /// Loads and widens `LANES` integers.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    fn widened(self, x: &[u16]) -> Self::I;
+    fn shift_right(self, x: Self::I, bits: u32) -> Self::I;
+    /// Returns the lane of `table` that each index selects by its lowest bits: three of eight lanes, four
+    /// of sixteen.
+    fn lookup(self, table: Self::F, index: Self::I) -> Self::F;
 
     /// Writes element `i` of every group to `out[i]`, one group per lane. There are 1 to `LANES` groups;
     /// the last one fills the remaining lanes.

@@ -1,8 +1,4 @@
 //! Vectorized Q4_K and Q5_K, with one group of 32 per lane.
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use super::ladder::{AffineLanes, climb};
 use super::lanes::{Simd, SimdEncoder};

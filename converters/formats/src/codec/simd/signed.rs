@@ -1,8 +1,4 @@
 //! Vectorized [`signed`](crate::codec::search::signed), with one group per lane.
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use super::Simd;
 use crate::codec::rounding::nearest;

@@ -51,7 +51,6 @@ fn half(numbers: &[f32], seen: &[f32]) -> ErrorSums {
 }
 
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "it has to become part of the functions with features")]
 fn plain(numbers: &[f32], seen: &[f32]) -> ErrorSums {
     let mut lanes = LaneSums::default();
     let (chunks, rest) = numbers.as_chunks::<WIDTH>();
@@ -82,7 +81,6 @@ struct LaneSums {
 
 impl LaneSums {
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as above")]
     fn add(&mut self, x: &[f32; WIDTH], y: &[f32; WIDTH]) {
         let (x, y) = (x.map(f64::from), y.map(f64::from));
         let error: [f64; WIDTH] = std::array::from_fn(|n| y[n] - x[n]);
