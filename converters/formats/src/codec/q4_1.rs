@@ -7,6 +7,7 @@ use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares
 use super::nibbles::{join4, join5, split4, split5};
 use super::rounding::cut;
 use super::search::Ladder;
+use super::simd::{self, Simd, SimdEncoder};
 
 pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
@@ -16,6 +17,7 @@ pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     error: Some(0.0783),
     file_types: &[FileType::new("Q4_1", 3)],
     encode: Some(encode::<20>),
+    wide: Some(simd::encoder::<AffineBlocks<20>>),
     decode: Some(|bytes, out| {
         each_block::<20, 32>(bytes, out, |block, out| {
             let (d, m) = (get_f16(block, 0), get_f16(block, 2));
@@ -33,6 +35,7 @@ pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
     error: Some(0.0378),
     file_types: &[FileType::new("Q5_1", 9)],
     encode: Some(encode::<24>),
+    wide: Some(simd::encoder::<AffineBlocks<24>>),
     decode: Some(|bytes, out| {
         each_block::<24, 32>(bytes, out, |block, out| {
             let (d, m) = (get_f16(block, 0), get_f16(block, 2));
@@ -49,23 +52,7 @@ pub(super) const fn ladder(top: i32) -> Ladder {
 
 /// Blocks of 20 bytes are Q4_1, of 24 Q5_1.
 fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {
-    let top = if B == 20 { 15 } else { 31 };
-    let put = |block: &mut [u8; B], d: f32, m: f32, levels: &[u8; 32]| {
-        put_f16(block, 0, d);
-        put_f16(block, 2, m);
-        if B == 20 {
-            join4(levels, &mut block[4..]);
-        } else {
-            join5(levels, &mut block[4..]);
-        }
-    };
-    let Some(importance) = importance else {
-        for (x, block) in blocks::<32, B>(numbers, out) {
-            let (d, m, levels) = plain(x, top);
-            put(block, d, m, &levels);
-        }
-        return;
-    };
+    let Some(importance) = importance else { return encode_plain::<B>(numbers, out) };
     let rows = numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 32 * B));
     for (numbers, out) in rows {
         let variance = squares(numbers) / row as f32;
@@ -74,13 +61,72 @@ fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]
         {
             let mut levels = [0; 32];
             let weights = error_weights(x, importance, variance);
-            let fit = ladder(top).climb((x, &weights), &mut levels);
+            let fit = ladder(top::<B>()).climb((x, &weights), &mut levels);
             put(block, fit.scale, -fit.minus_min, &levels);
         }
     }
 }
 
+/// Vectorized encoder, with one block per lane.
+pub(super) struct AffineBlocks<const B: usize>;
+
+impl<const B: usize> SimdEncoder for AffineBlocks<B> {
+    #[inline(always)]
+    fn encode<S: Simd>(
+        s: S,
+        numbers: &[f32],
+        row: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) {
+        let Some(importance) = importance else { return encode_plain::<B>(numbers, out) };
+        let top = top::<B>();
+        let rows = numbers.chunks(row * S::LANES).zip(out.chunks_mut(row / 32 * B * S::LANES));
+        for (numbers, out) in rows {
+            let all = s.row_squares(numbers, row);
+            let rows = numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 32 * B));
+            for ((numbers, out), squares) in rows.zip(all) {
+                let variance = s.splat(squares / row as f32);
+                let parts = numbers.chunks(32 * S::LANES).zip(importance.chunks(32 * S::LANES));
+                for ((numbers, importance), out) in parts.zip(out.chunks_mut(B * S::LANES)) {
+                    let (x, weights) = s.weighted_columns::<32>(numbers, importance, variance);
+                    let found = simd::climb(s, ladder(top), &x, &weights);
+                    for (lane, (x, block)) in blocks::<32, B>(numbers, out).enumerate() {
+                        let levels = found.levels(lane, top, x);
+                        put(block, found.scale[lane], -found.minus_min[lane], &levels);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the highest level.
+const fn top<const B: usize>() -> i32 {
+    if B == 20 { 15 } else { 31 }
+}
+
+#[inline(always)]
+fn put<const B: usize>(block: &mut [u8; B], d: f32, m: f32, levels: &[u8; 32]) {
+    put_f16(block, 0, d);
+    put_f16(block, 2, m);
+    if B == 20 {
+        join4(levels, &mut block[4..]);
+    } else {
+        join5(levels, &mut block[4..]);
+    }
+}
+
+#[inline(always)]
+fn encode_plain<const B: usize>(numbers: &[f32], out: &mut [u8]) {
+    for (x, block) in blocks::<32, B>(numbers, out) {
+        let (d, m, levels) = plain(x, top::<B>());
+        put(block, d, m, &levels);
+    }
+}
+
 /// Spreads the levels from the least value to the greatest.
+#[inline(always)]
 fn plain(x: &[f32; 32], top: i32) -> (f32, f32, [u8; 32]) {
     let (mut min, mut max) = (f32::MAX, f32::MIN);
     for &x in x {

@@ -129,6 +129,54 @@ pub(in crate::codec) trait Simd: Copy {
         self.array(sum)
     }
 
+    /// Returns the value of largest magnitude, with its sign, and the magnitude, of each lane; the first
+    /// of equals.
+    #[inline(always)]
+    fn peak(self, x: &[Self::F]) -> (Self::F, Self::F) {
+        let (mut max, mut most) = (self.splat(0.0), self.splat(0.0));
+        for &x in x {
+            let above = self.lt(most, self.abs(x));
+            most = self.select(above, self.abs(x), most);
+            max = self.select(above, x, max);
+        }
+        (max, most)
+    }
+
+    /// Returns [`squares`](crate::codec::layout::squares) of up to `LANES` rows.
+    #[inline(always)]
+    fn row_squares(self, numbers: &[f32], row: usize) -> [f32; 16] {
+        let last = numbers.len() / row - 1;
+        self.squares(|lane| &numbers[lane.min(last) * row..][..row])
+    }
+
+    /// Returns the columns of groups as in [`Self::columns`], and of their
+    /// [`error_weights`](crate::codec::layout::error_weights).
+    #[inline(always)]
+    fn weighted_columns<const N: usize>(
+        self,
+        numbers: &[f32],
+        importance: &[f32],
+        variance: Self::F,
+    ) -> ([Self::F; N], [Self::F; N]) {
+        let (mut x, mut weights) = ([self.splat(0.0); N], [self.splat(0.0); N]);
+        self.columns(numbers.as_chunks().0, &mut x);
+        self.columns(importance.as_chunks().0, &mut weights);
+        for (weight, &x) in weights.iter_mut().zip(&x) {
+            *weight = *weight * self.sqrt(variance + x * x);
+        }
+        (x, weights)
+    }
+
+    /// Computes [`squares`](crate::codec::layout::squares) of every block of `N` values.
+    #[inline(always)]
+    fn block_squares<const N: usize>(self, numbers: &[f32], out: &mut Vec<f32>) {
+        out.clear();
+        for blocks in numbers.as_chunks::<N>().0.chunks(Self::LANES) {
+            let sums = self.squares(|lane| &blocks[lane.min(blocks.len() - 1)]);
+            out.extend_from_slice(&sums[..blocks.len()]);
+        }
+    }
+
     /// Returns `nearest(x).clamp(least, most)` if no `x` is NaN or beyond 2^22: the sum itself then rounds
     /// exactly.
     #[inline(always)]
