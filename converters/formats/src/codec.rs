@@ -10,6 +10,7 @@
 
 #[macro_use]
 mod block;
+mod by_peak;
 mod crumbs;
 mod declaration;
 mod fp4;

@@ -24,11 +24,11 @@ pub(super) fn split4(bytes: &[u8]) -> [u8; 32] {
 /// Packs 32 levels of 5 bits into 4 bytes of fifth bits and 16 of the others.
 #[inline]
 pub(super) fn join5(levels: &[u8; 32], out: &mut [u8]) {
-    let mut fifth = 0_u32;
-    for (j, &level) in levels.iter().enumerate() {
-        fifth |= (level as u32 >> 4 & 1) << j;
+    for (byte, levels) in out.iter_mut().zip(levels.as_chunks::<8>().0) {
+        let fifth = u64::from_le_bytes(*levels) >> 4 & 0x0101_0101_0101_0101;
+        // The product has the lowest bit of byte `j` at bit 56 + j.
+        *byte = (fifth.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
     }
-    out[..4].copy_from_slice(&fifth.to_le_bytes());
     join4(&levels.map(|level| level & 15), &mut out[4..]);
 }
 

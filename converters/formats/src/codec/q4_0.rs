@@ -3,10 +3,9 @@
 //! `d` (f16), for Q5_0 `qh[4]` (bit `j`: fifth bit of number `j`), then `qs[16]` with number `j`
 //! in the low half of byte `j` and number `j + 16` in the high half.
 
+use super::by_peak::{PeakFormat, by_peak, by_peak_in};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{
-    blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
-};
+use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
 use super::nibbles::{join4, join5, split4, split5};
 use super::rounding::cut;
 use super::search::signed;
@@ -50,7 +49,9 @@ pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
 
 /// Blocks of 18 bytes are Q4_0, of 22 Q5_0.
 fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {
-    let Some(importance) = importance else { return encode_plain::<B>(numbers, out) };
+    let Some(importance) = importance else {
+        return by_peak::<PlainSigned, 32, B>(numbers, row, None, out);
+    };
     let rows = numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 32 * B));
     for (numbers, out) in rows {
         let variance = squares(numbers) / row as f32;
@@ -77,7 +78,9 @@ impl<const B: usize> SimdEncoder for SignedBlocks<B> {
         importance: Option<&[f32]>,
         out: &mut [u8],
     ) {
-        let Some(importance) = importance else { return encode_plain::<B>(numbers, out) };
+        let Some(importance) = importance else {
+            return by_peak_in::<S, PlainSigned, 32, B>(s, numbers, out);
+        };
         let half = half::<B>();
         let rows = numbers.chunks(row * S::LANES).zip(out.chunks_mut(row / 32 * B * S::LANES));
         for (numbers, out) in rows {
@@ -113,20 +116,17 @@ fn put<const B: usize>(block: &mut [u8; B], d: f32, levels: &[u8; 32]) {
     }
 }
 
-#[inline(always)]
-fn encode_plain<const B: usize>(numbers: &[f32], out: &mut [u8]) {
-    for (x, block) in blocks::<32, B>(numbers, out) {
-        let (d, levels) = plain(x, half::<B>());
-        put(block, d, &levels);
-    }
-}
+/// Blocks without importance: the number of largest magnitude is put at the lowest level.
+struct PlainSigned;
 
-/// Puts the number of largest magnitude at the lowest level.
-#[inline(always)]
-fn plain(x: &[f32; 32], half: i32) -> (f32, [u8; 32]) {
-    let d = peak(x) / -half as f32;
-    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    let middle = half as f32 + 0.5;
-    let top = (2 * half - 1) as i8;
-    (d, x.map(|x| (cut(x * inverse + middle) as i8).min(top) as u8))
+impl<const B: usize> PeakFormat<32, B> for PlainSigned {
+    #[inline(always)]
+    fn pack(x: &[f32; 32], peak: f32, block: &mut [u8; B]) {
+        let half = half::<B>();
+        let d = peak / -half as f32;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        let middle = half as f32 + 0.5;
+        let top = (2 * half - 1) as i8;
+        put(block, d, &x.map(|x| (cut(x * inverse + middle) as i8).min(top) as u8));
+    }
 }

@@ -79,7 +79,9 @@ impl<const B: usize> SimdEncoder for AffineBlocks<B> {
         importance: Option<&[f32]>,
         out: &mut [u8],
     ) {
-        let Some(importance) = importance else { return encode_plain::<B>(numbers, out) };
+        let Some(importance) = importance else {
+            return encode_plain_lanes::<S, B>(s, numbers, out);
+        };
         let top = top::<B>();
         let rows = numbers.chunks(row * S::LANES).zip(out.chunks_mut(row / 32 * B * S::LANES));
         for (numbers, out) in rows {
@@ -120,29 +122,45 @@ fn put<const B: usize>(block: &mut [u8; B], d: f32, m: f32, levels: &[u8; 32]) {
 #[inline(always)]
 fn encode_plain<const B: usize>(numbers: &[f32], out: &mut [u8]) {
     for (x, block) in blocks::<32, B>(numbers, out) {
-        let (d, m, levels) = plain(x, top::<B>());
-        put(block, d, m, &levels);
+        let (mut min, mut max) = (f32::MAX, f32::MIN);
+        for &x in x {
+            if x < min {
+                min = x;
+            }
+            if x > max {
+                max = x;
+            }
+        }
+        plain(x, (min, max), block);
+    }
+}
+
+#[inline(always)]
+fn encode_plain_lanes<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
+    for (numbers, out) in numbers.chunks(32 * S::LANES).zip(out.chunks_mut(B * S::LANES)) {
+        let (mut min, mut max) = (s.splat(f32::MAX), s.splat(f32::MIN));
+        let mut columns = [min; 32];
+        s.columns(numbers.as_chunks().0, &mut columns);
+        for x in columns {
+            min = s.lesser(x, min);
+            max = s.greater(x, max);
+        }
+        let ranges = s.array(min).into_iter().zip(s.array(max));
+        for ((x, block), range) in blocks::<32, B>(numbers, out).zip(ranges) {
+            plain(x, range, block);
+        }
     }
 }
 
 /// Spreads the levels from the least value to the greatest.
 #[inline(always)]
-fn plain(x: &[f32; 32], top: i32) -> (f32, f32, [u8; 32]) {
-    let (mut min, mut max) = (f32::MAX, f32::MIN);
-    for &x in x {
-        if x < min {
-            min = x;
-        }
-        if x > max {
-            max = x;
-        }
-    }
-    let d = (max - min) / top as f32;
+fn plain<const B: usize>(x: &[f32; 32], (min, max): (f32, f32), block: &mut [u8; B]) {
+    let d = (max - min) / top::<B>() as f32;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
     let level = |x: f32| {
         let level = cut((x - min) * inverse + 0.5);
         // Only the shorter format clamps (quantize_row_q4_1_ref, quantize_row_q5_1_ref).
-        if top == 15 { (level as i8).min(15) as u8 } else { level as u8 }
+        if B == 20 { (level as i8).min(15) as u8 } else { level as u8 }
     };
-    (d, min, x.map(level))
+    put(block, d, min, &x.map(level));
 }

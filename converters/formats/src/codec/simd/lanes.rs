@@ -121,6 +121,21 @@ pub(in crate::codec) trait Simd: Copy {
         self.each_column(|lane| &groups[lane.min(groups.len() - 1)], |at, x| out[at] = x);
     }
 
+    /// Returns [`peak`](crate::codec::layout::peak) of groups as in [`Self::columns`].
+    #[inline(always)]
+    fn peaks<const N: usize>(self, groups: &[[f32; N]]) -> [f32; 16] {
+        let (mut max, mut most) = (self.splat(0.0), self.splat(0.0));
+        self.each_column(
+            |lane| &groups[lane.min(groups.len() - 1)],
+            |_, x| {
+                let above = self.lt(most, self.abs(x));
+                most = self.select(above, self.abs(x), most);
+                max = self.select(above, x, max);
+            },
+        );
+        self.array(max)
+    }
+
     /// Returns [`squares`](crate::codec::layout::squares) of groups as in [`Self::columns`].
     #[inline(always)]
     fn squares<'a>(self, group: impl Fn(usize) -> &'a [f32]) -> [f32; 16] {
