@@ -10,6 +10,9 @@
 //! * [`output`] creates files and renames them when they are complete;
 //! * [`mmap`] maps files.
 
+#[macro_use]
+mod features;
+
 pub mod codec;
 pub mod gguf;
 pub mod imatrix;

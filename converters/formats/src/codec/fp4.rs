@@ -6,7 +6,7 @@
 
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, peak};
+use super::layout::{blocks, each, each_block, peak};
 use super::nibbles::{join4, split4};
 use super::nvfp4;
 use super::rounding::cut;
@@ -112,7 +112,7 @@ fn pack_group(x: &[f32; 16], j: usize, peak: f32, block: &mut [u8; 36]) {
 /// equal distance is the same.
 #[inline(always)]
 pub(super) fn nearest_halves<const N: usize>(x: &[f32; N], scale: f32) -> [u8; N] {
-    let size = x.map(f32::abs);
+    let size = each(x, f32::abs);
     let (mut least, mut best) = (size, [0_u32; N]);
     for (level, half) in (1..).zip(&HALVES[1..8]) {
         let value = half * scale;

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
-    blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
+    blocks, each, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
 use super::levels::Levels;
 use super::nibbles::{join4, split4};
@@ -182,7 +182,7 @@ fn encode_xs(x: &[f32; 256], importance: Option<&[f32; 256]>, block: &mut [u8; 1
 fn finish_nl(x: &[f32; 32], scale: f32, block: &mut [u8; 18]) {
     put_f16(block, 0, scale);
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-    join4(&x.map(|x| level(inverse * x)), &mut block[2..]);
+    join4(&each(x, |x| level(inverse * x)), &mut block[2..]);
 }
 
 #[inline(always)]
@@ -197,7 +197,7 @@ fn finish_xs(x: &[f32; 256], scales: &[f32; 8], block: &mut [u8; 136]) {
         // The levels are chosen for the scale before it is rounded to f16.
         let inverse = d * scale as f32;
         let inverse = if inverse == 0.0 { 0.0 } else { 1.0 / inverse };
-        join4(&x.map(|x| level(inverse * x)), &mut block[8 + 16 * j..]);
+        join4(&each(x, |x| level(inverse * x)), &mut block[8 + 16 * j..]);
         let scale = (scale + 32) as u8;
         block[4 + j / 2] |= (scale & 15) << (4 * (j % 2));
         high |= (scale as u16 >> 4) << (2 * j);

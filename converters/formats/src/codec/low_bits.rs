@@ -6,7 +6,7 @@
 use super::BlockType;
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, get_f16, put_f16};
+use super::layout::{blocks, each, each_block, get_f16, put_f16};
 use super::rounding::away;
 use super::simd::{self, Simd, SimdEncoder};
 
@@ -99,7 +99,7 @@ impl PeakFormat<64, 18> for Q2Blocks {
         let d = peak.abs();
         let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
         put_f16(block, 0, d);
-        let levels = x.map(|x| away(x * inverse).wrapping_add(1).clamp(0, 3) as u8);
+        let levels = each(x, |x| away(x * inverse).wrapping_add(1).clamp(0, 3) as u8);
         for (byte, levels) in block[2..].iter_mut().zip(levels.as_chunks::<4>().0) {
             *byte = levels[0] | levels[1] << 2 | levels[2] << 4 | levels[3] << 6;
         }

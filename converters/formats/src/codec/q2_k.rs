@@ -5,7 +5,9 @@
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::layout::{
+    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
+};
 use super::levels::Levels;
 use super::q4_1::ladder;
 use super::rounding::nearest;
@@ -200,7 +202,7 @@ fn finish(
             *levels = searched(j);
         } else {
             let min = dmin * (block[j] >> 4) as f32;
-            *levels = x.map(|x| nearest((x + min) / scale).clamp(0, 3) as u8);
+            *levels = each(x, |x| nearest((x + min) / scale).clamp(0, 3) as u8);
         }
     }
     join2(&levels, &mut block[16..80]);

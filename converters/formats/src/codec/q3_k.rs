@@ -7,7 +7,7 @@ use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
-    blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
+    blocks, each, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
 use super::levels::Levels;
 use super::q2_k::pairs;
@@ -194,7 +194,7 @@ fn finish(x: &[f32; 256], d: f32, searched: impl Fn(usize) -> [u8; 16], block: &
         if scale == 0.0 {
             *levels = searched(j);
         } else {
-            *levels = x.map(|x| (nearest(x / scale).clamp(-4, 3) + 4) as u8);
+            *levels = each(x, |x| (nearest(x / scale).clamp(-4, 3) + 4) as u8);
         }
     }
     block[..32].fill(0);
@@ -203,7 +203,7 @@ fn finish(x: &[f32; 256], d: f32, searched: impl Fn(usize) -> [u8; 16], block: &
             *bits |= (level >> 2) << k;
         }
     }
-    join2(&levels.map(|level| level & 3), &mut block[32..96]);
+    join2(&each(&levels, |level| level & 3), &mut block[32..96]);
 }
 
 /// Packs 16 scales of 6 bits: low halves of 4 bits, then the upper pairs of bits.

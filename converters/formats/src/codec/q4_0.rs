@@ -5,7 +5,9 @@
 
 use super::by_peak::{PeakFormat, by_peak, by_peak_in};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::layout::{
+    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
+};
 use super::nibbles::{join4, join5, split4, split5};
 use super::rounding::cut;
 use super::search::signed;
@@ -127,6 +129,6 @@ impl<const B: usize> PeakFormat<32, B> for PlainSigned {
         let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
         let middle = half as f32 + 0.5;
         let top = (2 * half - 1) as i8;
-        put(block, d, &x.map(|x| (cut(x * inverse + middle) as i8).min(top) as u8));
+        put(block, d, &each(x, |x| (cut(x * inverse + middle) as i8).min(top) as u8));
     }
 }

@@ -3,7 +3,9 @@
 //! `d`, `m` (f16), for Q5_1 `qh[4]`, then `qs[16]`, both as in Q4_0 and Q5_0.
 
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::layout::{
+    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
+};
 use super::nibbles::{join4, join5, split4, split5};
 use super::rounding::cut;
 use super::search::Ladder;
@@ -162,5 +164,5 @@ fn plain<const B: usize>(x: &[f32; 32], (min, max): (f32, f32), block: &mut [u8;
         // Only the shorter format clamps (quantize_row_q4_1_ref, quantize_row_q5_1_ref).
         if B == 20 { (level as i8).min(15) as u8 } else { level as u8 }
     };
-    put(block, d, min, &x.map(level));
+    put(block, d, min, &each(x, level));
 }

@@ -6,7 +6,9 @@
 
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::layout::{
+    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
+};
 use super::levels::Levels;
 use super::q2_k::most;
 use super::q4_1::ladder;
@@ -184,7 +186,7 @@ pub(super) fn finish<const B: usize>(
             *levels = searched(j);
         } else {
             let min = dmin * mins[j] as f32;
-            *levels = x.map(|x| nearest((x + min) / scale).clamp(0, top::<B>()) as u8);
+            *levels = each(x, |x| nearest((x + min) / scale).clamp(0, top::<B>()) as u8);
         }
     }
     pack(&levels, block);

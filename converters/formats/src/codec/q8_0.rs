@@ -4,7 +4,7 @@
 
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{each_block, get_f16, put_f16};
+use super::layout::{each, each_block, get_f16, put_f16};
 use super::rounding::away;
 use super::simd;
 
@@ -37,6 +37,6 @@ impl PeakFormat<32, 34> for Q8Blocks {
         let d = peak.abs() / 127.0;
         let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
         put_f16(block, 0, d);
-        block[2..].copy_from_slice(&x.map(|x| away(x * inverse) as u8));
+        block[2..].copy_from_slice(&each(x, |x| away(x * inverse) as u8));
     }
 }

@@ -8,7 +8,7 @@ use super::BlockType;
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{each_block, get_f16, put_f16};
+use super::layout::{each, each_block, get_f16, put_f16};
 use super::rounding::away;
 use super::simd;
 
@@ -100,7 +100,7 @@ impl PeakFormat<256, 66> for Tq2Blocks {
     #[inline(always)]
     fn pack(x: &[f32; 256], peak: f32, block: &mut [u8; 66]) {
         put_f16(block, 64, peak.abs());
-        join2(&trits(x, peak.abs()).map(|trit| trit & 3), &mut block[..64]);
+        join2(&each(&trits(x, peak.abs()), |trit| trit & 3), &mut block[..64]);
     }
 }
 
@@ -108,5 +108,5 @@ impl PeakFormat<256, 66> for Tq2Blocks {
 #[inline(always)]
 fn trits(x: &[f32; 256], d: f32) -> [u8; 256] {
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    x.map(|x| away(x * inverse).wrapping_add(1) as u8)
+    each(x, |x| away(x * inverse).wrapping_add(1) as u8)
 }

@@ -16,11 +16,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use super::lanes::{Simd, SimdEncoder, Width};
 use crate::codec::EncodeFn;
-
-/// True if the CPU has AVX2.
-pub(super) fn detected() -> bool {
-    is_x86_feature_detected!("avx2")
-}
+use crate::features;
 
 /// Proof that the CPU has AVX2.
 #[derive(Clone, Copy)]
@@ -41,7 +37,7 @@ pub(super) struct Mask8(__m256);
 impl Width for HasAvx2 {
     fn encoder<W: SimdEncoder>() -> Option<EncodeFn> {
         // SAFETY: the CPU has these features.
-        detected().then_some(|numbers, row, weights, out| unsafe {
+        features::avx2().then_some(|numbers, row, weights, out| unsafe {
             encode::<W>(numbers, row, weights, out);
         })
     }

@@ -15,15 +15,7 @@ use std::ops::{Add, Div, Mul, Sub};
 use super::avx2::transposed;
 use super::lanes::{Simd, SimdEncoder, Width};
 use crate::codec::EncodeFn;
-
-/// True if the CPU has the AVX-512 features used here.
-pub(super) fn detected() -> bool {
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
-}
+use crate::features;
 
 /// Proof that the CPU has AVX-512.
 #[derive(Clone, Copy)]
@@ -40,7 +32,7 @@ pub(super) struct U32x16(__m512i);
 impl Width for HasAvx512 {
     fn encoder<W: SimdEncoder>() -> Option<EncodeFn> {
         // SAFETY: the CPU has these features.
-        detected().then_some(|numbers, row, weights, out| unsafe {
+        features::avx512().then_some(|numbers, row, weights, out| unsafe {
             encode::<W>(numbers, row, weights, out);
         })
     }

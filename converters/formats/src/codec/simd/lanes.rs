@@ -19,7 +19,7 @@ impl LaneCount {
     /// Returns the lanes that this CPU supports, the widest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
-        let (eight, sixteen) = (super::avx2::detected(), super::avx512::detected());
+        let (eight, sixteen) = (crate::features::avx2(), crate::features::avx512());
         #[cfg(not(target_arch = "x86_64"))]
         let (eight, sixteen) = (false, false);
         [(Self::One, true), (Self::Eight, eight), (Self::Sixteen, sixteen)]
