@@ -201,7 +201,7 @@ pub fn run(
         part.sync(&*settings.disk)?;
     }
     if settings.read_back {
-        read_back(work, &jobs, &parts, &done)?;
+        read_back(work, settings.threads, &jobs, &parts, &done)?;
     }
     if let Some(changed) = settings.sources.iter().find(|stamp| stamp.has_changed()) {
         return Err(Error::Changed { input: changed.path.clone() });
@@ -259,16 +259,21 @@ fn encode_all(
             }
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 1..settings.threads.max(1) {
-            scope.spawn(worker);
-        }
-        worker();
-    });
+    on_threads(settings.threads, worker);
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
         None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
     }
+}
+
+/// Runs a worker on this and other threads, which take slabs until none is left.
+fn on_threads(threads: usize, worker: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 1..threads.max(1) {
+            scope.spawn(&worker);
+        }
+        worker();
+    });
 }
 
 /// Returns the slabs in the order in which their sources lie on the disk.
@@ -303,14 +308,15 @@ fn measures(
 /// Checks the files against the hashes of the written bytes.
 fn read_back(
     work: &Work<'_>,
+    threads: usize,
     jobs: &[SlabJob],
     parts: &[PartFile],
     done: &BTreeMap<usize, Vec<SlabRecord>>,
 ) -> Result<(), Error> {
     let maps: Vec<FileMap> =
         parts.iter().map(|part| FileMap::open(&part.path)).collect::<Result<_, _>>()?;
-    for (n, job) in jobs.iter().enumerate() {
-        let task = &work.tasks[job.task];
+    let check = |n: usize| {
+        let (job, task) = (&jobs[n], &work.tasks[jobs[n].task]);
         for (target, written) in task.targets.iter().zip(&done[&n]) {
             let (from, len) = slab::place(task, target, job);
             let wrong = || Error::ReadBack {
@@ -323,6 +329,27 @@ fn read_back(
                 return Err(wrong());
             }
         }
+        Ok(())
+    };
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+    on_threads(threads, || {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            if n >= jobs.len() {
+                return;
+            }
+            if let Err(error) = check(n) {
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                // The first place is reported, whichever thread is faster.
+                if failed.as_ref().is_none_or(|(at, _)| n < *at) {
+                    *failed = Some((n, error));
+                }
+                return;
+            }
+        }
+    });
+    if let Some((_, error)) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
     }
     for ((map, file), gaps) in maps.iter().zip(&work.files).zip(slab::padding(work)) {
         let wrong = |part: &str| Error::ReadBack { file: file.path.clone(), part: part.into() };

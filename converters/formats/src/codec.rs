@@ -3,8 +3,14 @@
 //! Every quantizer produces the bytes of ggml's reference code on x86-64 (no fused multiply-add), so files
 //! can be compared by hash. A codec works on whole rows: some formats weight a block by its row.
 
+#![expect(
+    clippy::inline_always,
+    reason = "vectorized code is fast only inside a function with the CPU features"
+)]
+
 #[macro_use]
 mod block;
+mod by_peak;
 mod crumbs;
 mod declaration;
 mod fp4;

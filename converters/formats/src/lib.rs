@@ -25,6 +25,9 @@
 //! # }
 //! ```
 
+#[macro_use]
+mod features;
+
 pub mod codec;
 pub mod gguf;
 pub mod imatrix;

@@ -17,9 +17,14 @@ use rayon::prelude::*;
 use crate::safetensors::FileDtype;
 
 mod scale;
+mod scaled;
 mod small;
 
 pub use scale::{F4_E2M1_MAX, F8_E4M3_MAX, f8_e4m3_scale};
+pub use scaled::{
+    divide_to_f4_e2m1, divide_to_f8_e4m3, f4_e2m1_error, largest_magnitude, multiply_f4_e2m1,
+    multiply_f8_e4m3,
+};
 pub use small::{F4_E2M1, ceil_to_power, f4_e2m1_to_f32, f32_to_f4_e2m1, f32_to_f8_e8m0_floor};
 
 /// Reason why values cannot be converted.
@@ -120,8 +125,14 @@ pub fn f8_e8m0_to_f32(bits: u8) -> f32 {
     }
 }
 
-/// Returns the index of the first value that is not finite.
-pub fn first_not_finite(numbers: &[f32]) -> Option<usize> {
+widest! {
+    /// Returns the index of the first value that is not finite.
+    pub fn first_not_finite(numbers: &[f32]) -> Option<usize> = plain_first_not_finite;
+}
+
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
+fn plain_first_not_finite(numbers: &[f32]) -> Option<usize> {
     const CHUNK: usize = 256;
     // Whole chunks are checked without branches, so that the compiler can use vectors.
     let chunk = numbers
@@ -191,8 +202,15 @@ pub fn round_f16(values: &[f32], out: &mut [u16]) {
     out.iter_mut().zip(values).for_each(|(out, &value)| *out = f32_to_f16(value));
 }
 
-/// Widens on this thread; dtype and lengths are the caller's care.
-pub fn widen(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) {
+widest! {
+    /// Widens on this thread; dtype and lengths are the caller's care.
+    pub fn widen(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) = plain_widen;
+}
+
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
+fn plain_widen(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) {
+    #[inline(always)]
     fn each<const N: usize>(bytes: &[u8], out: &mut [f32], one: impl Fn([u8; N]) -> f32) {
         let (chunks, _) = bytes.as_chunks::<N>();
         out.iter_mut().zip(chunks).for_each(|(out, &chunk)| *out = one(chunk));

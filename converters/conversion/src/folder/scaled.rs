@@ -142,19 +142,8 @@ fn exponent(run: &[f32], peak: f32) -> u8 {
     }
     let low = numbers::f32_to_f8_e8m0_floor(peak).saturating_sub(2);
     let high = low.saturating_add(1).min(254);
-    let error = |bits: u8| -> f64 {
-        let scale = numbers::f8_e8m0_to_f32(bits);
-        let off = |x: &f32| {
-            let seen = numbers::f4_e2m1_to_f32(numbers::f32_to_f4_e2m1(x / scale)) * scale;
-            f64::from(seen - x) * f64::from(seen - x)
-        };
-        run.iter().map(off).sum()
-    };
+    let error = |bits: u8| numbers::f4_e2m1_error(run, numbers::f8_e8m0_to_f32(bits));
     if error(high) < error(low) { high } else { low }
-}
-
-fn peak(numbers: &[f32]) -> f32 {
-    numbers.iter().fold(0.0, |most, x| most.max(x.abs()))
 }
 
 impl QuantizedEncoder {
@@ -172,7 +161,7 @@ impl QuantizedEncoder {
             for left in (0..row).step_by(run) {
                 let right = (left + run).min(row);
                 let peak = (top..bottom)
-                    .map(|r| peak(&numbers[r * row + left..r * row + right]))
+                    .map(|r| numbers::largest_magnitude(&numbers[r * row + left..r * row + right]))
                     .fold(0.0, f32::max);
                 let first = &numbers[top * row + left..top * row + right];
                 visit(self.scheme.scale(first, peak), top..bottom, left..right);
@@ -218,15 +207,10 @@ impl Encode for QuantizedEncoder {
                     let numbers = &numbers[from..r * row + columns.end];
                     if self.scheme.four_bits() {
                         let to = &mut out[from / 2..from / 2 + numbers.len() / 2];
-                        for (byte, pair) in to.iter_mut().zip(numbers.as_chunks::<2>().0) {
-                            let [low, high] = pair.map(|x| four(x, scale));
-                            *byte = low | high << 4;
-                        }
+                        numbers::divide_to_f4_e2m1(numbers, scale, to);
                     } else {
                         let to = &mut out[from..from + numbers.len()];
-                        for (byte, x) in to.iter_mut().zip(numbers) {
-                            *byte = numbers::f32_to_f8_e4m3(x / scale);
-                        }
+                        numbers::divide_to_f8_e4m3(numbers, scale, to);
                     }
                 }
             }
@@ -248,23 +232,16 @@ impl Encode for QuantizedEncoder {
         let four_bits = self.scheme.four_bits();
         self.each(numbers, row, |(_, scale), rows, columns| {
             for r in rows {
-                for at in r * row + columns.start..r * row + columns.end {
-                    out[at] = scale
-                        * if four_bits {
-                            numbers::f4_e2m1_to_f32(bytes[at / 2] >> (at % 2 * 4))
-                        } else {
-                            numbers::f8_e4m3_to_f32(bytes[at])
-                        };
+                let (from, to) = (r * row + columns.start, r * row + columns.end);
+                if four_bits {
+                    numbers::multiply_f4_e2m1(&bytes[from / 2..to / 2], scale, &mut out[from..to]);
+                } else {
+                    numbers::multiply_f8_e4m3(&bytes[from..to], scale, &mut out[from..to]);
                 }
             }
         });
         true
     }
-}
-
-/// Encodes a value as e2m1. A block of zeros may have a scale of zero.
-fn four(x: f32, scale: f32) -> u8 {
-    if scale == 0.0 { 0 } else { numbers::f32_to_f4_e2m1(x / scale) }
 }
 
 /// Returns the e4m3 scale for values up to `peak`, rounded to a dtype.

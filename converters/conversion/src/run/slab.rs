@@ -15,8 +15,13 @@ use formats::shown;
 pub(super) struct Buffers {
     numbers: Vec<f32>,
     seen: Vec<f32>,
-    bytes: Vec<u8>,
+    /// Bytes of each target.
+    bytes: Vec<Vec<u8>>,
 }
+
+/// Number of values that are read, encoded, decoded and measured at a time: they stay in the cache of a
+/// core.
+const PIECE: usize = 1 << 15;
 
 /// Returns the number of values in a slab.
 pub(super) fn numbers(work: &Work<'_>, job: &SlabJob) -> u64 {
@@ -101,46 +106,75 @@ pub(super) fn encode(
     let row = task.row();
     let (at, count) = (job.first * row, job.rows * row);
     let kept = task.flow.dtype();
-    let mut read = false;
-    let mut all = Vec::with_capacity(task.targets.len());
-    for target in &task.targets {
-        let (from, len) = place(task, target, job);
-        buffers.bytes.resize(len, 0);
+    let mut measures = vec![None; task.targets.len()];
+    buffers.bytes.resize(task.targets.len().max(buffers.bytes.len()), Vec::new());
+    for ((target, measure), bytes) in task.targets.iter().zip(&mut measures).zip(&mut buffers.bytes)
+    {
+        bytes.resize(place(task, target, job).1, 0);
         let plain = target.encode.plain().filter(|plain| kept == Some(*plain));
-        let measure = match plain {
-            Some(dtype) if task.flow.copy(dtype, at, &mut buffers.bytes) => {
-                finite(dtype, &buffers.bytes).map_err(|why| fault(work, target, why))?;
-                Measure::exact(count)
-            }
-            _ => {
-                if !read {
-                    buffers.numbers.resize(count, 0.0);
-                    task.flow.read(at, &mut buffers.numbers);
-                    if let Some(n) = first_not_finite(&buffers.numbers) {
-                        let (at, found) = (at + n, buffers.numbers[n]);
-                        return Err(fault(work, target, EncodeError::NotFinite { at, found }));
-                    }
-                    read = true;
-                }
-                target
-                    .encode
-                    .encode(job.first, &buffers.numbers, row, &mut buffers.bytes)
-                    .map_err(|why| fault(work, target, why))?;
-                buffers.seen.resize(count, 0.0);
-                let (numbers, bytes) = (&buffers.numbers, &buffers.bytes);
-                if target.encode.decode(job.first, numbers, bytes, row, &mut buffers.seen) {
-                    let measure = Measure::of(numbers, &buffers.seen);
-                    check_finite(&measure, at, buffers).map_err(|why| fault(work, target, why))?;
-                    measure
-                } else {
-                    Measure::default()
-                }
-            }
-        };
-        put(target, &buffers.bytes, from)?;
-        all.push(SlabRecord { hash: XxHash3_64::oneshot(&buffers.bytes), measure });
+        if let Some(dtype) = plain.filter(|dtype| task.flow.copy(*dtype, at, bytes)) {
+            finite(dtype, bytes).map_err(|why| fault(work, target, why))?;
+            *measure = Some(Measure::exact(count));
+        }
     }
-    Ok(all)
+    if measures.contains(&None) {
+        let step = task.slab_rows(PIECE);
+        let mut sums = vec![Measure::default(); measures.len()];
+        for first in (0..job.rows).step_by(step) {
+            let piece =
+                SlabJob { first: job.first + first, rows: step.min(job.rows - first), ..*job };
+            let converted = measures.iter().map(Option::is_none);
+            encode_piece(work, &piece, first, converted, buffers, &mut sums)?;
+        }
+        for (measure, sum) in measures.iter_mut().zip(sums) {
+            measure.get_or_insert(sum);
+        }
+    }
+    let all = task.targets.iter().zip(measures).zip(&buffers.bytes);
+    all.map(|((target, measure), bytes)| {
+        put(target, bytes, place(task, target, job).0)?;
+        Ok(SlabRecord { hash: XxHash3_64::oneshot(bytes), measure: measure.unwrap_or_default() })
+    })
+    .collect()
+}
+
+/// Encodes some rows of a slab, the first of which is row `first` of the slab, for the targets that are
+/// converted, and adds the errors to their sums.
+fn encode_piece(
+    work: &Work<'_>,
+    piece: &SlabJob,
+    first: usize,
+    converted: impl Iterator<Item = bool>,
+    buffers: &mut Buffers,
+    sums: &mut [Measure],
+) -> Result<(), Error> {
+    let task = &work.tasks[piece.task];
+    let row = task.row();
+    let (at, count) = (piece.first * row, piece.rows * row);
+    let Buffers { numbers, seen, bytes } = buffers;
+    numbers.resize(count, 0.0);
+    seen.resize(count, 0.0);
+    task.flow.read(at, numbers);
+    let bad = first_not_finite(numbers);
+    let targets = task.targets.iter().zip(bytes).zip(sums).zip(converted);
+    for (((target, bytes), sum), _) in targets.filter(|(_, converted)| *converted) {
+        let mut encode = || {
+            if let Some(n) = bad {
+                return Err(EncodeError::NotFinite { at: at + n, found: numbers[n] });
+            }
+            let from = target.encode.bytes(first, row);
+            let bytes = &mut bytes[from..from + target.encode.bytes(piece.rows, row)];
+            target.encode.encode(piece.first, numbers, row, bytes)?;
+            if target.encode.decode(piece.first, numbers, bytes, row, seen) {
+                let measure = Measure::of(numbers, seen);
+                check_finite(&measure, at, numbers, seen)?;
+                *sum = sum.and(measure);
+            }
+            Ok(())
+        };
+        encode().map_err(|why| fault(work, target, why))?;
+    }
+    Ok(())
 }
 
 fn fault(work: &Work<'_>, target: &TaskTarget, why: EncodeError) -> Error {
@@ -149,13 +183,18 @@ fn fault(work: &Work<'_>, target: &TaskTarget, why: EncodeError) -> Error {
 }
 
 /// Returns an error if a finite value would decode to a non-finite one.
-fn check_finite(measure: &Measure, at: usize, buffers: &Buffers) -> Result<(), EncodeError> {
+fn check_finite(
+    measure: &Measure,
+    at: usize,
+    numbers: &[f32],
+    seen: &[f32],
+) -> Result<(), EncodeError> {
     // If the sum is finite, there is no such value; searching each slab would cost a pass.
     if measure.error.is_finite() {
         return Ok(());
     }
-    let Some(n) = first_not_finite(&buffers.seen) else { return Ok(()) };
-    let (found, seen) = (buffers.numbers[n], buffers.seen[n]);
+    let Some(n) = first_not_finite(seen) else { return Ok(()) };
+    let (found, seen) = (numbers[n], seen[n]);
     Err(EncodeError::OutOfReach { at: at + n, found, seen })
 }
 

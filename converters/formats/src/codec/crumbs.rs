@@ -2,7 +2,7 @@
 //! `l + 64` and `l + 96` of 128, lowest bits first.
 
 /// Packs 256 levels of 2 bits into 64 bytes.
-#[inline]
+#[inline(always)]
 pub(super) fn join2(levels: &[u8; 256], out: &mut [u8]) {
     for (levels, out) in levels.as_chunks::<128>().0.iter().zip(out.as_chunks_mut::<32>().0) {
         for (l, to) in out.iter_mut().enumerate() {
@@ -12,7 +12,7 @@ pub(super) fn join2(levels: &[u8; 256], out: &mut [u8]) {
 }
 
 /// Unpacks 256 levels of 2 bits.
-#[inline]
+#[inline(always)]
 pub(super) fn split2(bytes: &[u8]) -> [u8; 256] {
     let mut levels = [0; 256];
     let halves = levels.as_chunks_mut::<128>().0;

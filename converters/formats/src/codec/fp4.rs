@@ -4,11 +4,13 @@
 //! each, then for each 8 bytes with value `j` low and `j + 8` high. Both count E2M1 in halves, so decoding
 //! halves the scale.
 
+use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, peak};
+use super::layout::{blocks, each, each_block, peak};
 use super::nibbles::{join4, split4};
 use super::nvfp4;
 use super::rounding::cut;
+use super::simd::{self, Simd, SimdEncoder};
 
 pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| to.set(half_e8m0(block[0]), &split4(&block[1..]), entry)),
@@ -16,14 +18,8 @@ pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
     error: Some(0.114),
     e2m1: Some(32),
     file_types: &[FileType::new("MXFP4_MOE", 38)],
-    encode: Some(|numbers, _, _, out| {
-        for (x, block) in blocks::<32, 17>(numbers, out) {
-            let e = exponent(peak(x).abs());
-            block[0] = e;
-            let scale = half_e8m0(e);
-            join4(&x.map(|x| nearest_half(x, scale)), &mut block[1..]);
-        }
-    }),
+    encode: Some(by_peak::<Mxfp4Blocks, 32, 17>),
+    wide: Some(simd::encoder::<ByPeak<Mxfp4Blocks, 32, 17>>),
     decode: Some(|bytes, out| {
         each_block::<17, 32>(bytes, out, |block, out| {
             let scale = half_e8m0(block[0]);
@@ -40,18 +36,12 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::kept("NVFP4", 39)],
     encode: Some(|numbers, _, _, out| {
         for (x, block) in blocks::<64, 36>(numbers, out) {
-            let (scales, bytes) = block.split_at_mut(4);
-            let groups = x.as_chunks::<16>().0.iter().zip(bytes.as_chunks_mut::<8>().0);
-            for (to, (x, bytes)) in scales.iter_mut().zip(groups) {
-                *to = to_e4m3(peak(x).abs() / 6.0);
-                let scale = half_e4m3(*to);
-                let levels = x.map(|x| nearest_half(x, scale));
-                for (j, byte) in bytes.iter_mut().enumerate() {
-                    *byte = levels[j] | levels[j + 8] << 4;
-                }
+            for (j, x) in x.as_chunks().0.iter().enumerate() {
+                pack_group(x, j, peak(x), block);
             }
         }
     }),
+    wide: Some(simd::encoder::<Nvfp4Lanes>),
     decode: Some(|bytes, out| {
         each_block::<36, 64>(bytes, out, |block, out| {
             let (scales, bytes) = block.split_at(4);
@@ -72,18 +62,71 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
 pub(super) const HALVES: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
-/// Returns the level whose value is nearest; in a tie, the first.
-pub(super) fn nearest_half(x: f32, scale: f32) -> u8 {
-    let mut best = 0;
-    let mut least = (HALVES[0] * scale - x).abs();
-    for (level, half) in HALVES.iter().enumerate().skip(1) {
-        let off = (half * scale - x).abs();
-        if off < least {
-            best = level;
-            least = off;
+struct Mxfp4Blocks;
+
+impl PeakFormat<32, 17> for Mxfp4Blocks {
+    #[inline(always)]
+    fn pack(x: &[f32; 32], peak: f32, block: &mut [u8; 17]) {
+        block[0] = exponent(peak.abs());
+        join4(&nearest_halves(x, half_e8m0(block[0])), &mut block[1..]);
+    }
+}
+
+/// Vectorized encoder of NVFP4, with a group of 16 values per lane.
+pub(super) struct Nvfp4Lanes;
+
+impl SimdEncoder for Nvfp4Lanes {
+    #[inline(always)]
+    fn encode<S: Simd>(
+        s: S,
+        numbers: &[f32],
+        _row: usize,
+        _importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) {
+        let runs = numbers.chunks(16 * S::LANES).zip(out.chunks_mut(S::LANES / 4 * 36));
+        for (numbers, out) in runs {
+            let peaks = s.peaks::<16>(numbers.as_chunks().0);
+            for (n, (x, block)) in blocks::<64, 36>(numbers, out).enumerate() {
+                for (j, x) in x.as_chunks().0.iter().enumerate() {
+                    pack_group(x, j, peaks[4 * n + j], block);
+                }
+            }
         }
     }
-    best as u8
+}
+
+/// Packs group `j` of a block of NVFP4.
+#[inline(always)]
+fn pack_group(x: &[f32; 16], j: usize, peak: f32, block: &mut [u8; 36]) {
+    block[j] = to_e4m3(peak.abs() / 6.0);
+    let levels = nearest_halves(x, half_e4m3(block[j]));
+    for (k, byte) in block[4 + 8 * j..][..8].iter_mut().enumerate() {
+        *byte = levels[k] | levels[k + 8] << 4;
+    }
+}
+
+/// Returns the levels whose values are nearest; in a tie, the first.
+///
+/// A value of the other sign is never nearer than zero, so the magnitudes decide, and the first level of
+/// equal distance is the same.
+#[inline(always)]
+pub(super) fn nearest_halves<const N: usize>(x: &[f32; N], scale: f32) -> [u8; N] {
+    let size = each(x, f32::abs);
+    let (mut least, mut best) = (size, [0_u32; N]);
+    for (level, half) in (1..).zip(&HALVES[1..8]) {
+        let value = half * scale;
+        for n in 0..N {
+            let off = (value - size[n]).abs();
+            let nearer = off < least[n];
+            best[n] = if nearer { level } else { best[n] };
+            least[n] = if nearer { off } else { least[n] };
+        }
+    }
+    std::array::from_fn(|n| {
+        let sign = u32::from(x[n] < 0.0 && best[n] > 0) << 3;
+        (best[n] | sign) as u8
+    })
 }
 
 /// Returns the block exponent: `floor(log2(max)) - 2`, as a byte with bias 127.
@@ -94,9 +137,15 @@ fn exponent(max: f32) -> u8 {
     if max <= 0.0 {
         return 0;
     }
-    // log2f rounds to f32: slightly below a power of two it returns that power's exponent.
-    let log = (max as f64).log2() as f32;
-    match cut(log.floor() - 2.0 + 127.0) as u8 {
+    let bits = max.to_bits();
+    // The logarithm is rounded to f32: slightly below a power of two it is that power's exponent. At 128
+    // the rounding reaches 2^-18 down, far less than the 2^-15 below which no logarithm is taken.
+    let floor = if max.is_normal() && bits & 0x007f_ffff < 0x007f_ff00 {
+        (bits >> 23) as i32 - 127
+    } else {
+        cut(((max as f64).log2() as f32).floor())
+    };
+    match (floor - 2 + 127) as u8 {
         255 => 0,
         e => e,
     }
@@ -167,5 +216,42 @@ mod tests {
         assert_eq!((exponent(0.0), exponent(1.0), exponent(6.0)), (0, 125, 127));
         assert_eq!((exponent(3.999_999_5), exponent(15.999_999)), (126, 129), "log2f rounds up");
         assert_eq!((exponent(1.5e-38), exponent(2.4e-38), exponent(1e-45)), (0, 0, 232));
+    }
+
+    #[test]
+    fn exponents_are_those_of_the_rounded_logarithm() {
+        let reference =
+            |max: f32| match cut(((max as f64).log2() as f32).floor() - 2.0 + 127.0) as u8 {
+                255 => 0,
+                e => e,
+            };
+        for power in 1..255_u32 {
+            let edge = power << 23;
+            let near = (edge - 600..edge + 600).chain((edge..edge + (1 << 23)).step_by(99_991));
+            for max in near.map(f32::from_bits) {
+                assert_eq!(exponent(max), reference(max), "{max:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_level_is_the_first_of_all() {
+        let reference = |x: f32, scale: f32| {
+            let off = |level: usize| (HALVES[level] * scale - x).abs();
+            (0..16).fold(0, |best, level| if off(level) < off(best) { level } else { best }) as u8
+        };
+        for scale in [0.0_f32, 1e-45, 1e-40, 0.37, 0.5, 1.0, 3.3e37] {
+            for n in -2000..=2000 {
+                let x = n as f32 * scale.max(1e-40) / 150.0;
+                assert_eq!(
+                    nearest_halves(&[x; 3], scale),
+                    [reference(x, scale); 3],
+                    "{x} of {scale}"
+                );
+            }
+            for x in [f32::MAX, f32::MIN, -0.0, 1e-45] {
+                assert_eq!(nearest_halves(&[x], scale), [reference(x, scale)], "{x} of {scale}");
+            }
+        }
     }
 }

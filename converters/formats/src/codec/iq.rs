@@ -16,8 +16,10 @@ mod one;
 mod search;
 mod signs;
 mod split;
+mod splits;
 mod three;
 mod two;
+mod vectors;
 
 pub(super) use one::{IQ1_M, IQ1_S};
 pub(super) use three::{IQ3_S, IQ3_XXS};
@@ -28,19 +30,38 @@ use super::layout;
 /// Values per block.
 const BLOCK: usize = 256;
 
+/// Declares a vectorized encoder that calls a function of the format with its search for points.
+macro_rules! vectorized {
+    ($name:ident, $encode:ident) => {
+        pub(in crate::codec) struct $name;
+
+        impl crate::codec::simd::SimdEncoder for $name {
+            #[inline(always)]
+            fn encode<S: crate::codec::simd::Simd>(
+                simd: S,
+                numbers: &[f32],
+                row: usize,
+                importance: Option<&[f32]>,
+                out: &mut [u8],
+            ) {
+                $encode(super::vectors::InLanes(simd), numbers, row, importance, out);
+            }
+        }
+    };
+}
+use vectorized;
+
 /// Iterates over the blocks of rows: values, their importance, bytes.
-fn encode_blocks<const B: usize>(
-    numbers: &[f32],
+fn blocks<'a, const B: usize>(
+    numbers: &'a [f32],
     row: usize,
-    importance: Option<&[f32]>,
-    out: &mut [u8],
-    encode: impl Fn(&[f32; BLOCK], Option<&[f32; BLOCK]>, &mut [u8; B]),
-) {
+    importance: Option<&'a [f32]>,
+    out: &'a mut [u8],
+) -> impl Iterator<Item = (&'a [f32; BLOCK], Option<&'a [f32; BLOCK]>, &'a mut [u8; B])> {
     let rows = numbers.len() / row;
     let mut importance = importance.map(|row| layout::weights_of::<BLOCK>(row, rows));
-    for (x, block) in layout::blocks(numbers, out) {
-        encode(x, importance.as_mut().and_then(Iterator::next), block);
-    }
+    layout::blocks(numbers, out)
+        .map(move |(x, out)| (x, importance.as_mut().and_then(Iterator::next), out))
 }
 
 /// Returns `factor` times the mean square of a block.

@@ -29,6 +29,20 @@ pub(super) fn weights_of<const N: usize>(
     std::iter::repeat_n(importance, rows).flat_map(|row| row.as_chunks::<N>().0)
 }
 
+/// Returns a function of every value. Unlike `map` of arrays it is always part of its caller, so that it is
+/// compiled with the features of the caller.
+#[inline(always)]
+pub(super) fn each<const N: usize, A: Copy, T: Copy + Default>(
+    values: &[A; N],
+    function: impl Fn(A) -> T,
+) -> [T; N] {
+    let mut out = [T::default(); N];
+    for (to, &x) in out.iter_mut().zip(values) {
+        *to = function(x);
+    }
+    out
+}
+
 /// Writes a scale as f16 and returns its decoded value.
 #[inline]
 pub(super) fn put_f16(bytes: &mut [u8], at: usize, value: f32) -> f32 {

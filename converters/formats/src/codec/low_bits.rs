@@ -4,9 +4,11 @@
 //! Q2_0: 64 numbers that are `-d`, 0, `d` or `2 d`.
 
 use super::BlockType;
+use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, get_f16, peak, put_f16};
+use super::layout::{blocks, each, each_block, get_f16, put_f16};
 use super::rounding::away;
+use super::simd::{self, Simd, SimdEncoder};
 
 pub(super) const Q1_0: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
@@ -18,14 +20,10 @@ pub(super) const Q1_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q1_0", 40)],
     encode: Some(|numbers, _, _, out| {
         for (x, block) in blocks::<128, 18>(numbers, out) {
-            let sum = x.iter().fold(0.0_f32, |sum, x| sum + x.abs());
-            put_f16(block, 0, sum / 128.0);
-            for (byte, x) in block[2..].iter_mut().zip(x.as_chunks::<8>().0) {
-                let bits = x.iter().enumerate().map(|(j, &x)| u8::from(x >= 0.0) << j);
-                *byte = bits.fold(0, |byte, bit| byte | bit);
-            }
+            pack_signs(x, x.iter().fold(0.0_f32, |sum, x| sum + x.abs()), block);
         }
     }),
+    wide: Some(simd::encoder::<SignLanes>),
     decode: Some(|bytes, out| {
         each_block::<18, 128>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
@@ -46,18 +44,8 @@ pub(super) const Q2_0: BlockDeclaration = BlockDeclaration {
     error: Some(0.719),
     fallback: Some(BlockType::Q40),
     file_types: &[FileType::new("Q2_0", 41)],
-    encode: Some(|numbers, _, _, out| {
-        for (x, block) in blocks::<64, 18>(numbers, out) {
-            let d = peak(x).abs();
-            let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
-            put_f16(block, 0, d);
-            for (byte, x) in block[2..].iter_mut().zip(x.as_chunks::<4>().0) {
-                let level = |x: f32| away(x * inverse).wrapping_add(1).clamp(0, 3) as u8;
-                let bits = x.iter().enumerate().map(|(j, &x)| level(x) << (2 * j));
-                *byte = bits.fold(0, |byte, bits| byte | bits);
-            }
-        }
-    }),
+    encode: Some(by_peak::<Q2Blocks, 64, 18>),
+    wide: Some(simd::encoder::<ByPeak<Q2Blocks, 64, 18>>),
     decode: Some(|bytes, out| {
         each_block::<18, 64>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
@@ -68,3 +56,52 @@ pub(super) const Q2_0: BlockDeclaration = BlockDeclaration {
     }),
     ..BlockDeclaration::new("Q2_0", 42, 64, 18)
 };
+
+/// Vectorized encoder of Q1_0, with one block per lane.
+struct SignLanes;
+
+impl SimdEncoder for SignLanes {
+    #[inline(always)]
+    fn encode<S: Simd>(
+        s: S,
+        numbers: &[f32],
+        _row: usize,
+        _importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) {
+        for (numbers, out) in numbers.chunks(128 * S::LANES).zip(out.chunks_mut(18 * S::LANES)) {
+            let groups = numbers.as_chunks::<128>().0;
+            let mut sum = s.splat(0.0);
+            let group = |lane: usize| &groups[lane.min(groups.len() - 1)][..];
+            s.each_column(group, |_, x| sum = sum + s.abs(x));
+            for ((x, block), sum) in blocks::<128, 18>(numbers, out).zip(s.array(sum)) {
+                pack_signs(x, sum, block);
+            }
+        }
+    }
+}
+
+/// Packs signs, given the sum of magnitudes.
+#[inline(always)]
+fn pack_signs(x: &[f32; 128], sum: f32, block: &mut [u8; 18]) {
+    put_f16(block, 0, sum / 128.0);
+    for (bytes, x) in block[2..].as_chunks_mut::<8>().0.iter_mut().zip(x.as_chunks::<64>().0) {
+        let bits = x.iter().enumerate().map(|(j, &x)| u64::from(x >= 0.0) << j);
+        *bytes = bits.fold(0, |word, bit| word | bit).to_le_bytes();
+    }
+}
+
+struct Q2Blocks;
+
+impl PeakFormat<64, 18> for Q2Blocks {
+    #[inline(always)]
+    fn pack(x: &[f32; 64], peak: f32, block: &mut [u8; 18]) {
+        let d = peak.abs();
+        let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
+        put_f16(block, 0, d);
+        let levels = each(x, |x| away(x * inverse).wrapping_add(1).clamp(0, 3) as u8);
+        for (byte, levels) in block[2..].iter_mut().zip(levels.as_chunks::<4>().0) {
+            *byte = levels[0] | levels[1] << 2 | levels[2] << 4 | levels[3] << 6;
+        }
+    }
+}

@@ -1,8 +1,10 @@
 //! Levels of 4 and 5 bits in blocks of 32: number `j` in the low half of byte `j`, number
 //! `j + 16` in the high half; fifth bits apart.
 
+use super::layout::each;
+
 /// Packs 32 levels of 4 bits into 16 bytes.
-#[inline]
+#[inline(always)]
 pub(super) fn join4(levels: &[u8; 32], out: &mut [u8]) {
     let (low, high) = levels.split_at(16);
     for ((to, low), high) in out.iter_mut().zip(low).zip(high) {
@@ -11,7 +13,7 @@ pub(super) fn join4(levels: &[u8; 32], out: &mut [u8]) {
 }
 
 /// Unpacks 32 levels of 4 bits.
-#[inline]
+#[inline(always)]
 pub(super) fn split4(bytes: &[u8]) -> [u8; 32] {
     let mut levels = [0; 32];
     let (low, high) = levels.split_at_mut(16);
@@ -22,18 +24,18 @@ pub(super) fn split4(bytes: &[u8]) -> [u8; 32] {
 }
 
 /// Packs 32 levels of 5 bits into 4 bytes of fifth bits and 16 of the others.
-#[inline]
+#[inline(always)]
 pub(super) fn join5(levels: &[u8; 32], out: &mut [u8]) {
-    let mut fifth = 0_u32;
-    for (j, &level) in levels.iter().enumerate() {
-        fifth |= (level as u32 >> 4 & 1) << j;
+    for (byte, levels) in out.iter_mut().zip(levels.as_chunks::<8>().0) {
+        let fifth = u64::from_le_bytes(*levels) >> 4 & 0x0101_0101_0101_0101;
+        // The product has the lowest bit of byte `j` at bit 56 + j.
+        *byte = (fifth.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
     }
-    out[..4].copy_from_slice(&fifth.to_le_bytes());
-    join4(&levels.map(|level| level & 15), &mut out[4..]);
+    join4(&each(levels, |level| level & 15), &mut out[4..]);
 }
 
 /// Unpacks 32 levels of 5 bits.
-#[inline]
+#[inline(always)]
 pub(super) fn split5(bytes: &[u8]) -> [u8; 32] {
     let fifth = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let mut levels = split4(&bytes[4..]);

@@ -2,7 +2,7 @@
 //! values have block scales that E4M3 can hardly distinguish.
 
 use super::declaration::FactorCodec;
-use super::fp4::{half_e4m3, nearest_half};
+use super::fp4::{HALVES, half_e4m3, nearest_halves};
 use super::layout::{blocks, peak};
 use crate::numbers;
 
@@ -28,7 +28,7 @@ fn encode(numbers: &[f32], factor: f32, out: &mut [u8]) {
             let x = x.map(|x| x / factor);
             *to = scale(&x);
             let half = half_e4m3(*to);
-            let levels = x.map(|x| nearest_half(x, half));
+            let levels = nearest_halves(&x, half);
             for (j, byte) in bytes.iter_mut().enumerate() {
                 *byte = levels[j] | levels[j + 8] << 4;
             }
@@ -45,8 +45,11 @@ fn scale(x: &[f32; 16]) -> u8 {
     let round = |x: f32| numbers::f32_to_f8_e4m3(x.min(numbers::F8_E4M3_MAX)) & 0x7f;
     let explains = |scale: &u8| {
         let half = half_e4m3(*scale);
-        let off = |x: f32| (super::fp4::HALVES[nearest_half(x, half) as usize] * half - x).abs();
-        half > 0.0 && x.iter().all(|&x| off(x) <= ROUNDING * x.abs())
+        let levels = nearest_halves(x, half);
+        let fits = |(&x, level): (&f32, u8)| {
+            (HALVES[level as usize] * half - x).abs() <= ROUNDING * x.abs()
+        };
+        half > 0.0 && x.iter().zip(levels).all(fits)
     };
     let exact = MAGNITUDES.iter().map(|magnitude| round(most / magnitude)).find(explains);
     // A scale of zero would turn the whole group into zeros.

@@ -5,14 +5,18 @@
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::layout::{
+    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
+};
 use super::levels::Levels;
 use super::q4_1::ladder;
 use super::rounding::nearest;
 use super::search::{Ladder, positive};
+use super::simd::{self, AffineLanes, Simd, SimdEncoder};
 
 pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
     levels: Some(levels),
+    wide: Some(simd::encoder::<Q2Lanes>),
     scales: ScaleRule::F16(&[80, 82]),
     error: Some(0.297),
     fallback: Some(BlockType::Q40),
@@ -66,19 +70,7 @@ fn plain(x: &[f32; 256], block: &mut [u8; 84]) {
         let fit = LADDER.climb((x, &x.map(f32::abs)), levels);
         (scales[j], mins[j]) = (fit.scale, fit.minus_min);
     }
-    let (max_scale, max_min) = (most(&scales), most(&mins));
-    block[..16].fill(0);
-    if max_scale > 0.0 {
-        for (to, scale) in block.iter_mut().zip(scales) {
-            *to = nearest(15.0 / max_scale * scale) as u8;
-        }
-    }
-    if max_min > 0.0 {
-        for (to, min) in block.iter_mut().zip(mins) {
-            *to |= (nearest(15.0 / max_min * min) << 4) as u8;
-        }
-    }
-    finish(x, &mut levels, max_scale / 15.0, max_min / 15.0, block);
+    finish(x, plain_scales(&scales, &mins, block), |j| levels.as_chunks().0[j], block);
 }
 
 fn weighted(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 84]) {
@@ -92,27 +84,128 @@ fn weighted(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 84]) {
         let fit = ladder(3).climb((x, &weights), levels);
         (scales[j], mins[j]) = (fit.scale, fit.minus_min);
     }
+    let scales = weighted_scales(&scales, &mins, &sums, block);
+    finish(x, scales, |j| levels.as_chunks().0[j], block);
+}
+
+/// Vectorized encoder, with one group per lane.
+pub(super) struct Q2Lanes;
+
+impl SimdEncoder for Q2Lanes {
+    #[inline(always)]
+    fn encode<S: Simd>(
+        s: S,
+        numbers: &[f32],
+        row: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) {
+        let mut squares = Vec::new();
+        for (numbers, out) in numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 256 * 84)) {
+            if importance.is_some() {
+                s.block_squares::<256>(numbers, &mut squares);
+            }
+            for (n, (x, block)) in blocks::<256, 84>(numbers, out).enumerate() {
+                let mut fit = GroupFits::default();
+                for part in 0..16 / S::LANES {
+                    let at = part * S::LANES * 16..(part + 1) * S::LANES * 16;
+                    fit.0[part] = match importance {
+                        Some(importance) => {
+                            let importance = &importance[256 * n..][at.clone()];
+                            let variance = s.splat(squares[n] / 256.0);
+                            let (x, weights) = s.weighted_columns(&x[at], importance, variance);
+                            simd::climb::<S, 16>(s, ladder(3), &x, &weights)
+                        }
+                        None => {
+                            let mut columns = [s.splat(0.0); 16];
+                            s.columns(x[at].as_chunks().0, &mut columns);
+                            simd::climb(s, LADDER, &columns, &columns.map(|x| s.abs(x)))
+                        }
+                    };
+                }
+                let (scales, mins) =
+                    (fit.each::<S>(|of| &of.scale), fit.each::<S>(|of| &of.minus_min));
+                let scales = match importance {
+                    Some(_) => {
+                        weighted_scales(&scales, &mins, &fit.each::<S>(|of| &of.weight), block)
+                    }
+                    None => plain_scales(&scales, &mins, block),
+                };
+                let groups = x.as_chunks::<16>().0;
+                let searched = |j: usize| fit.0[j / S::LANES].levels(j % S::LANES, 3, &groups[j]);
+                finish(x, scales, searched, block);
+            }
+        }
+    }
+}
+
+/// Fits of the groups of a block: eight lanes need two iterations, sixteen one.
+#[derive(Default)]
+struct GroupFits([AffineLanes; 2]);
+
+impl GroupFits {
+    /// Returns a number of each group.
+    #[inline(always)]
+    fn each<S: Simd>(&self, of: impl Fn(&AffineLanes) -> &[f32; 16]) -> [f32; 16] {
+        std::array::from_fn(|j| of(&self.0[j / S::LANES])[j % S::LANES])
+    }
+}
+
+/// Writes the levels of scales and minima, with the greatest of each at level 15, and returns the values of
+/// level 1.
+fn plain_scales(scales: &[f32; 16], mins: &[f32; 16], block: &mut [u8; 84]) -> (f32, f32) {
+    let (max_scale, max_min) = (most(scales), most(mins));
+    block[..16].fill(0);
+    if max_scale > 0.0 {
+        for (to, scale) in block.iter_mut().zip(scales) {
+            *to = nearest(15.0 / max_scale * scale) as u8;
+        }
+    }
+    if max_min > 0.0 {
+        for (to, min) in block.iter_mut().zip(mins) {
+            *to |= (nearest(15.0 / max_min * min) << 4) as u8;
+        }
+    }
+    (max_scale / 15.0, max_min / 15.0)
+}
+
+/// Searches for the levels of scales and minima, with errors weighted by the sum of their group's weights.
+fn weighted_scales(
+    scales: &[f32; 16],
+    mins: &[f32; 16],
+    sums: &[f32; 16],
+    block: &mut [u8; 84],
+) -> (f32, f32) {
     let (mut low, mut high) = ([0; 16], [0; 16]);
-    let d = positive(&scales, &sums, 15, &mut low);
-    let dmin = positive(&mins, &sums, 15, &mut high);
+    let d = positive(scales, sums, 15, &mut low);
+    let dmin = positive(mins, sums, 15, &mut high);
     for ((to, low), high) in block.iter_mut().zip(low).zip(high) {
         *to = low | high << 4;
     }
-    finish(x, &mut levels, d, dmin, block);
+    (d, dmin)
 }
 
-/// Chooses the levels again for the scales as they are stored, and packs them.
-fn finish(x: &[f32; 256], levels: &mut [u8; 256], d: f32, dmin: f32, block: &mut [u8; 84]) {
+/// Chooses levels for the scales as they are stored, and packs them. Groups whose scale is zero have those
+/// of the search.
+#[inline(always)]
+fn finish(
+    x: &[f32; 256],
+    (d, dmin): (f32, f32),
+    searched: impl Fn(usize) -> [u8; 16],
+    block: &mut [u8; 84],
+) {
     let (d, dmin) = (put_f16(block, 80, d), put_f16(block, 82, dmin));
-    for (j, (x, levels)) in pairs(x, levels).enumerate() {
+    let mut levels = [0; 256];
+    for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
         let scale = d * (block[j] & 15) as f32;
         if scale == 0.0 {
-            continue;
+            *levels = searched(j);
+        } else {
+            let min = dmin * (block[j] >> 4) as f32;
+            *levels = each(x, |x| nearest((x + min) / scale).clamp(0, 3) as u8);
         }
-        let min = dmin * (block[j] >> 4) as f32;
-        *levels = x.map(|x| nearest((x + min) / scale).clamp(0, 3) as u8);
     }
-    join2(levels, &mut block[16..80]);
+    join2(&levels, &mut block[16..80]);
 }
 
 /// Groups of 16 numbers with their levels.

@@ -7,15 +7,17 @@ use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
-    blocks, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
+    blocks, each, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
 };
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
 use super::search::{descend, signed};
+use super::simd::{self, SignedLanes, Simd, SimdEncoder};
 
 pub(super) const Q3_K: BlockDeclaration = BlockDeclaration {
     levels: Some(levels),
+    wide: Some(simd::encoder::<Q3Lanes>),
     scales: ScaleRule::F16(&[108]),
     error: Some(0.151),
     fallback: Some(BlockType::Q40),
@@ -72,17 +74,7 @@ fn plain(x: &[f32; 256], block: &mut [u8; 110]) {
     for (scale, (x, levels)) in scales.iter_mut().zip(pairs(x, &mut levels)) {
         *scale = descend(x, 4, levels);
     }
-    let max = peak(&scales);
-    if max == 0.0 {
-        block[96..108].fill(0);
-        finish(x, &mut levels, 0.0, block);
-    } else {
-        let inverse = -32.0 / max;
-        let scales =
-            scales.map(|scale| ((nearest(inverse * scale) as i8).clamp(-32, 31) + 32) as u8);
-        join_scales(&scales, &mut block[96..108]);
-        finish(x, &mut levels, 1.0 / inverse, block);
-    }
+    finish(x, plain_scales(&scales, block), |j| levels.as_chunks().0[j], block);
 }
 
 fn weighted(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 110]) {
@@ -95,22 +87,115 @@ fn weighted(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 110]) {
         sums[j] = weights.iter().fold(0.0, |sum, w| sum + w);
         scales[j] = signed(x, &weights, 4, levels);
     }
-    let mut levels_of_scales = [0; 16];
-    let d = signed(&scales, &sums, 32, &mut levels_of_scales);
-    join_scales(&levels_of_scales, &mut block[96..108]);
-    finish(x, &mut levels, d, block);
+    let d = weighted_scales(&scales, &sums, block);
+    finish(x, d, |j| levels.as_chunks().0[j], block);
 }
 
-/// Chooses the levels again for the scales as they are stored, and packs them.
-fn finish(x: &[f32; 256], levels: &mut [u8; 256], d: f32, block: &mut [u8; 110]) {
+/// Vectorized encoder, with one group per lane.
+pub(super) struct Q3Lanes;
+
+impl SimdEncoder for Q3Lanes {
+    #[inline(always)]
+    fn encode<S: Simd>(
+        s: S,
+        numbers: &[f32],
+        row: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) {
+        let Some(importance) = importance else {
+            let runs = numbers.chunks(32 * S::LANES).zip(out.chunks_mut(S::LANES / 8 * 110));
+            for (numbers, out) in runs {
+                plain_lanes(s, numbers, out);
+            }
+            return;
+        };
+        let mut squares = Vec::new();
+        for (numbers, out) in numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 256 * 110)) {
+            s.block_squares::<256>(numbers, &mut squares);
+            let blocks = blocks::<256, 110>(numbers, out).zip(weights_of::<256>(importance, 1));
+            for (((x, block), importance), squares) in blocks.zip(&squares) {
+                weighted_lanes(s, x, importance, s.splat(2.0 * squares / 256.0), block);
+            }
+        }
+    }
+}
+
+/// Encodes up to two vectors of groups: whole blocks.
+#[inline(always)]
+fn plain_lanes<S: Simd>(s: S, numbers: &[f32], out: &mut [u8]) {
+    let groups = numbers.as_chunks::<16>().0;
+    let mut x = [[s.splat(0.0); 16]; 2];
+    s.columns(&groups[..S::LANES.min(groups.len())], &mut x[0]);
+    s.columns(&groups[S::LANES.min(groups.len() - 1)..], &mut x[1]);
+    let found = simd::descend(s, 4.0, &x);
+    for (n, (x, block)) in blocks::<256, 110>(numbers, out).enumerate() {
+        let place = |j: usize| ((16 * n + j) / S::LANES, (16 * n + j) % S::LANES);
+        let scales = std::array::from_fn(|j| found[place(j).0].scale[place(j).1]);
+        let searched = |j: usize| found[place(j).0].levels(s, place(j).1, 4);
+        finish(x, plain_scales(&scales, block), searched, block);
+    }
+}
+
+#[inline(always)]
+fn weighted_lanes<S: Simd>(
+    s: S,
+    numbers: &[f32; 256],
+    importance: &[f32; 256],
+    variance: S::F,
+    block: &mut [u8; 110],
+) {
+    let (mut scales, mut sums) = ([0.0; 16], [0.0; 16]);
+    let mut found = [SignedLanes::default(), SignedLanes::default()];
+    for (part, found) in found.iter_mut().enumerate().take(16 / S::LANES) {
+        let at = part * S::LANES * 16..(part + 1) * S::LANES * 16;
+        let (x, weights) =
+            s.weighted_columns::<16>(&numbers[at.clone()], &importance[at], variance);
+        let sum = weights.iter().fold(s.splat(0.0), |sum, &weight| sum + weight);
+        *found = simd::signed(s, 4.0, &x, &weights);
+        sums[part * S::LANES..][..S::LANES].copy_from_slice(&s.array(sum)[..S::LANES]);
+        scales[part * S::LANES..][..S::LANES].copy_from_slice(&found.scale[..S::LANES]);
+    }
+    let groups = numbers.as_chunks::<16>().0;
+    let searched = |j: usize| found[j / S::LANES].levels(j % S::LANES, 4, &groups[j]);
+    finish(numbers, weighted_scales(&scales, &sums, block), searched, block);
+}
+
+/// Writes the levels of scales, with the greatest at the lowest level, and returns the value of level 1.
+fn plain_scales(scales: &[f32; 16], block: &mut [u8; 110]) -> f32 {
+    let max = peak(scales);
+    if max == 0.0 {
+        block[96..108].fill(0);
+        return 0.0;
+    }
+    let inverse = -32.0 / max;
+    let scales = scales.map(|scale| ((nearest(inverse * scale) as i8).clamp(-32, 31) + 32) as u8);
+    join_scales(&scales, &mut block[96..108]);
+    1.0 / inverse
+}
+
+/// Searches for the levels of scales, with errors weighted by the sum of their group's weights.
+fn weighted_scales(scales: &[f32; 16], sums: &[f32; 16], block: &mut [u8; 110]) -> f32 {
+    let mut levels = [0; 16];
+    let d = signed(scales, sums, 32, &mut levels);
+    join_scales(&levels, &mut block[96..108]);
+    d
+}
+
+/// Chooses levels for the scales as they are stored, and packs them. Groups whose scale is zero have those
+/// of the search.
+#[inline(always)]
+fn finish(x: &[f32; 256], d: f32, searched: impl Fn(usize) -> [u8; 16], block: &mut [u8; 110]) {
     let d = put_f16(block, 108, d);
     let scales = split_scales(&block[96..108]);
-    for ((x, levels), scale) in pairs(x, levels).zip(scales) {
-        let scale = d * (scale as i32 - 32) as f32;
+    let mut levels = [0; 256];
+    for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
+        let scale = d * (scales[j] as i32 - 32) as f32;
         if scale == 0.0 {
-            continue;
+            *levels = searched(j);
+        } else {
+            *levels = each(x, |x| (nearest(x / scale).clamp(-4, 3) + 4) as u8);
         }
-        *levels = x.map(|x| (nearest(x / scale).clamp(-4, 3) + 4) as u8);
     }
     block[..32].fill(0);
     for (k, levels) in levels.as_chunks::<32>().0.iter().enumerate() {
@@ -118,7 +203,7 @@ fn finish(x: &[f32; 256], levels: &mut [u8; 256], d: f32, block: &mut [u8; 110])
             *bits |= (level >> 2) << k;
         }
     }
-    join2(&levels.map(|level| level & 3), &mut block[32..96]);
+    join2(&each(&levels, |level| level & 3), &mut block[32..96]);
 }
 
 /// Packs 16 scales of 6 bits: low halves of 4 bits, then the upper pairs of bits.

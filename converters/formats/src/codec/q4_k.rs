@@ -4,11 +4,11 @@
 //! `32 k + l`), then `qs[128]`: of each 64 numbers, `l` in the low half of byte `l` and `l + 32`
 //! in the high half.
 
-#![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
-
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, error_weights, get_f16, put_f16, squares, weights_of};
+use super::layout::{
+    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
+};
 use super::levels::Levels;
 use super::q2_k::most;
 use super::q4_1::ladder;
@@ -186,7 +186,7 @@ pub(super) fn finish<const B: usize>(
             *levels = searched(j);
         } else {
             let min = dmin * mins[j] as f32;
-            *levels = x.map(|x| nearest((x + min) / scale).clamp(0, top::<B>()) as u8);
+            *levels = each(x, |x| nearest((x + min) / scale).clamp(0, top::<B>()) as u8);
         }
     }
     pack(&levels, block);

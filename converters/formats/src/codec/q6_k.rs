@@ -4,12 +4,10 @@
 //! holds the lower halves of `l` and `l + 64`, byte `l` of 32 in `qh` the upper pairs of bits of
 //! `l`, `l + 32`, `l + 64` and `l + 96`.
 
-#![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
-
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, get_f16, peak, put_f16, weights_of};
+use super::layout::{blocks, each, each_block, get_f16, peak, put_f16, weights_of};
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
@@ -96,7 +94,7 @@ pub(super) fn finish(
         if scale == 0.0 {
             *levels = searched(j);
         } else {
-            *levels = x.map(|x| (nearest(x / scale).clamp(-32, 31) + 32) as u8);
+            *levels = each(x, |x| (nearest(x / scale).clamp(-32, 31) + 32) as u8);
         }
     }
     block[192..208].copy_from_slice(&scales.map(i8::cast_unsigned));
@@ -112,7 +110,7 @@ fn join(levels: &[u8; 256], block: &mut [u8; 210]) {
             *to = low & 15 | high << 4;
         }
     }
-    join2(&levels.map(|level| level >> 4), &mut block[128..192]);
+    join2(&each(levels, |level| level >> 4), &mut block[128..192]);
 }
 
 fn split(block: &[u8; 210]) -> [u8; 256] {

@@ -2,25 +2,19 @@
 //!
 //! `d` (f16), `qs[32]` (i8).
 
+use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, get_f16, peak, put_f16};
+use super::layout::{each, each_block, get_f16, put_f16};
 use super::rounding::away;
+use super::simd;
 
 pub(super) const Q8_0: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| to.set(get_f16(block, 0), &block[2..], u8::cast_signed)),
     scales: ScaleRule::F16(&[0]),
     error: Some(0.0054),
     file_types: &[FileType::new("Q8_0", 7)],
-    encode: Some(|numbers, _, _, out| {
-        for (x, block) in blocks::<32, 34>(numbers, out) {
-            let d = peak(x).abs() / 127.0;
-            let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-            put_f16(block, 0, d);
-            for (to, x) in block[2..].iter_mut().zip(x) {
-                *to = away(x * inverse) as u8;
-            }
-        }
-    }),
+    encode: Some(by_peak::<Q8Blocks, 32, 34>),
+    wide: Some(simd::encoder::<ByPeak<Q8Blocks, 32, 34>>),
     decode: Some(|bytes, out| {
         each_block::<34, 32>(bytes, out, |block, out| {
             let d = get_f16(block, 0);
@@ -34,3 +28,15 @@ pub(super) const Q8_0: BlockDeclaration = BlockDeclaration {
 
 /// Q8_1: form of activations while a model runs; no file has it.
 pub(super) const Q8_1: BlockDeclaration = BlockDeclaration::new("Q8_1", 9, 32, 36);
+
+struct Q8Blocks;
+
+impl PeakFormat<32, 34> for Q8Blocks {
+    #[inline(always)]
+    fn pack(x: &[f32; 32], peak: f32, block: &mut [u8; 34]) {
+        let d = peak.abs() / 127.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        put_f16(block, 0, d);
+        block[2..].copy_from_slice(&each(x, |x| away(x * inverse) as u8));
+    }
+}

@@ -1,24 +1,29 @@
 //! Rounding functions of ggml's C code on x86-64. Encoded bytes match only if each of them matches.
+#![expect(unsafe_code, reason = "a conversion that is vectorized")]
 
 /// Rounds to the nearest integer, ties to even: `nearest_int` of ggml-quants.c.
 ///
 /// The sum's last place is 1, so the adder rounds and the mantissa holds the result. Beyond 2^22 the
 /// mantissa holds something else, which is then part of the format's bytes.
-#[inline]
+#[inline(always)]
 pub(super) fn nearest(x: f32) -> i32 {
     ((x + 12_582_912.0).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
 /// Truncates the fraction, as `cvttss2si` does: values out of range become `i32::MIN`.
-#[inline]
+#[inline(always)]
 pub(super) fn cut(x: f32) -> i32 {
-    if (-2_147_483_648.0..2_147_483_648.0).contains(&x) { x as i32 } else { i32::MIN }
+    let within = (-2_147_483_648.0..2_147_483_648.0).contains(&x);
+    let x = if within { x } else { -2_147_483_648.0 };
+    // SAFETY: the number is within the range of i32, so it is not NaN either. The checked conversion is
+    // not vectorized.
+    unsafe { x.to_int_unchecked() }
 }
 
 /// Rounds to the nearest integer, ties away from zero: `(int) roundf(x)`.
 ///
 /// The addend is the largest f32 below one half, so that adding it to itself stays below 1.
-#[inline]
+#[inline(always)]
 pub(super) fn away(x: f32) -> i32 {
     cut(x + 0.499_999_97_f32.copysign(x))
 }

@@ -8,6 +8,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod descent;
 mod ladder;
 mod lanes;
 mod q4_k;
@@ -16,11 +17,14 @@ mod signed;
 mod sums;
 
 use super::EncodeFn;
+pub(super) use descent::descend;
+pub(super) use ladder::{AffineLanes, climb};
 pub use lanes::LaneCount;
-pub(super) use lanes::SimdEncoder;
-use lanes::{Simd, Width};
+use lanes::Width;
+pub(super) use lanes::{Simd, SimdEncoder};
 pub(super) use q4_k::{Q4K, Q5K};
 pub(super) use q6_k::Q6K;
+pub(super) use signed::{SignedLanes, signed};
 pub use sums::{ErrorSums, sums};
 
 /// Returns the encoder compiled for a number of lanes; none for one lane, or if the CPU lacks them.

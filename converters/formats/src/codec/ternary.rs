@@ -5,32 +5,20 @@
 //! one by one. TQ2_0: `qs[64]` as in Q2_K, `d`.
 
 use super::BlockType;
+use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each_block, get_f16, peak, put_f16};
+use super::layout::{each, each_block, get_f16, put_f16};
 use super::rounding::away;
+use super::simd;
 
 pub(super) const TQ1_0: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::F16(&[52]),
     error: Some(0.809),
     fallback: Some(BlockType::Q40),
     file_types: &[FileType::new("TQ1_0", 36)],
-    encode: Some(|numbers, _, _, out| {
-        for (x, block) in blocks::<256, 54>(numbers, out) {
-            let trits = trits(x);
-            put_f16(block, 52, peak(x).abs());
-            for run in RUNS {
-                for m in 0..run.stride {
-                    let digit =
-                        |n| if n < run.digits { trits[run.first + m + n * run.stride] } else { 0 };
-                    let digits = (0..5).map(digit);
-                    let number =
-                        digits.fold(0_u8, |sum, trit| sum.wrapping_mul(3).wrapping_add(trit));
-                    block[run.byte + m] = (number as u32 * 256).div_ceil(243) as u8;
-                }
-            }
-        }
-    }),
+    encode: Some(by_peak::<Tq1Blocks, 256, 54>),
+    wide: Some(simd::encoder::<ByPeak<Tq1Blocks, 256, 54>>),
     decode: Some(|bytes, out| {
         each_block::<54, 256>(bytes, out, |block, out| {
             let d = get_f16(block, 52);
@@ -58,12 +46,8 @@ pub(super) const TQ2_0: BlockDeclaration = BlockDeclaration {
     error: Some(0.809),
     fallback: Some(BlockType::Q40),
     file_types: &[FileType::new("TQ2_0", 37)],
-    encode: Some(|numbers, _, _, out| {
-        for (x, block) in blocks::<256, 66>(numbers, out) {
-            put_f16(block, 64, peak(x).abs());
-            join2(&trits(x).map(|trit| trit & 3), &mut block[..64]);
-        }
-    }),
+    encode: Some(by_peak::<Tq2Blocks, 256, 66>),
+    wide: Some(simd::encoder::<ByPeak<Tq2Blocks, 256, 66>>),
     decode: Some(|bytes, out| {
         each_block::<66, 256>(bytes, out, |block, out| {
             let d = get_f16(block, 64);
@@ -87,9 +71,42 @@ const RUNS: [DigitRun; 3] = [
     DigitRun { byte: 48, first: 240, stride: 4, digits: 4 },
 ];
 
+struct Tq1Blocks;
+
+impl PeakFormat<256, 54> for Tq1Blocks {
+    #[inline(always)]
+    fn pack(x: &[f32; 256], peak: f32, block: &mut [u8; 54]) {
+        let trits = trits(x, peak.abs());
+        put_f16(block, 52, peak.abs());
+        for run in RUNS {
+            let mut numbers = [0_u8; 32];
+            for n in 0..5 {
+                let at = run.first + n * run.stride;
+                for (m, number) in numbers[..run.stride].iter_mut().enumerate() {
+                    let trit = if n < run.digits { trits[at + m] } else { 0 };
+                    *number = number.wrapping_mul(3).wrapping_add(trit);
+                }
+            }
+            for (to, number) in block[run.byte..].iter_mut().zip(&numbers[..run.stride]) {
+                *to = (u32::from(*number) * 256).div_ceil(243) as u8;
+            }
+        }
+    }
+}
+
+struct Tq2Blocks;
+
+impl PeakFormat<256, 66> for Tq2Blocks {
+    #[inline(always)]
+    fn pack(x: &[f32; 256], peak: f32, block: &mut [u8; 66]) {
+        put_f16(block, 64, peak.abs());
+        join2(&each(&trits(x, peak.abs()), |trit| trit & 3), &mut block[..64]);
+    }
+}
+
 /// Returns 0, 1 or 2 for values that round to `-d`, 0 or `d`, with `d` the peak's magnitude.
-fn trits(x: &[f32; 256]) -> [u8; 256] {
-    let d = peak(x).abs();
+#[inline(always)]
+fn trits(x: &[f32; 256], d: f32) -> [u8; 256] {
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    x.map(|x| away(x * inverse).wrapping_add(1) as u8)
+    each(x, |x| away(x * inverse).wrapping_add(1) as u8)
 }

@@ -11,7 +11,8 @@ pub(super) type Pick = u32;
 pub(super) struct Lattice<const N: usize> {
     /// Cells by packed levels.
     cells: Box<[LatticeCell]>,
-    near: Vec<Pick>,
+    /// Neighbours of all places, as packed levels.
+    near: Vec<u16>,
 }
 
 /// Range of a place's neighbours in `near`; if `count` is 0, `start` is the point at the place.
@@ -24,9 +25,13 @@ struct LatticeCell {
 /// Contents of a place.
 pub(super) enum LatticePlace<'a> {
     Point(Pick),
-    /// Neighbours; never empty, padded with the last one to a multiple of eight.
-    Near(&'a [Pick]),
+    /// Packed levels of the neighbours; never empty, padded with the last one to a multiple of
+    /// [`NEIGHBOURS`].
+    Near(&'a [u16]),
 }
+
+/// Number of neighbours that are compared at once, at most.
+const NEIGHBOURS: usize = 16;
 
 /// Returns the number of bits of one level in packed levels.
 pub(super) const fn bits(numbers: usize) -> usize {
@@ -62,23 +67,23 @@ impl<const N: usize> Lattice<N> {
         for (index, &point) in points.iter().enumerate() {
             cells[point as usize].start = pick(index);
         }
-        let mut by_distance = vec![Vec::new(); N * levels(N).pow(2)];
+        let mut by_distance: Vec<Vec<u16>> = vec![Vec::new(); N * levels(N).pow(2)];
         for code in 0..cells.len() as u32 {
             let place: [usize; N] = std::array::from_fn(|i| level::<N>(code, i));
             let taken = cells[code as usize].start as u16 == code as u16;
             if taken || place.iter().any(|&level| level >= levels(N)) {
                 continue;
             }
-            for (index, &point) in points.iter().enumerate() {
+            for &point in points {
                 let apart = |i: usize| place[i].abs_diff(level::<N>(point as u32, i)).pow(2);
-                by_distance[(0..N).map(apart).sum::<usize>()].push(pick(index));
+                by_distance[(0..N).map(apart).sum::<usize>()].push(point);
             }
             let start = near.len();
             for ring in by_distance.iter().filter(|ring| !ring.is_empty()).take(rings) {
                 near.extend_from_slice(ring);
             }
             let last = near[near.len() - 1];
-            near.resize(start + (near.len() - start).next_multiple_of(8), last);
+            near.resize(start + (near.len() - start).next_multiple_of(NEIGHBOURS), last);
             let count = (near.len() - start) as u32;
             cells[code as usize] = LatticeCell { start: start as u32, count };
             by_distance.iter_mut().for_each(Vec::clear);
@@ -94,6 +99,12 @@ impl<const N: usize> Lattice<N> {
             0 => LatticePlace::Point(start),
             _ => LatticePlace::Near(&self.near[start as usize..][..count as usize]),
         }
+    }
+
+    /// Returns the point with these packed levels.
+    #[inline]
+    pub(super) fn pick(&self, point: u16) -> Pick {
+        self.cells[usize::from(point) & (self.cells.len() - 1)].start
     }
 }
 
@@ -122,10 +133,10 @@ mod tests {
             distinct.dedup();
             let limit = distinct[rings - 1];
             let want = all.iter().take_while(|&&d| d <= limit).count();
-            let key = |&pick: &u32| (distance(code, pick & 0xffff), pick >> 16);
-            assert_eq!(list.len(), want.next_multiple_of(8));
+            let key = |&point: &u16| (distance(code, point.into()), lattice.pick(point) >> 16);
+            assert_eq!(list.len(), want.next_multiple_of(NEIGHBOURS));
             assert!(list[..want].is_sorted_by(|a, b| key(a) < key(b)));
-            assert!(list[want..].iter().all(|&pick| pick == list[want - 1]));
+            assert!(list[want..].iter().all(|&point| point == list[want - 1]));
         }
     }
 

@@ -1,13 +1,13 @@
 //! IQ1_S, IQ1_M: 8 values of -1, 0 or 1, all shifted by an eighth, as a point of 2048.
 
 use super::lattice::{IQ1, LatticePlace, Pick, level};
-use super::search::{errors, nearest_point};
-use super::split::{self, SHIFT, Split, VALUES};
-use super::{BLOCK, encode_blocks, grids, larger, mean_square};
-use crate::codec::BlockType;
+use super::search::{CodebookSearch, OneByOne};
+use super::split::{SHIFT, Split, VALUES};
+use super::{BLOCK, grids, larger, layout, mean_square, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, error_weights, get_f16, put_f16};
 use crate::codec::rounding::nearest;
+use crate::codec::{BlockType, simd};
 use crate::numbers::{f16_to_f32, f32_to_f16};
 
 /// Bytes: scale, 32 low bytes of indices, then per 32 values a word of 4 x 3 high bits, 3 bits of scale and
@@ -18,7 +18,8 @@ pub(in crate::codec) const IQ1_S: BlockDeclaration = BlockDeclaration {
     error: Some(0.486),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ1_S", 24)],
-    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
+    encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
+    wide: Some(simd::encoder::<Iq1SLanes>),
     decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
     ..BlockDeclaration::new("IQ1_S", 19, 256, 50)
 };
@@ -31,10 +32,38 @@ pub(in crate::codec) const IQ1_M: BlockDeclaration = BlockDeclaration {
     error: Some(0.584),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ1_M", 31)],
-    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_m)),
+    encode: Some(|x, row, importance, out| encode_m(OneByOne, x, row, importance, out)),
+    wide: Some(simd::encoder::<Iq1MLanes>),
     decode: Some(|bytes, x| each_block(bytes, x, decode_m)),
     ..BlockDeclaration::new("IQ1_M", 29, 256, 56)
 };
+
+/// Number of values whose parts are split together: 16 parts of 32 values fill the widest vector.
+const RUN: usize = 2 * BLOCK;
+
+/// Returns the error weights of a run of blocks, by part.
+#[inline(always)]
+fn weights<const M: usize>(
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    run: usize,
+) -> [[f32; M]; 32] {
+    let mut weights = [[0.0; M]; 32];
+    let of_blocks = numbers.as_chunks::<BLOCK>().0.iter().zip(weights.chunks_mut(BLOCK / M));
+    for (n, (x, weights)) in of_blocks.enumerate() {
+        let from = (run * RUN + n * BLOCK) % row;
+        let importance = importance.map(|all| all[from..from + BLOCK].as_chunks::<M>().0);
+        let mean = mean_square(x, 2.0);
+        for (at, (weight, x)) in weights.iter_mut().zip(x.as_chunks::<M>().0).enumerate() {
+            *weight = match importance {
+                Some(importance) => error_weights(x, &importance[at], mean),
+                None => x.map(|x| x * x),
+            };
+        }
+    }
+    weights
+}
 
 /// Search result for a part of `M` values.
 struct Iq1Part {
@@ -45,7 +74,9 @@ struct Iq1Part {
 }
 
 /// Finds the points for a split, and the scale for the points.
+#[inline(always)]
 fn part<const M: usize>(
+    search: impl CodebookSearch,
     x: &[f32; M],
     weight: &[f32; M],
     Split { mut scale, mut levels, mut down }: Split<M>,
@@ -66,7 +97,7 @@ fn part<const M: usize>(
             LatticePlace::Point(pick) => pick,
             LatticePlace::Near(list) => {
                 off = true;
-                nearest_point(list, &errors(x, weight, scale, values(k)))
+                IQ1.pick(search.nearest(list, (x, weight), scale, values(k)))
             }
         };
     }
@@ -86,17 +117,47 @@ fn part<const M: usize>(
     Iq1Part { picks, down, scale }
 }
 
-fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 50]) {
+vectorized!(Iq1SLanes, encode_s);
+
+#[inline(always)]
+fn encode_s(
+    search: impl CodebookSearch,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    for (run, (numbers, out)) in
+        numbers.chunks(RUN).zip(out.chunks_mut(RUN / BLOCK * 50)).enumerate()
+    {
+        let parts = numbers.as_chunks::<32>().0;
+        let weights = weights::<32>(numbers, row, importance, run);
+        let (weights, mut splits) = (&weights[..parts.len()], [None; RUN / 32]);
+        search.with_one_shift(parts, weights, &mut splits[..parts.len()]);
+        let parts = weights.as_chunks().0.iter().zip(splits.as_chunks().0);
+        let blocks = layout::blocks::<BLOCK, 50>(numbers, out).zip(parts);
+        for ((x, out), (weights, splits)) in blocks {
+            pack_s(search, x, weights, splits, out);
+        }
+    }
+}
+
+#[inline(always)]
+fn pack_s(
+    search: impl CodebookSearch,
+    x: &[f32; BLOCK],
+    weights: &[[f32; 32]; BLOCK / 32],
+    splits: &[Option<Split<32>>; BLOCK / 32],
+    out: &mut [u8; 50],
+) {
     out.fill(0);
-    let mean = mean_square(x, 2.0);
     let (low, words) = out[2..].split_at_mut(32);
     let mut scales = [0.0; 8];
     let mut high = [0u16; 8];
     let mut max = 0.0;
     for (at, x) in x.as_chunks::<32>().0.iter().enumerate() {
-        let weight = weights(x, importance.map(|all| &all.as_chunks().0[at]), mean);
-        let Some(split) = split::with_one_shift(x, &weight, 1e-12) else { continue };
-        let part = part(x, &weight, split);
+        let Some(split) = splits[at] else { continue };
+        let part = part(search, x, &weights[at], split);
         for (k, pick) in part.picks.into_iter().enumerate() {
             low[4 * at + k] = (pick >> 16) as u8;
             high[at] |= ((pick >> 24) as u16) << (3 * k);
@@ -134,19 +195,47 @@ fn decode_s(bytes: &[u8; 50], x: &mut [f32; BLOCK]) {
     }
 }
 
-fn encode_m(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 56]) {
+vectorized!(Iq1MLanes, encode_m);
+
+#[inline(always)]
+fn encode_m(
+    search: impl CodebookSearch,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    for (run, (numbers, out)) in
+        numbers.chunks(RUN).zip(out.chunks_mut(RUN / BLOCK * 56)).enumerate()
+    {
+        let parts = numbers.as_chunks::<16>().0;
+        let weights = weights::<16>(numbers, row, importance, run);
+        let (weights, mut splits) = (&weights[..parts.len()], [None; RUN / 16]);
+        search.with_two_shifts(parts, weights, &mut splits[..parts.len()]);
+        let parts = weights.as_chunks().0.iter().zip(splits.as_chunks().0);
+        let blocks = layout::blocks::<BLOCK, 56>(numbers, out).zip(parts);
+        for ((x, out), (weights, splits)) in blocks {
+            pack_m(search, x, weights, splits, out);
+        }
+    }
+}
+
+#[inline(always)]
+fn pack_m(
+    search: impl CodebookSearch,
+    x: &[f32; BLOCK],
+    weights: &[[f32; 16]; BLOCK / 16],
+    splits: &[Option<Split<16>>; BLOCK / 16],
+    out: &mut [u8; 56],
+) {
     out.fill(0);
-    let mean = mean_square(x, 2.0);
     let parts = x.as_chunks::<16>().0;
-    let weight =
-        |at: usize| weights(&parts[at], importance.map(|all| &all.as_chunks::<16>().0[at]), mean);
     let mut found: [Iq1Part; 16] =
         std::array::from_fn(|_| Iq1Part { picks: [0; 4], down: [false; 2], scale: 0.0 });
     let mut max = 0.0;
     for (at, x) in parts.iter().enumerate() {
-        let weight = weight(at);
-        let Some(split) = split::with_two_shifts(x, &weight, 1e-7) else { continue };
-        found[at] = part(x, &weight, split);
+        let Some(split) = splits[at] else { continue };
+        found[at] = part(search, x, &weights[at], split);
         max = larger(max, found[at].scale);
         for k in 0..2 {
             out[2 * at + k] = (found[at].picks[k] >> 16) as u8;
@@ -165,7 +254,7 @@ fn encode_m(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 
         let of_part = eighths(inverse, part.scale);
         words[at / 4] |= (of_part as u16) << (3 * (at % 4));
         out[32 + at] |= u8::from(part.down[0]) << 3 | u8::from(part.down[1]) << 7;
-        let weight = weight(at);
+        let weight = &weights[at];
         for i in 0..16 {
             let value = VALUES[usize::from(part.down[i / 8])][level::<8>(part.picks[i / 8], i % 8)];
             let q = value * (2 * of_part + 1) as f32;
@@ -200,13 +289,6 @@ fn words(bytes: &[u8]) -> [u16; 4] {
 /// Returns the block's scale, an f16 in the upper quarters of its words.
 fn block_scale(words: [u16; 4]) -> f32 {
     f16_to_f32((0..4).fold(0, |bits, k| bits | (words[k] >> 12) << (4 * k)))
-}
-
-fn weights<const M: usize>(x: &[f32; M], importance: Option<&[f32; M]>, mean: f32) -> [f32; M] {
-    match importance {
-        Some(importance) => error_weights(x, importance, mean),
-        None => x.map(|x| x * x),
-    }
 }
 
 /// Returns the scale level `s` of a part, in 0 to 7: `2 s + 1` multiplies the block's scale.

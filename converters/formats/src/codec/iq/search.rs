@@ -1,6 +1,7 @@
 //! Search for scale and points of formats with separate signs: IQ2_* and IQ3_*.
 
 use super::lattice::{Lattice, LatticePlace, Pick, bits, level, levels};
+use super::split::{self, Split};
 use super::{BLOCK, larger, mean_square, signs};
 use crate::codec::layout::error_weights;
 use crate::codec::rounding::nearest;
@@ -67,19 +68,126 @@ pub(super) struct PartValues<const M: usize> {
     pub(super) root: [f32; M],
 }
 
-/// Result of trying one scale.
-#[derive(Clone, Copy, Default)]
-pub(super) struct ScaleTrial {
-    pub(super) picks: [Pick; 8],
+/// Most scales that a format tries.
+pub(super) const TRIALS: usize = 32;
+
+/// Results of trying several scales.
+pub(super) struct ScaleTrials {
+    /// Point of each group, by trial.
+    pub(super) picks: [[Pick; TRIALS]; 8],
     /// Bit per group, set if the nearest levels are not a point.
-    pub(super) off: u8,
-    /// Weighted sum of products of source and decoded values, and weighted sum of squared decoded values.
-    pub(super) qx: f32,
-    pub(super) q2: f32,
+    pub(super) off: [u8; TRIALS],
+    /// Weighted sums of products of source and decoded values.
+    pub(super) qx: [f32; TRIALS],
+    /// Weighted sums of squared decoded values.
+    pub(super) q2: [f32; TRIALS],
+}
+
+impl Default for ScaleTrials {
+    fn default() -> Self {
+        Self { picks: [[0; TRIALS]; 8], off: [0; TRIALS], qx: [0.0; TRIALS], q2: [0.0; TRIALS] }
+    }
+}
+
+/// Searches of the formats, with one candidate after the other or several at once.
+pub(super) trait CodebookSearch: Copy {
+    /// Returns the neighbour of the least weighted error, the first of equals; the first of the list if no
+    /// error is finite.
+    fn nearest<const N: usize>(
+        self,
+        list: &[u16],
+        group: (&[f32; N], &[f32; N]),
+        scale: f32,
+        values: &[f32; 8],
+    ) -> u16;
+
+    /// Finds the points for several scales, given as their inverses.
+    fn trials<const M: usize, const N: usize>(
+        self,
+        lattice: &Lattice<N>,
+        numbers: &PartValues<M>,
+        inverses: &[f32],
+    ) -> ScaleTrials;
+
+    /// Splits parts whose values are shifted together.
+    fn with_one_shift(
+        self,
+        parts: &[[f32; 32]],
+        weights: &[[f32; 32]],
+        out: &mut [Option<Split<32>>],
+    );
+
+    /// Splits parts whose halves have a shift each.
+    fn with_two_shifts(
+        self,
+        parts: &[[f32; 16]],
+        weights: &[[f32; 16]],
+        out: &mut [Option<Split<16>>],
+    );
+}
+
+/// Reference search.
+#[derive(Clone, Copy)]
+pub(super) struct OneByOne;
+
+impl CodebookSearch for OneByOne {
+    fn nearest<const N: usize>(
+        self,
+        list: &[u16],
+        (x, weight): (&[f32; N], &[f32; N]),
+        scale: f32,
+        values: &[f32; 8],
+    ) -> u16 {
+        nearest_point(list, &errors(x, weight, scale, values))
+    }
+
+    fn trials<const M: usize, const N: usize>(
+        self,
+        lattice: &Lattice<N>,
+        numbers: &PartValues<M>,
+        inverses: &[f32],
+    ) -> ScaleTrials {
+        let mut all = ScaleTrials::default();
+        for (trial, &inverse) in inverses.iter().enumerate() {
+            let mut picks = [0; 8];
+            for k in 0..M / N {
+                let (pick, on) = point(self, lattice, numbers, k, inverse, 1.0 / inverse);
+                picks[k] = pick;
+                all.picks[k][trial] = pick;
+                all.off[trial] |= u8::from(!on) << k;
+            }
+            (all.qx[trial], all.q2[trial]) = sums::<M, N>(numbers, &picks);
+        }
+        all
+    }
+
+    fn with_one_shift(
+        self,
+        parts: &[[f32; 32]],
+        weights: &[[f32; 32]],
+        out: &mut [Option<Split<32>>],
+    ) {
+        for ((x, weight), to) in parts.iter().zip(weights).zip(out) {
+            *to = split::with_one_shift(x, weight);
+        }
+    }
+
+    fn with_two_shifts(
+        self,
+        parts: &[[f32; 16]],
+        weights: &[[f32; 16]],
+        out: &mut [Option<Split<16>>],
+    ) {
+        for ((x, weight), to) in parts.iter().zip(weights).zip(out) {
+            *to = split::with_two_shifts(x, weight);
+        }
+    }
 }
 
 /// Searches a block in parts of `M` values and groups of `N`.
+#[inline(always)]
 pub(super) fn block<const M: usize, const N: usize>(
+    search: impl CodebookSearch,
     rule: &SearchParams<N>,
     x: &[f32; BLOCK],
     importance: Option<&[f32; BLOCK]>,
@@ -94,7 +202,7 @@ pub(super) fn block<const M: usize, const N: usize>(
             Some(importance) => error_weights(x, importance, sigma),
             None => x.map(|x| (rule.unweighted)(x, sigma)),
         };
-        (parts[at], scales[at]) = part(rule, x, weight);
+        (parts[at], scales[at]) = part(search, rule, x, weight);
         if !parts[at].empty {
             max = larger(max, scales[at]);
         }
@@ -111,7 +219,9 @@ pub(super) fn block<const M: usize, const N: usize>(
 }
 
 /// Searches a part: its points and signs, and its scale.
+#[inline(always)]
 fn part<const M: usize, const N: usize>(
+    search: impl CodebookSearch,
     rule: &SearchParams<N>,
     numbers: &[f32; M],
     weight: [f32; M],
@@ -145,15 +255,23 @@ fn part<const M: usize, const N: usize>(
     let numbers = PartValues { x, weight, root: weight.map(f32::sqrt) };
     let mut best = 0.0;
     let mut off = if rule.again == SecondSearch::Off { 0 } else { u8::MAX };
-    for step in -rule.tries..=rule.tries {
-        let inverse = (top + f32::from(step) * rule.step) / reach;
-        let trial = attempt(lattice, &numbers, inverse, 1.0 / inverse);
-        if trial.q2 > 0.0 && trial.qx * trial.qx > best * trial.q2 {
-            scale = trial.qx / trial.q2;
-            best = scale * trial.qx;
-            found.picks = trial.picks;
-            off = trial.off;
+    let mut inverses = [0.0; TRIALS];
+    for (inverse, step) in inverses.iter_mut().zip(-rule.tries..=rule.tries) {
+        *inverse = (top + f32::from(step) * rule.step) / reach;
+    }
+    let inverses = &inverses[..=2 * rule.tries as usize];
+    let trials = search.trials::<M, N>(lattice, &numbers, inverses);
+    let mut chosen = None;
+    for (trial, (qx, q2)) in trials.qx.into_iter().zip(trials.q2).enumerate().take(inverses.len()) {
+        if q2 > 0.0 && qx * qx > best * q2 {
+            scale = qx / q2;
+            best = scale * qx;
+            chosen = Some(trial);
         }
+    }
+    if let Some(trial) = chosen {
+        found.picks = trials.picks.map(|of_group| of_group[trial]);
+        off = trials.off[trial];
     }
     if rule.again == SecondSearch::Always {
         off = u8::MAX;
@@ -161,7 +279,7 @@ fn part<const M: usize, const N: usize>(
     if off != 0 && scale > 0.0 {
         let all = rule.again != SecondSearch::Off;
         for k in (0..M / N).filter(|k| all || off >> k & 1 == 1) {
-            (found.picks[k], _) = point(lattice, &numbers, k, 1.0 / scale, scale);
+            (found.picks[k], _) = point(search, lattice, &numbers, k, 1.0 / scale, scale);
         }
         let (qx, q2) = sums::<M, N>(&numbers, &found.picks);
         if q2 > 0.0 {
@@ -177,25 +295,10 @@ fn part<const M: usize, const N: usize>(
     (found, scale)
 }
 
-/// Finds the points for one scale, given with its inverse.
-pub(super) fn attempt<const M: usize, const N: usize>(
-    lattice: &Lattice<N>,
-    numbers: &PartValues<M>,
-    inverse: f32,
-    scale: f32,
-) -> ScaleTrial {
-    let mut trial = ScaleTrial::default();
-    for k in 0..M / N {
-        let (pick, on) = point(lattice, numbers, k, inverse, scale);
-        trial.picks[k] = pick;
-        trial.off |= u8::from(!on) << k;
-    }
-    (trial.qx, trial.q2) = sums::<M, N>(numbers, &trial.picks);
-    trial
-}
-
 /// Returns the point for group `k`, and true if its levels are the nearest ones.
+#[inline(always)]
 fn point<const M: usize, const N: usize>(
+    search: impl CodebookSearch,
     lattice: &Lattice<N>,
     numbers: &PartValues<M>,
     k: usize,
@@ -212,17 +315,17 @@ fn point<const M: usize, const N: usize>(
         LatticePlace::Point(pick) => (pick, true),
         LatticePlace::Near(list) => {
             let root = &numbers.root.as_chunks::<N>().0[k];
-            (nearest_point(list, &errors(x, root, scale, &ODD)), false)
+            (lattice.pick(search.nearest(list, (x, root), scale, &ODD)), false)
         }
     }
 }
 
 /// The values of levels.
-const ODD: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
+pub(super) const ODD: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
 
 /// Returns the weighted squared error of each value at each level.
 #[inline]
-pub(super) fn errors<const N: usize>(
+fn errors<const N: usize>(
     x: &[f32; N],
     weight: &[f32; N],
     scale: f32,
@@ -238,14 +341,14 @@ pub(super) fn errors<const N: usize>(
     all
 }
 
-/// Returns the point of the least error, the first of equals.
+/// Returns the point of the least error.
 #[inline]
-pub(super) fn nearest_point<const N: usize>(list: &[Pick], errors: &[[f32; 8]; N]) -> Pick {
+fn nearest_point<const N: usize>(list: &[u16], errors: &[[f32; 8]; N]) -> u16 {
     let (mut found, mut least) = (list[0], f32::MAX);
-    for &pick in list {
-        let error = (0..N).fold(0.0, |sum, i| sum + errors[i][level::<N>(pick, i)]);
+    for &point in list {
+        let error = (0..N).fold(0.0, |sum, i| sum + errors[i][level::<N>(point.into(), i)]);
         if error < least {
-            (found, least) = (pick, error);
+            (found, least) = (point, error);
         }
     }
     found

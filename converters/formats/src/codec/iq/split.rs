@@ -23,6 +23,12 @@ pub(super) const VALUES: [[f32; 8]; 2] = [
     [-1.0 - SHIFT, -SHIFT, 1.0 - SHIFT, 0.0, 0.0, 0.0, 0.0, 0.0],
 ];
 
+/// Magnitude below which a part of IQ1_S counts as zero.
+pub(super) const TINY_S: f32 = 1e-12;
+
+/// Magnitude below which a part of IQ1_M counts as zero.
+pub(super) const TINY_M: f32 = 1e-7;
+
 /// Best split so far.
 struct BestSplit {
     score: f32,
@@ -40,24 +46,27 @@ impl BestSplit {
             self.at = Some(at);
         }
     }
+}
 
-    fn split<const M: usize>(
-        self,
+impl<const M: usize> Split<M> {
+    /// Returns the split of values in this order at two positions.
+    pub(super) fn at(
+        scale: f32,
         order: &[usize; M],
-        shifts: impl Fn(usize) -> [bool; 2],
-    ) -> Option<Split<M>> {
-        let (first, second, shift) = self.at?;
+        (first, second): (usize, usize),
+        down: [bool; 2],
+    ) -> Self {
         let mut levels = [0; M];
         for (at, &i) in order.iter().enumerate() {
             levels[i] = u8::from(at >= first) + u8::from(at >= second);
         }
-        Some(Split { scale: self.scale, levels, down: shifts(shift) })
+        Self { scale, levels, down }
     }
 }
 
-/// Returns the best split of values that are shifted together; none if they are smaller than `tiny`.
-pub(super) fn with_one_shift(x: &[f32; 32], weight: &[f32; 32], tiny: f32) -> Option<Split<32>> {
-    let scale = largest(x, tiny)?;
+/// Returns the best split of values that are shifted together; none if they are nearly zero.
+pub(super) fn with_one_shift(x: &[f32; 32], weight: &[f32; 32]) -> Option<Split<32>> {
+    let scale = largest(x, TINY_S)?;
     let order = ascending(x);
     let (mut sx, mut sw) = ([0.0; 33], [0.0; 33]);
     for (at, &i) in order.iter().enumerate() {
@@ -76,12 +85,13 @@ pub(super) fn with_one_shift(x: &[f32; 32], weight: &[f32; 32], tiny: f32) -> Op
             }
         }
     }
-    best.split(&order, |shift| [shift == 1; 2])
+    let (first, second, shift) = best.at?;
+    Some(Split::at(best.scale, &order, (first, second), [shift == 1; 2]))
 }
 
 /// Returns the best split of values whose halves have a shift each.
-pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16], tiny: f32) -> Option<Split<16>> {
-    let scale = largest(x, tiny)?;
+pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16]) -> Option<Split<16>> {
+    let scale = largest(x, TINY_M)?;
     let order = ascending(x);
     // Prefix sums of each half, over its values in ascending order.
     let (mut sx, mut sw) = ([[0.0; 17]; 2], [[0.0; 17]; 2]);
@@ -113,17 +123,18 @@ pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16], tiny: f32) -> O
             }
         }
     }
-    best.split(&order, |shifts| [shifts / 2 == 1, shifts % 2 == 1])
+    let (first, second, shifts) = best.at?;
+    Some(Split::at(best.scale, &order, (first, second), [shifts / 2 == 1, shifts % 2 == 1]))
 }
 
 /// Returns the largest magnitude, unless it is less than `tiny`.
-fn largest(x: &[f32], tiny: f32) -> Option<f32> {
+pub(super) fn largest(x: &[f32], tiny: f32) -> Option<f32> {
     let max = x[1..].iter().fold(x[0].abs(), |max, x| larger(max, x.abs()));
     if max < tiny { None } else { Some(max) }
 }
 
 /// Returns the indices of the values in ascending order; the order of equal values is kept.
-fn ascending<const M: usize>(x: &[f32; M]) -> [usize; M] {
+pub(super) fn ascending<const M: usize>(x: &[f32; M]) -> [usize; M] {
     let mut keys: [u64; M] = std::array::from_fn(|i| {
         // Positive and negative zero compare equal.
         let bits = (x[i] + 0.0).to_bits();

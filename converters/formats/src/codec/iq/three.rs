@@ -1,11 +1,11 @@
 //! IQ3_XXS, IQ3_S: 4 values of 8 magnitudes as a point of 256 or 512.
 
 use super::lattice::{self, level};
-use super::search::{self, SearchParams, SecondSearch};
-use super::{BLOCK, encode_blocks, grids, signs};
-use crate::codec::BlockType;
+use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
+use super::{BLOCK, blocks, grids, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, get_f16};
+use crate::codec::{BlockType, simd};
 
 /// Bytes: scale, 64 indices, then per 32 values a word of 4 x 7 signs and 4 bits of scale.
 pub(in crate::codec) const IQ3_XXS: BlockDeclaration = BlockDeclaration {
@@ -14,7 +14,8 @@ pub(in crate::codec) const IQ3_XXS: BlockDeclaration = BlockDeclaration {
     error: Some(0.213),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ3_XXS", 23)],
-    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs)),
+    encode: Some(|x, row, importance, out| encode_xxs(OneByOne, x, row, importance, out)),
+    wide: Some(simd::encoder::<Iq3XxsLanes>),
     decode: Some(|bytes, x| each_block(bytes, x, decode_xxs)),
     ..BlockDeclaration::new("IQ3_XXS", 18, 256, 98)
 };
@@ -29,7 +30,8 @@ pub(in crate::codec) const IQ3_S: BlockDeclaration = BlockDeclaration {
         FileType::new("IQ3_S", 26),
         FileType::new("IQ3_XS", 22),
     ],
-    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
+    encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
+    wide: Some(simd::encoder::<Iq3SLanes>),
     decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
     ..BlockDeclaration::new("IQ3_S", 21, 256, 110)
 };
@@ -57,8 +59,23 @@ const RULE_S: SearchParams<4> = SearchParams {
     ..RULE_XXS
 };
 
-fn encode_xxs(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 98]) {
-    let found = search::block::<32, 4>(&RULE_XXS, x, importance);
+vectorized!(Iq3XxsLanes, encode_xxs);
+
+#[inline(always)]
+fn encode_xxs(
+    search: impl CodebookSearch,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    for (x, importance, out) in blocks::<98>(numbers, row, importance, out) {
+        pack_xxs(&search::block::<32, 4>(search, &RULE_XXS, x, importance), out);
+    }
+}
+
+#[inline(always)]
+fn pack_xxs(found: &IqBlock, out: &mut [u8; 98]) {
     out.fill(0);
     if found.zero {
         return;
@@ -88,8 +105,23 @@ fn decode_xxs(bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
     }
 }
 
-fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 110]) {
-    let found = search::block::<32, 4>(&RULE_S, x, importance);
+vectorized!(Iq3SLanes, encode_s);
+
+#[inline(always)]
+fn encode_s(
+    search: impl CodebookSearch,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    for (x, importance, out) in blocks::<110>(numbers, row, importance, out) {
+        pack_s(&search::block::<32, 4>(search, &RULE_S, x, importance), out);
+    }
+}
+
+#[inline(always)]
+fn pack_s(found: &IqBlock, out: &mut [u8; 110]) {
     out.fill(0);
     out[..2].copy_from_slice(&found.scale.to_le_bytes());
     // The reference does not advance past a part of zeros: low bytes and signs of the parts after it are

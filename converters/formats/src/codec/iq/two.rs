@@ -1,12 +1,12 @@
 //! IQ2_XXS, IQ2_XS, IQ2_S: 8 values of 3 magnitudes as a point of 256, 512 or 1024.
 
 use super::lattice::{self, level};
-use super::search::{self, SearchParams, SecondSearch};
-use super::{BLOCK, encode_blocks, grids, signs};
-use crate::codec::BlockType;
+use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
+use super::{BLOCK, blocks, grids, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, get_f16};
 use crate::codec::search::TINY;
+use crate::codec::{BlockType, simd};
 
 /// Bytes: scale, then per 32 values 4 indices and a word of 4 x 7 signs and 4 bits of scale.
 pub(in crate::codec) const IQ2_XXS: BlockDeclaration = BlockDeclaration {
@@ -15,7 +15,8 @@ pub(in crate::codec) const IQ2_XXS: BlockDeclaration = BlockDeclaration {
     error: Some(0.343),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ2_XXS", 19)],
-    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xxs)),
+    encode: Some(|x, row, importance, out| encode_xxs(OneByOne, x, row, importance, out)),
+    wide: Some(simd::encoder::<Iq2XxsLanes>),
     decode: Some(|bytes, x| each_block(bytes, x, decode_xxs)),
     ..BlockDeclaration::new("IQ2_XXS", 16, 256, 66)
 };
@@ -27,7 +28,8 @@ pub(in crate::codec) const IQ2_XS: BlockDeclaration = BlockDeclaration {
     error: Some(0.299),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ2_S", 28), FileType::new("IQ2_XS", 20)],
-    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_xs)),
+    encode: Some(|x, row, importance, out| encode_xs(OneByOne, x, row, importance, out)),
+    wide: Some(simd::encoder::<Iq2XsLanes>),
     decode: Some(|bytes, x| each_block(bytes, x, decode_xs)),
     ..BlockDeclaration::new("IQ2_XS", 17, 256, 74)
 };
@@ -39,7 +41,8 @@ pub(in crate::codec) const IQ2_S: BlockDeclaration = BlockDeclaration {
     error: Some(0.265),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ2_M", 29)],
-    encode: Some(|x, row, importance, out| encode_blocks(x, row, importance, out, encode_s)),
+    encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
+    wide: Some(simd::encoder::<Iq2SLanes>),
     decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
     ..BlockDeclaration::new("IQ2_S", 22, 256, 82)
 };
@@ -69,8 +72,23 @@ const RULE_S: SearchParams<8> = SearchParams {
     ..RULE_XS
 };
 
-fn encode_xxs(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 66]) {
-    let found = search::block::<32, 8>(&RULE_XXS, x, importance);
+vectorized!(Iq2XxsLanes, encode_xxs);
+
+#[inline(always)]
+fn encode_xxs(
+    search: impl CodebookSearch,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    for (x, importance, out) in blocks::<66>(numbers, row, importance, out) {
+        pack_xxs(&search::block::<32, 8>(search, &RULE_XXS, x, importance), out);
+    }
+}
+
+#[inline(always)]
+fn pack_xxs(found: &IqBlock, out: &mut [u8; 66]) {
     out.fill(0);
     if found.zero {
         return;
@@ -99,8 +117,23 @@ fn decode_xxs(bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
     }
 }
 
-fn encode_xs(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 74]) {
-    let found = search::block::<16, 8>(&RULE_XS, x, importance);
+vectorized!(Iq2XsLanes, encode_xs);
+
+#[inline(always)]
+fn encode_xs(
+    search: impl CodebookSearch,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    for (x, importance, out) in blocks::<74>(numbers, row, importance, out) {
+        pack_xs(&search::block::<16, 8>(search, &RULE_XS, x, importance), out);
+    }
+}
+
+#[inline(always)]
+fn pack_xs(found: &IqBlock, out: &mut [u8; 74]) {
     out.fill(0);
     if found.zero {
         return;
@@ -126,8 +159,23 @@ fn decode_xs(bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
     }
 }
 
-fn encode_s(x: &[f32; BLOCK], importance: Option<&[f32; BLOCK]>, out: &mut [u8; 82]) {
-    let found = search::block::<16, 8>(&RULE_S, x, importance);
+vectorized!(Iq2SLanes, encode_s);
+
+#[inline(always)]
+fn encode_s(
+    search: impl CodebookSearch,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    for (x, importance, out) in blocks::<82>(numbers, row, importance, out) {
+        pack_s(&search::block::<16, 8>(search, &RULE_S, x, importance), out);
+    }
+}
+
+#[inline(always)]
+fn pack_s(found: &IqBlock, out: &mut [u8; 82]) {
     out.fill(0);
     out[..2].copy_from_slice(&found.scale.to_le_bytes());
     for (at, part) in found.parts.iter().enumerate() {

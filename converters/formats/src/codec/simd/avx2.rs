@@ -1,27 +1,22 @@
 //! Eight lanes, with AVX2.
 #![expect(unsafe_code, reason = "intrinsics")]
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use std::arch::x86_64::{
-    __m256, _CMP_LE_OQ, _CMP_LT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
-    _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi32_ps,
-    _mm256_div_ps, _mm256_loadu_ps, _mm256_max_epi32, _mm256_max_ps, _mm256_min_epi32,
+    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm_min_ps,
+    _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
+    _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_cmp_ps, _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32, _mm256_div_ps, _mm256_extractf128_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_epi32, _mm256_max_ps, _mm256_min_epi32,
     _mm256_min_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute2f128_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_sqrt_ps, _mm256_storeu_ps,
-    _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_sqrt_ps,
+    _mm256_srlv_epi32, _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps,
+    _mm256_unpacklo_ps,
 };
 use std::ops::{Add, Div, Mul, Sub};
 
 use super::lanes::{Simd, SimdEncoder, Width};
 use crate::codec::EncodeFn;
-
-/// True if the CPU has AVX2.
-pub(super) fn detected() -> bool {
-    is_x86_feature_detected!("avx2")
-}
+use crate::features;
 
 /// Proof that the CPU has AVX2.
 #[derive(Clone, Copy)]
@@ -31,6 +26,10 @@ pub(super) struct HasAvx2(());
 #[derive(Clone, Copy)]
 pub(super) struct F32x8(pub(super) __m256);
 
+/// Eight u32 values.
+#[derive(Clone, Copy)]
+pub(super) struct U32x8(__m256i);
+
 /// Eight boolean lanes: all bits set, or none.
 #[derive(Clone, Copy)]
 pub(super) struct Mask8(__m256);
@@ -38,7 +37,7 @@ pub(super) struct Mask8(__m256);
 impl Width for HasAvx2 {
     fn encoder<W: SimdEncoder>() -> Option<EncodeFn> {
         // SAFETY: the CPU has these features.
-        detected().then_some(|numbers, row, weights, out| unsafe {
+        features::avx2().then_some(|numbers, row, weights, out| unsafe {
             encode::<W>(numbers, row, weights, out);
         })
     }
@@ -70,6 +69,7 @@ impl Simd for HasAvx2 {
     const LANES: usize = 8;
     type F = F32x8;
     type M = Mask8;
+    type I = U32x8;
 
     #[inline(always)]
     fn splat(self, x: f32) -> F32x8 {
@@ -164,6 +164,40 @@ impl Simd for HasAvx2 {
     fn all(self, m: Mask8) -> bool {
         // SAFETY: as above.
         unsafe { _mm256_movemask_ps(m.0) == 0xff }
+    }
+    #[inline(always)]
+    fn any(self, m: Mask8) -> bool {
+        // SAFETY: as above.
+        unsafe { _mm256_movemask_ps(m.0) != 0 }
+    }
+    #[inline(always)]
+    fn least(self, x: F32x8) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            let four = _mm_min_ps(_mm256_castps256_ps128(x.0), _mm256_extractf128_ps::<1>(x.0));
+            let two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_min_ps(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+    #[inline(always)]
+    fn integers(self, x: &[u32; 16]) -> U32x8 {
+        // SAFETY: as above; eight of the sixteen are read.
+        U32x8(unsafe { _mm256_loadu_si256(x.as_ptr().cast()) })
+    }
+    #[inline(always)]
+    fn widened(self, x: &[u16]) -> U32x8 {
+        // SAFETY: as above; slicing checks that eight can be read.
+        U32x8(unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(x[..8].as_ptr().cast())) })
+    }
+    #[inline(always)]
+    fn shift_right(self, x: U32x8, bits: u32) -> U32x8 {
+        // SAFETY: as above.
+        U32x8(unsafe { _mm256_srlv_epi32(x.0, _mm256_set1_epi32(bits as i32)) })
+    }
+    #[inline(always)]
+    fn lookup(self, table: F32x8, index: U32x8) -> F32x8 {
+        // SAFETY: as above.
+        F32x8(unsafe { _mm256_permutevar8x32_ps(table.0, index.0) })
     }
 }
 

@@ -1,31 +1,21 @@
 //! Sixteen lanes, with AVX-512.
 #![expect(unsafe_code, reason = "intrinsics")]
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use std::arch::x86_64::{
-    __m512, __mmask16, _CMP_LE_OQ, _CMP_LT_OQ, _mm512_abs_ps, _mm512_add_ps, _mm512_and_si512,
-    _mm512_castps_si512, _mm512_castps256_ps512, _mm512_cmp_ps_mask, _mm512_cvtepi32_ps,
-    _mm512_div_ps, _mm512_insertf32x8, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_max_epi32,
-    _mm512_max_ps, _mm512_min_epi32, _mm512_min_ps, _mm512_mul_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_sqrt_ps, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps,
+    __m512, __m512i, __mmask16, _CMP_LE_OQ, _CMP_LT_OQ, _mm256_loadu_si256, _mm512_abs_ps,
+    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps256_ps512,
+    _mm512_cmp_ps_mask, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_div_ps,
+    _mm512_insertf32x8, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps,
+    _mm512_max_epi32, _mm512_max_ps, _mm512_min_epi32, _mm512_min_ps, _mm512_mul_ps,
+    _mm512_permutexvar_ps, _mm512_reduce_min_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_sqrt_ps,
+    _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps,
 };
 use std::ops::{Add, Div, Mul, Sub};
 
 use super::avx2::transposed;
 use super::lanes::{Simd, SimdEncoder, Width};
 use crate::codec::EncodeFn;
-
-/// True if the CPU has the AVX-512 features used here.
-pub(super) fn detected() -> bool {
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
-}
+use crate::features;
 
 /// Proof that the CPU has AVX-512.
 #[derive(Clone, Copy)]
@@ -35,10 +25,14 @@ pub(super) struct HasAvx512(());
 #[derive(Clone, Copy)]
 pub(super) struct F32x16(__m512);
 
+/// Sixteen u32 values.
+#[derive(Clone, Copy)]
+pub(super) struct U32x16(__m512i);
+
 impl Width for HasAvx512 {
     fn encoder<W: SimdEncoder>() -> Option<EncodeFn> {
         // SAFETY: the CPU has these features.
-        detected().then_some(|numbers, row, weights, out| unsafe {
+        features::avx512().then_some(|numbers, row, weights, out| unsafe {
             encode::<W>(numbers, row, weights, out);
         })
     }
@@ -70,6 +64,7 @@ impl Simd for HasAvx512 {
     const LANES: usize = 16;
     type F = F32x16;
     type M = __mmask16;
+    type I = U32x16;
 
     #[inline(always)]
     fn splat(self, x: f32) -> F32x16 {
@@ -164,5 +159,34 @@ impl Simd for HasAvx512 {
     #[inline(always)]
     fn all(self, m: __mmask16) -> bool {
         m == u16::MAX
+    }
+    #[inline(always)]
+    fn any(self, m: __mmask16) -> bool {
+        m != 0
+    }
+    #[inline(always)]
+    fn least(self, x: F32x16) -> f32 {
+        // SAFETY: as above.
+        unsafe { _mm512_reduce_min_ps(x.0) }
+    }
+    #[inline(always)]
+    fn integers(self, x: &[u32; 16]) -> U32x16 {
+        // SAFETY: as above; sixteen are read.
+        U32x16(unsafe { _mm512_loadu_si512(x.as_ptr().cast()) })
+    }
+    #[inline(always)]
+    fn widened(self, x: &[u16]) -> U32x16 {
+        // SAFETY: as above; slicing checks that sixteen can be read.
+        U32x16(unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(x[..16].as_ptr().cast())) })
+    }
+    #[inline(always)]
+    fn shift_right(self, x: U32x16, bits: u32) -> U32x16 {
+        // SAFETY: as above.
+        U32x16(unsafe { _mm512_srlv_epi32(x.0, _mm512_set1_epi32(bits as i32)) })
+    }
+    #[inline(always)]
+    fn lookup(self, table: F32x16, index: U32x16) -> F32x16 {
+        // SAFETY: as above.
+        F32x16(unsafe { _mm512_permutexvar_ps(index.0, table.0) })
     }
 }

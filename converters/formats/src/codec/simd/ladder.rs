@@ -1,26 +1,28 @@
 //! Vectorized [`Ladder::climb`], with one group per lane.
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use super::Simd;
 use crate::codec::rounding::nearest;
 use crate::codec::search::Ladder;
 
 /// Search results of each lane.
-pub(super) struct AffineLanes {
-    pub(super) scale: [f32; 16],
-    pub(super) minus_min: [f32; 16],
+#[derive(Default)]
+pub(in crate::codec) struct AffineLanes {
+    pub(in crate::codec) scale: [f32; 16],
+    pub(in crate::codec) minus_min: [f32; 16],
     /// The sum of the weights.
-    pub(super) weight: [f32; 16],
+    pub(in crate::codec) weight: [f32; 16],
     /// Scale and minimum that give the levels; a scale of 0 gives levels of 0.
     chosen: ([f32; 16], [f32; 16]),
 }
 
 impl AffineLanes {
     /// Returns the levels of a lane's group, which are needed only if a scale rounds to zero.
-    pub(super) fn levels<const N: usize>(&self, lane: usize, top: i32, x: &[f32; N]) -> [u8; N] {
+    pub(in crate::codec) fn levels<const N: usize>(
+        &self,
+        lane: usize,
+        top: i32,
+        x: &[f32; N],
+    ) -> [u8; N] {
         let (inverse, min) = (self.chosen.0[lane], self.chosen.1[lane]);
         x.map(|x| nearest(inverse * (x - min)).clamp(0, top) as u8)
     }
@@ -28,7 +30,7 @@ impl AffineLanes {
 
 /// Solves `x ~ scale * level - minus_min` for each lane.
 #[inline(always)]
-pub(super) fn climb<S: Simd, const N: usize>(
+pub(in crate::codec) fn climb<S: Simd, const N: usize>(
     s: S,
     ladder: Ladder,
     x: &[S::F; N],

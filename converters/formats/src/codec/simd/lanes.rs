@@ -1,8 +1,4 @@
 //! Number of groups that are encoded at once, and the vector operations on them.
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -23,7 +19,7 @@ impl LaneCount {
     /// Returns the lanes that this CPU supports, the widest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
-        let (eight, sixteen) = (super::avx2::detected(), super::avx512::detected());
+        let (eight, sixteen) = (crate::features::avx2(), crate::features::avx512());
         #[cfg(not(target_arch = "x86_64"))]
         let (eight, sixteen) = (false, false);
         [(Self::One, true), (Self::Eight, eight), (Self::Sixteen, sixteen)]
@@ -76,6 +72,8 @@ pub(in crate::codec) trait Simd: Copy {
         + Div<Output = Self::F>;
     /// Vector with a boolean per lane.
     type M: Copy;
+    /// Vector with a u32 per lane.
+    type I: Copy;
 
     /// Returns a vector with the same value in every lane.
     fn splat(self, x: f32) -> Self::F;
@@ -101,6 +99,20 @@ pub(in crate::codec) trait Simd: Copy {
     /// Returns `if m { a } else { b }`.
     fn select(self, m: Self::M, a: Self::F, b: Self::F) -> Self::F;
     fn all(self, m: Self::M) -> bool;
+    fn any(self, m: Self::M) -> bool;
+    /// Returns the least lane, if none is NaN.
+    fn least(self, x: Self::F) -> f32;
+    /// Loads the first `LANES` integers.
+    fn integers(self, x: &[u32; 16]) -> Self::I;
+    /// Loads and widens `LANES` integers.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    fn widened(self, x: &[u16]) -> Self::I;
+    fn shift_right(self, x: Self::I, bits: u32) -> Self::I;
+    /// Returns the lane of `table` that each index selects by its lowest bits: three of eight lanes, four
+    /// of sixteen.
+    fn lookup(self, table: Self::F, index: Self::I) -> Self::F;
 
     /// Writes element `i` of every group to `out[i]`, one group per lane. There are 1 to `LANES` groups;
     /// the last one fills the remaining lanes.
@@ -109,12 +121,75 @@ pub(in crate::codec) trait Simd: Copy {
         self.each_column(|lane| &groups[lane.min(groups.len() - 1)], |at, x| out[at] = x);
     }
 
+    /// Returns [`peak`](crate::codec::layout::peak) of groups as in [`Self::columns`].
+    #[inline(always)]
+    fn peaks<const N: usize>(self, groups: &[[f32; N]]) -> [f32; 16] {
+        let (mut max, mut most) = (self.splat(0.0), self.splat(0.0));
+        self.each_column(
+            |lane| &groups[lane.min(groups.len() - 1)],
+            |_, x| {
+                let above = self.lt(most, self.abs(x));
+                most = self.select(above, self.abs(x), most);
+                max = self.select(above, x, max);
+            },
+        );
+        self.array(max)
+    }
+
     /// Returns [`squares`](crate::codec::layout::squares) of groups as in [`Self::columns`].
     #[inline(always)]
     fn squares<'a>(self, group: impl Fn(usize) -> &'a [f32]) -> [f32; 16] {
         let mut sum = self.splat(0.0);
         self.each_column(group, |_, x| sum = sum + x * x);
         self.array(sum)
+    }
+
+    /// Returns the value of largest magnitude, with its sign, and the magnitude, of each lane; the first
+    /// of equals.
+    #[inline(always)]
+    fn peak(self, x: &[Self::F]) -> (Self::F, Self::F) {
+        let (mut max, mut most) = (self.splat(0.0), self.splat(0.0));
+        for &x in x {
+            let above = self.lt(most, self.abs(x));
+            most = self.select(above, self.abs(x), most);
+            max = self.select(above, x, max);
+        }
+        (max, most)
+    }
+
+    /// Returns [`squares`](crate::codec::layout::squares) of up to `LANES` rows.
+    #[inline(always)]
+    fn row_squares(self, numbers: &[f32], row: usize) -> [f32; 16] {
+        let last = numbers.len() / row - 1;
+        self.squares(|lane| &numbers[lane.min(last) * row..][..row])
+    }
+
+    /// Returns the columns of groups as in [`Self::columns`], and of their
+    /// [`error_weights`](crate::codec::layout::error_weights).
+    #[inline(always)]
+    fn weighted_columns<const N: usize>(
+        self,
+        numbers: &[f32],
+        importance: &[f32],
+        variance: Self::F,
+    ) -> ([Self::F; N], [Self::F; N]) {
+        let (mut x, mut weights) = ([self.splat(0.0); N], [self.splat(0.0); N]);
+        self.columns(numbers.as_chunks().0, &mut x);
+        self.columns(importance.as_chunks().0, &mut weights);
+        for (weight, &x) in weights.iter_mut().zip(&x) {
+            *weight = *weight * self.sqrt(variance + x * x);
+        }
+        (x, weights)
+    }
+
+    /// Computes [`squares`](crate::codec::layout::squares) of every block of `N` values.
+    #[inline(always)]
+    fn block_squares<const N: usize>(self, numbers: &[f32], out: &mut Vec<f32>) {
+        out.clear();
+        for blocks in numbers.as_chunks::<N>().0.chunks(Self::LANES) {
+            let sums = self.squares(|lane| &blocks[lane.min(blocks.len() - 1)]);
+            out.extend_from_slice(&sums[..blocks.len()]);
+        }
     }
 
     /// Returns `nearest(x).clamp(least, most)` if no `x` is NaN or beyond 2^22: the sum itself then rounds

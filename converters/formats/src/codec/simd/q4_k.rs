@@ -1,8 +1,4 @@
 //! Vectorized Q4_K and Q5_K, with one group of 32 per lane.
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use super::ladder::{AffineLanes, climb};
 use super::lanes::{Simd, SimdEncoder};
@@ -41,14 +37,13 @@ fn encode<S: Simd, const B: usize>(
         }
         return;
     };
-    let mut variances = Vec::new();
+    let mut squares = Vec::new();
     for (numbers, out) in numbers.chunks_exact(row).zip(out.chunks_exact_mut(row / 256 * B)) {
-        block_squares(s, numbers, &mut variances);
+        s.block_squares::<256>(numbers, &mut squares);
         let chunks = numbers.chunks(32 * S::LANES).zip(importance.chunks(32 * S::LANES));
-        let variances = variances.chunks(S::LANES / 8);
-        for ((part, variances), out) in chunks.zip(variances).zip(out.chunks_mut(B * S::LANES / 8))
-        {
-            weighted::<S, B>(s, part, variances, out);
+        let squares = squares.chunks(S::LANES / 8);
+        for ((part, squares), out) in chunks.zip(squares).zip(out.chunks_mut(B * S::LANES / 8)) {
+            weighted::<S, B>(s, part, squares, out);
         }
     }
 }
@@ -70,22 +65,18 @@ fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Encodes like [`plain`], with importance and twice the mean square of each block.
+/// Encodes like [`plain`], with importance and the sum of squares of each block.
 #[inline(always)]
 fn weighted<S: Simd, const B: usize>(
     s: S,
     (numbers, importance): (&[f32], &[f32]),
-    variances: &[f32],
+    squares: &[f32],
     out: &mut [u8],
 ) {
-    let (mut x, mut weights) = ([s.splat(0.0); 32], [s.splat(0.0); 32]);
-    s.columns(numbers.as_chunks().0, &mut x);
-    s.columns(importance.as_chunks().0, &mut weights);
-    let variance =
-        s.load(&std::array::from_fn(|lane| variances[(lane / 8).min(variances.len() - 1)]));
-    for (weight, &x) in weights.iter_mut().zip(&x) {
-        *weight = *weight * s.sqrt(variance + x * x);
-    }
+    let variance = s.load(&std::array::from_fn(|lane| {
+        2.0 * squares[(lane / 8).min(squares.len() - 1)] / 256.0
+    }));
+    let (x, weights) = s.weighted_columns::<32>(numbers, importance, variance);
     let found = climb(s, ladder(q4_k::top::<B>()), &x, &weights);
     let fits = found.scale.as_chunks().0.iter().zip(found.minus_min.as_chunks().0);
     let fits = fits.zip(found.weight.as_chunks().0);
@@ -100,14 +91,4 @@ fn weighted<S: Simd, const B: usize>(
 #[cold]
 fn searched<const B: usize>(found: &AffineLanes, n: usize, j: usize, x: &[f32; 256]) -> [u8; 32] {
     found.levels(8 * n + j, q4_k::top::<B>(), &x.as_chunks().0[j])
-}
-
-/// Computes twice the mean square of every block of a row.
-#[inline(always)]
-fn block_squares<S: Simd>(s: S, numbers: &[f32], out: &mut Vec<f32>) {
-    out.clear();
-    for blocks in numbers.as_chunks::<256>().0.chunks(S::LANES) {
-        let sums = s.squares(|lane| &blocks[lane.min(blocks.len() - 1)]);
-        out.extend(sums[..blocks.len()].iter().map(|sum| 2.0 * sum / 256.0));
-    }
 }

@@ -1,8 +1,4 @@
 //! Vectorized Q6_K, with one group of 16 per lane.
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use super::lanes::{Simd, SimdEncoder};
 use super::signed::{SignedLanes, signed};

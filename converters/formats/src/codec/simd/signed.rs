@@ -1,8 +1,4 @@
 //! Vectorized [`signed`](crate::codec::search::signed), with one group per lane.
-#![expect(
-    clippy::inline_always,
-    reason = "intrinsics are fast only inside a function with features"
-)]
 
 use super::Simd;
 use crate::codec::rounding::nearest;
@@ -10,15 +6,20 @@ use crate::codec::search::TINY;
 
 /// Search results of each lane.
 #[derive(Default)]
-pub(super) struct SignedLanes {
-    pub(super) scale: [f32; 16],
+pub(in crate::codec) struct SignedLanes {
+    pub(in crate::codec) scale: [f32; 16],
     /// Factor that maps values to their levels; 0 if all are treated as zero.
     inverse: [f32; 16],
 }
 
 impl SignedLanes {
     /// Returns the levels of a lane's group.
-    pub(super) fn levels<const N: usize>(&self, lane: usize, half: i32, x: &[f32; N]) -> [u8; N] {
+    pub(in crate::codec) fn levels<const N: usize>(
+        &self,
+        lane: usize,
+        half: i32,
+        x: &[f32; N],
+    ) -> [u8; N] {
         let inverse = self.inverse[lane];
         if inverse == 0.0 {
             return [0; N];
@@ -29,19 +30,14 @@ impl SignedLanes {
 
 /// Solves `x ~ scale * (level - half)` for each lane.
 #[inline(always)]
-pub(super) fn signed<S: Simd, const N: usize>(
+pub(in crate::codec) fn signed<S: Simd, const N: usize>(
     s: S,
     half: f32,
     x: &[S::F; N],
     weights: &[S::F; N],
 ) -> SignedLanes {
     let zero = s.splat(0.0);
-    let (mut max, mut most) = (zero, zero);
-    for &x in x {
-        let above = s.lt(most, s.abs(x));
-        most = s.select(above, s.abs(x), most);
-        max = s.select(above, x, max);
-    }
+    let (max, most) = s.peak(x);
     let none = s.lt(most, s.splat(TINY));
     let mut weighted = *weights;
     for (to, &x) in weighted.iter_mut().zip(x) {

@@ -2,7 +2,6 @@
 //!
 //! Eight sums are kept and added up at the end, with or without vectors, so that the result is the same on
 //! every CPU. The compiler vectorizes the loop for the enabled CPU features.
-#![expect(unsafe_code, reason = "features")]
 
 /// Sums over source values and decoded values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -22,36 +21,12 @@ pub struct ErrorSums {
 /// Number of pairs per iteration.
 const WIDTH: usize = 8;
 
-/// Computes the sums with the widest vectors of the CPU.
-pub fn sums(numbers: &[f32], seen: &[f32]) -> ErrorSums {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if super::avx512::detected() {
-            // SAFETY: the CPU has these features.
-            return unsafe { wide(numbers, seen) };
-        }
-        if super::avx2::detected() {
-            // SAFETY: the CPU has these features.
-            return unsafe { half(numbers, seen) };
-        }
-    }
-    plain(numbers, seen)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn wide(numbers: &[f32], seen: &[f32]) -> ErrorSums {
-    plain(numbers, seen)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn half(numbers: &[f32], seen: &[f32]) -> ErrorSums {
-    plain(numbers, seen)
+widest! {
+    /// Computes the sums with the widest vectors of the CPU.
+    pub fn sums(numbers: &[f32], seen: &[f32]) -> ErrorSums = plain;
 }
 
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "it has to become part of the functions with features")]
 fn plain(numbers: &[f32], seen: &[f32]) -> ErrorSums {
     let mut lanes = LaneSums::default();
     let (chunks, rest) = numbers.as_chunks::<WIDTH>();
@@ -82,7 +57,6 @@ struct LaneSums {
 
 impl LaneSums {
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as above")]
     fn add(&mut self, x: &[f32; WIDTH], y: &[f32; WIDTH]) {
         let (x, y) = (x.map(f64::from), y.map(f64::from));
         let error: [f64; WIDTH] = std::array::from_fn(|n| y[n] - x[n]);

@@ -1,0 +1,78 @@
+//! Vectorized [`descend`](crate::codec::search::descend), with one group per lane.
+
+use super::Simd;
+use crate::codec::search::TINY;
+
+/// Search results of each lane.
+pub(in crate::codec) struct DescentLanes<S: Simd, const N: usize> {
+    pub(in crate::codec) scale: [f32; 16],
+    /// Levels, from `-half` on.
+    levels: [S::F; N],
+}
+
+impl<S: Simd, const N: usize> DescentLanes<S, N> {
+    /// Returns the levels of a lane's group, which are needed only if a scale rounds to zero.
+    pub(in crate::codec) fn levels(&self, s: S, lane: usize, half: i32) -> [u8; N] {
+        self.levels.map(|level| (s.array(level)[lane] as i32 + half) as u8)
+    }
+}
+
+/// Solves `x ~ scale * (level - half)` for each lane of two vectors, moving levels one by one. Every step
+/// waits for the one before; those of the other vector fill the time.
+#[inline(always)]
+pub(in crate::codec) fn descend<S: Simd, const N: usize>(
+    s: S,
+    half: f32,
+    x: &[[S::F; N]; 2],
+) -> [DescentLanes<S, N>; 2] {
+    let zero = s.splat(0.0);
+    let level = |x| s.nearest_level(x, -half, half - 1.0);
+    let (mut sum_xl, mut sum_l2) = ([zero; 2], [zero; 2]);
+    let (mut levels, mut weights, mut weighted) = ([[zero; N]; 2], [[zero; N]; 2], [[zero; N]; 2]);
+    let mut none = [s.lt(zero, zero); 2];
+    for v in 0..2 {
+        let (max, most) = s.peak(&x[v]);
+        none[v] = s.lt(most, s.splat(TINY));
+        let inverse = s.splat(-half) / max;
+        for at in 0..N {
+            let l = level(inverse * x[v][at]);
+            levels[v][at] = l;
+            weights[v][at] = x[v][at] * x[v][at];
+            weighted[v][at] = weights[v][at] * x[v][at];
+            sum_xl[v] = sum_xl[v] + weighted[v][at] * l;
+            sum_l2[v] = sum_l2[v] + weights[v][at] * l * l;
+        }
+    }
+    for _ in 0..5 {
+        // A lane that does not move stays as it is in later rounds too, so it can go on with the others.
+        let mut moved = s.lt(zero, zero);
+        for at in 0..N {
+            for v in 0..2 {
+                let old = levels[v][at];
+                let xl = sum_xl[v] - weighted[v][at] * old;
+                let l2 = sum_l2[v] - weights[v][at] * old * old;
+                let new = level(x[v][at] * l2 / xl);
+                let differs = s.or(s.lt(new, old), s.lt(old, new));
+                let may = s.and(s.lt(zero, xl), differs);
+                let xl = xl + weighted[v][at] * new;
+                let l2 = l2 + weights[v][at] * new * new;
+                let improves = s.lt(sum_xl[v] * sum_xl[v] * l2, xl * xl * sum_l2[v]);
+                let moves = s.and(may, s.and(s.lt(zero, l2), improves));
+                levels[v][at] = s.select(moves, new, old);
+                sum_xl[v] = s.select(moves, xl, sum_xl[v]);
+                sum_l2[v] = s.select(moves, l2, sum_l2[v]);
+                moved = s.or(moved, moves);
+            }
+        }
+        if !s.any(moved) {
+            break;
+        }
+    }
+    std::array::from_fn(|v| {
+        let scale = s.select(s.lt(zero, sum_l2[v]), sum_xl[v] / sum_l2[v], zero);
+        DescentLanes {
+            scale: s.array(s.select(none[v], zero, scale)),
+            levels: levels[v].map(|level| s.select(none[v], s.splat(-half), level)),
+        }
+    })
+}
