@@ -60,7 +60,7 @@ pub(super) fn run(
         text,
         "tokens             {}\nt/s                {:.2} with drafts, {:.2} without",
         if same {
-            format!("{}, those of plain greedy decoding", count)
+            format!("{count}, those of plain greedy decoding")
         } else {
             format!("DIFFER from plain greedy decoding from token {at} on")
         },

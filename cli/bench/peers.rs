@@ -18,20 +18,13 @@ const SHOWN: usize = 400;
 
 /// Kinds of programs, by the name on the command line.
 const KINDS: [PeerKind; 2] = [
-    PeerKind {
-        name: "llama-bench",
-        reads_gguf: true,
-        program: || "llama-bench".into(),
-        open: LlamaBench::open,
-    },
-    PeerKind { name: "torch", reads_gguf: false, program: || python().into(), open: Torch::open },
+    PeerKind { name: "llama-bench", program: || "llama-bench".into(), open: LlamaBench::open },
+    PeerKind { name: "torch", program: || python().into(), open: Torch::open },
 ];
 
 /// Declaration of a kind of program.
 struct PeerKind {
     name: &'static str,
-    /// True if it reads GGUF files, false if it reads folders of weights.
-    reads_gguf: bool,
     /// Returns the program that runs unless another is given.
     program: fn() -> PathBuf,
     open: fn(&PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String>,
@@ -41,6 +34,8 @@ struct PeerKind {
 struct PeerSetting<'a> {
     program: &'a Path,
     model: &'a Path,
+    /// True if the model is a GGUF file, false if it is a folder of weights.
+    gguf: bool,
     dtype: Dtype,
     threads: usize,
 }
@@ -95,11 +90,7 @@ impl OpenPeer {
     ) -> Self {
         let kind = &KINDS[choice.kind];
         let program = choice.program.clone().unwrap_or_else(kind.program);
-        let peer = match (kind.reads_gguf, gguf) {
-            (true, false) => Err("it reads GGUF files; `onboard convert` makes one".to_owned()),
-            (false, true) => Err("it reads the folders of checkpoints, not GGUF files".to_owned()),
-            _ => (kind.open)(&PeerSetting { program: &program, model, dtype, threads }),
-        };
+        let peer = (kind.open)(&PeerSetting { program: &program, model, gguf, dtype, threads });
         Self { peer }
     }
 
@@ -125,7 +116,10 @@ struct LlamaBench {
 
 impl LlamaBench {
     fn open(setting: &PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
-        let PeerSetting { program, model, threads, .. } = *setting;
+        let PeerSetting { program, model, threads, gguf, .. } = *setting;
+        if !gguf {
+            return Err("it reads GGUF files; `onboard convert` makes one".to_owned());
+        }
         Ok(Box::new(Self { program: program.to_owned(), model: model.to_owned(), threads }))
     }
 }
@@ -176,6 +170,9 @@ struct Torch {
 
 impl Torch {
     fn open(setting: &PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
+        if setting.gguf {
+            return Err("it reads the folders of checkpoints, not GGUF files".to_owned());
+        }
         let told = |error: std::io::Error| {
             format!("cannot start `{}`: {error}", setting.program.display())
         };
@@ -189,7 +186,7 @@ impl Torch {
             .args(["--dtype", setting.dtype.name(), "--threads", &setting.threads.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(std::fs::File::from(messages.into_parts().0))
+            .stderr(messages.into_parts().0)
             .spawn()
             .map_err(told)?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {

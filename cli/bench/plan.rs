@@ -1,5 +1,7 @@
 //! Tests of a benchmark: prompt tokens, generated tokens, depth and batch.
 
+use std::fmt::Write as _;
+
 /// One test, run on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BenchTest {
@@ -20,10 +22,10 @@ impl BenchTest {
         let parts = parts.iter().filter(|(_, count)| *count > 0);
         let mut name = parts.map(|(kind, n)| format!("{kind}{n}")).collect::<Vec<_>>().join("+");
         if self.batch > 1 {
-            name.push_str(&format!(" x{}", self.batch));
+            let _ = write!(name, " x{}", self.batch);
         }
         if self.depth > 0 {
-            name.push_str(&format!(" @ d{}", self.depth));
+            let _ = write!(name, " @ d{}", self.depth);
         }
         name
     }

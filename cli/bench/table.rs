@@ -1,5 +1,7 @@
 //! Results of a benchmark as Markdown, CSV, JSON or JSON lines.
 
+use std::fmt::Write as _;
+
 use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
@@ -191,9 +193,11 @@ fn markdown(rows: &[BenchRow], peak: Option<u64>) -> String {
         }
     }
     if let Some(peak) = peak {
-        text.push_str(&format!("\npeak memory: {}\n", bytes(peak)));
+        let _ = writeln!(text, "\npeak memory: {}", bytes(peak));
     }
-    reasons.iter().for_each(|reason| text.push_str(&format!("{reason}\n")));
+    for reason in reasons {
+        let _ = writeln!(text, "{reason}");
+    }
     text.trim_end().to_owned()
 }
 
