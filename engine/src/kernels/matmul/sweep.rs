@@ -10,6 +10,7 @@
 
 use super::lanes::{Lanes, WeightFormat};
 use super::pack::CacheLine;
+use crate::kernels::prefetch::{L1, L2, prefetch};
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The prefetch distance of weights in bytes, where memory bandwidth is the limit.
@@ -138,21 +139,4 @@ unsafe fn step<F: WeightFormat, const R: usize, const N: usize>(
             }
         }
     }
-}
-
-/// The x86 prefetch hint for the L1 cache.
-const L1: i32 = 3;
-/// The x86 prefetch hint for the L2 cache.
-const L2: i32 = 2;
-
-/// Asks for a cache line; any address is fine.
-#[inline(always)]
-fn prefetch<const CACHE: i32>(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch does not access memory and never faults; SSE is part of x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<CACHE>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
