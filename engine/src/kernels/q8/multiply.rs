@@ -16,7 +16,6 @@ use super::lanes::ByteLanes;
 use super::pack::PackedMatrix;
 use super::{IntegerIsa, portable};
 use crate::kernels::finish::finish;
-use crate::kernels::prefetch::{L1, prefetch};
 
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
@@ -25,8 +24,6 @@ use super::{avx2, avx512};
 const TASK_BYTES: usize = 128 << 10;
 /// Tasks of a product for each thread, where its size allows.
 const TASKS_PER_THREAD: usize = 4;
-/// The prefetch distance in bytes: a core has about 4 KiB of reads under way at most.
-const AHEAD: usize = 6 << 10;
 
 /// One product: a packed weight, a bias, and the result.
 #[derive(Debug)]
@@ -240,11 +237,6 @@ pub(super) unsafe fn panel<L: ByteLanes, F: PackedLayout, const R: usize>(of: &R
 unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>, part: usize) {
     let form = F::FORM;
     let (groups, share) = (form.groups(), L::LANES * part);
-    let ahead = |from: *const u8, bytes: usize| {
-        for line in (0..bytes).step_by(64) {
-            prefetch::<L1>(from.wrapping_add(AHEAD + line));
-        }
-    };
     // SAFETY: the caller's promise; every address lies within a tile, or a row of `x` or of its sums.
     unsafe {
         let table = L::signed(L::table(&F::FORM.table));
@@ -263,13 +255,7 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>
             }
             let mut scales = span.add(form.factor_bytes());
             let mut levels = span.add(form.head_bytes());
-            if part == 0 {
-                ahead(span, form.head_bytes());
-            }
             for _ in first..of.steps.min(first + SPAN) {
-                if part == 0 {
-                    ahead(levels, form.level_bytes());
-                }
                 let bytes = read::<L, F>(levels, part, table);
                 for group in 0..groups {
                     let scale = |at: usize| match form.scale {
