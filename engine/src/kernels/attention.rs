@@ -80,18 +80,15 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Makes room for `count` keys; everything that was held before is gone.
+    /// Makes room for `count` keys; all of them have to be set. Lanes after the last key hold anything.
     pub fn clear(&mut self, rule: &AttentionParams, count: usize) {
         let blocks = count.div_ceil(LANES);
+        let width = rule.value_dim.next_multiple_of(LANES);
         self.count = count;
-        self.by_lane.clear();
         self.by_lane.resize(blocks * LANES * rule.key_dim, 0.0);
-        self.values.clear();
-        self.values.resize(count * rule.value_dim.next_multiple_of(LANES), 0.0);
-        self.scores.clear();
+        self.values.resize(count * width, 0.0);
         self.scores.resize(QUERIES * blocks * LANES, 0.0);
-        self.out.clear();
-        self.out.resize(QUERIES * rule.value_dim.next_multiple_of(LANES), 0.0);
+        self.out.resize(QUERIES * width, 0.0);
     }
 
     /// Puts one position's key and value in place.
@@ -271,6 +268,25 @@ fn gate(rule: &AttentionParams, scores: &[f32], sink: f32) -> f32 {
     r(math::sigmoid(r(r(r(r(total).ln()) + top) - sink)))
 }
 
+/// Returns the largest of the scores and a bound from below; NaN if a score is.
+#[inline(always)]
+fn largest(scores: &[f32], least: f32) -> f32 {
+    let mut tops = [least; LANES];
+    let mut nan = false;
+    let parts = scores.chunks_exact(LANES);
+    for &s in parts.remainder() {
+        tops[0] = if s > tops[0] { s } else { tops[0] };
+        nan |= s.is_nan();
+    }
+    for part in parts {
+        for (top, &s) in tops.iter_mut().zip(part) {
+            *top = if s > *top { s } else { *top };
+            nan |= s.is_nan();
+        }
+    }
+    if nan { f32::NAN } else { tops.into_iter().fold(least, f32::max) }
+}
+
 /// Scores of one query become weights, in place.
 #[inline(always)]
 fn softmax(rule: &AttentionParams, scores: &mut [f32], sink: Option<f32>) {
@@ -280,10 +296,7 @@ fn softmax(rule: &AttentionParams, scores: &mut [f32], sink: Option<f32>) {
             *s = round1(dtype, round1(dtype, round1(dtype, *s / cap).tanh()) * cap);
         }
     }
-    let mut top = sink.unwrap_or(f32::NEG_INFINITY);
-    for &s in scores.iter() {
-        top = if s > top || s.is_nan() { s } else { top };
-    }
+    let top = largest(scores, sink.unwrap_or(f32::NEG_INFINITY));
     let mut sink = sink.map(|s| s - top);
     for s in scores.iter_mut() {
         *s -= top;

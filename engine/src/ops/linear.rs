@@ -4,11 +4,10 @@
 use std::borrow::Cow;
 
 use checkpoints::checkpoint::Rounding;
-use rayon::prelude::*;
 
 use super::{Ctx, Kernels};
 use crate::Error;
-use crate::kernels::matmul::{MatrixView, matmul};
+use crate::kernels::matmul::{Linear, MatrixView, matmul, matmul_many};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("linear", run);
@@ -42,24 +41,20 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             rounded.push((how, ctx.rows_for(&role, x.width(), plain)));
         }
     }
-    let jobs = (0..count)
-        .map(|n| {
-            let weight = ctx.matrix(&role(n))?;
-            check(ctx, x.width(), n, &weight)?;
-            let how = ctx.rounding(&role(n));
-            let data = rounded.iter().find(|(other, _)| *other == how);
-            let data: &[f32] = data.map_or(plain, |(_, rows)| rows);
-            Ok((data, weight, ctx.vector(&format!("bias.{n}")), ctx.output_dtype(n)))
-        })
-        .collect::<Result<Vec<_>, Error>>()?;
-    let made: Vec<Vec<f32>> = jobs
-        .par_iter()
-        .map(|(data, weight, bias, dtype)| {
-            let mut y = vec![0.0; rows * weight.outputs];
-            matmul(data, rows, weight, *bias, *dtype, &mut y);
-            y
-        })
-        .collect();
+    let mut made = Vec::with_capacity(count);
+    let mut jobs = Vec::with_capacity(count);
+    for n in 0..count {
+        let weight = ctx.matrix(&role(n))?;
+        check(ctx, x.width(), n, &weight)?;
+        made.push(vec![0.0; rows * weight.outputs]);
+        let bias = ctx.vector(&format!("bias.{n}"));
+        jobs.push((ctx.rounding(&role(n)), weight, bias, ctx.output_dtype(n)));
+    }
+    for (how, data) in &rounded {
+        let alike = jobs.iter().zip(&mut made).filter(|((other, ..), _)| other == how);
+        let linears = alike.map(|(&(_, weight, bias, round), y)| Linear { weight, bias, round, y });
+        matmul_many(data, rows, &mut linears.collect::<Vec<_>>());
+    }
     for (n, y) in made.into_iter().enumerate() {
         ctx.set(n, y)?;
     }

@@ -12,9 +12,6 @@ use super::lanes::{Lanes, WeightFormat};
 use super::pack::CacheLine;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// The prefetch distance of weights in bytes, where memory bandwidth is the limit.
-const AHEAD: usize = 4 << 10;
-
 /// One register tile: `R` rows of `x` times `N` rows of the weight.
 pub(super) struct Sweep<L, const N: usize> {
     /// The starts of the weight rows.
@@ -43,8 +40,8 @@ pub(super) struct Sweep<L, const N: usize> {
 /// Adds steps `start..end` to the sums, which start at zero with the row; at its end adds the
 /// rest and stores the results.
 ///
-/// Every step asks for `FETCH` cache lines at `next`, or for weights ahead of their use if
-/// that is 0.
+/// Every step asks for `FETCH` cache lines at `next`, or, if that is 0, for the same place of
+/// the rows that follow: the CPU's own prefetches end with each page of 4 KiB.
 ///
 /// # Safety
 /// The CPU has the features of `F`. Readable: `steps` steps and `rest` bytes at each of
@@ -56,6 +53,7 @@ pub(super) unsafe fn sweep<F: WeightFormat, const R: usize, const N: usize, cons
     tile: &Sweep<F::Lanes, N>,
 ) {
     let x_step = R * F::PHASES * size_of::<CacheLine>();
+    let ahead = N * (tile.steps * F::BYTES + tile.rest);
     // SAFETY: the caller's promise; every offset is inside what it names.
     unsafe {
         let mut sums = [[F::Lanes::zero(); N]; R];
@@ -71,12 +69,12 @@ pub(super) unsafe fn sweep<F: WeightFormat, const R: usize, const N: usize, cons
                 *weight = weight.add(offset);
                 if FETCH == 0 {
                     for line in (0..F::BYTES).step_by(64) {
-                        prefetch::<L1>(weight.wrapping_add(AHEAD + line));
+                        prefetch(weight.wrapping_add(ahead + line));
                     }
                 }
             }
             for line in 0..FETCH {
-                prefetch::<L2>(next.wrapping_add(64 * line));
+                prefetch(next.wrapping_add(64 * line));
             }
             step::<F, R, N>(&mut sums, weights, x);
             offset += F::BYTES;
@@ -140,18 +138,14 @@ unsafe fn step<F: WeightFormat, const R: usize, const N: usize>(
     }
 }
 
-/// The x86 prefetch hint for the L1 cache.
-const L1: i32 = 3;
-/// The x86 prefetch hint for the L2 cache.
-const L2: i32 = 2;
-
-/// Asks for a cache line; any address is fine.
+/// Asks for a cache line, to be kept in the L2 cache; any address is fine.
 #[inline(always)]
-fn prefetch<const CACHE: i32>(at: *const u8) {
+fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch does not access memory and never faults; SSE is part of x86-64.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<CACHE>(at.cast());
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

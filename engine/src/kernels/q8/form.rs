@@ -6,8 +6,8 @@ use formats::codec::BlockType;
 pub(super) const STEP: usize = 32;
 /// Rows of a weight that lie side by side.
 pub(super) const ROWS: usize = 16;
-/// Steps that share the factors of scales of 8 bits.
-pub(super) const SUPER: usize = 8;
+/// Steps that share the factors of scales of 8 bits, and lie together.
+pub(super) const SPAN: usize = 8;
 
 /// The bits of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,12 +96,22 @@ impl LevelFormat {
         self.groups() * one * if self.mins { 2 } else { 1 }
     }
 
-    /// Bytes of factors before every [`SUPER`] steps.
+    /// Bytes of factors at the start of a span.
     pub(super) const fn factor_bytes(&self) -> usize {
         match self.scale {
             ScaleFormat::F16 | ScaleFormat::Bf16 => 0,
             ScaleFormat::Int => 4 * ROWS * if self.mins { 2 } else { 1 },
         }
+    }
+
+    /// Bytes of factors and scales of a span, which its levels follow.
+    pub(super) const fn head_bytes(&self) -> usize {
+        self.factor_bytes() + SPAN * self.scale_bytes()
+    }
+
+    /// Bytes of a span of [`SPAN`] steps.
+    pub(super) const fn span_bytes(&self) -> usize {
+        self.head_bytes() + SPAN * self.level_bytes()
     }
 }
 

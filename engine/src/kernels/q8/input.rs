@@ -1,5 +1,8 @@
 //! Rows of `x`, rounded to blocks of 32 codes of 8 bits with one scale.
 
+#![expect(unsafe_code, reason = "calls the copy of a loop that is compiled for AVX2")]
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for AVX2")]
+
 use rayon::prelude::*;
 
 use super::form::STEP;
@@ -20,7 +23,7 @@ pub struct RoundedRows {
     codes: Vec<i8>,
     /// `[rows, inputs / 32]`.
     scales: Vec<f32>,
-    /// CodeSums of each 16 codes: `[rows, inputs / 16]`.
+    /// Sums of each 16 codes: `[rows, inputs / 16]`.
     sums: Vec<i16>,
 }
 
@@ -42,14 +45,11 @@ impl RoundedRows {
         let blocks = x.as_chunks::<STEP>().0;
         let codes = made.codes.as_chunks_mut::<STEP>().0;
         let sums = made.sums.as_chunks_mut::<2>().0;
-        if x.len() <= TASK {
-            let all = blocks.iter().zip(codes).zip(&mut made.scales).zip(sums);
-            all.for_each(|(((x, codes), scale), sums)| (*scale, *sums) = round(x, codes));
-        } else {
-            let all = blocks.par_iter().zip(codes).zip(&mut made.scales).zip(sums);
-            all.with_min_len(TASK / STEP)
-                .for_each(|(((x, codes), scale), sums)| (*scale, *sums) = round(x, codes));
-        }
+        let tasks = blocks.par_chunks(TASK / STEP).zip(codes.par_chunks_mut(TASK / STEP));
+        let tasks = tasks.zip(made.scales.par_chunks_mut(TASK / STEP));
+        tasks.zip(sums.par_chunks_mut(TASK / STEP)).for_each(|(((x, codes), scales), sums)| {
+            round_blocks(x, codes, scales, sums);
+        });
         made
     }
 
@@ -74,7 +74,47 @@ impl RoundedRows {
     }
 }
 
+/// Rounds blocks, with AVX2 where the CPU has it; the arithmetic is the same.
+fn round_blocks(
+    x: &[[f32; STEP]],
+    codes: &mut [[i8; STEP]],
+    scales: &mut [f32],
+    sums: &mut [[i16; 2]],
+) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, as just asked.
+        unsafe { round_avx2(x, codes, scales, sums) };
+        return;
+    }
+    round_plain(x, codes, scales, sums);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn round_avx2(
+    x: &[[f32; STEP]],
+    codes: &mut [[i8; STEP]],
+    scales: &mut [f32],
+    sums: &mut [[i16; 2]],
+) {
+    round_plain(x, codes, scales, sums);
+}
+
+#[inline(always)]
+fn round_plain(
+    x: &[[f32; STEP]],
+    codes: &mut [[i8; STEP]],
+    scales: &mut [f32],
+    sums: &mut [[i16; 2]],
+) {
+    for (((x, codes), scale), sums) in x.iter().zip(codes).zip(scales).zip(sums) {
+        (*scale, *sums) = round(x, codes);
+    }
+}
+
 /// Rounds a block: to nearest, ties to even. Returns its scale and the sums of both halves.
+#[inline(always)]
 fn round(x: &[f32; STEP], codes: &mut [i8; STEP]) -> (f32, [i16; 2]) {
     // Adding and subtracting 1.5 * 2^23 rounds to integers; its bits leave the integer in the low half.
     const MAGIC: f32 = 12_582_912.0;
@@ -96,18 +136,74 @@ fn round(x: &[f32; STEP], codes: &mut [i8; STEP]) -> (f32, [i16; 2]) {
     (most / MOST, [sum(&codes[..16]), sum(&codes[16..])])
 }
 
-/// CodeSums of codes for one layout of weights.
+/// Returns the height of the next panel of `rows` rows that are left: kernels are compiled for powers of two.
+pub(super) fn panel_rows(rows: usize, most: usize) -> usize {
+    most.min(1 << rows.ilog2())
+}
+
+/// Interleaves the rows of each panel: of `[rows, row]`, `[row, rows]` for every panel.
+fn interleave<T: Copy + Send + Sync>(from: &[T], row: usize, most: usize) -> Vec<T> {
+    let mut to = from.to_vec();
+    if from.len() <= row {
+        return to;
+    }
+    let tasks = to.par_chunks_mut(most * row).zip(from.par_chunks(most * row));
+    tasks.for_each(|(mut to, mut from)| {
+        while !from.is_empty() {
+            let rows = panel_rows(from.len() / row, most);
+            let (panel, left);
+            (panel, from) = from.split_at(rows * row);
+            (left, to) = std::mem::take(&mut to).split_at_mut(rows * row);
+            for (r, values) in panel.chunks_exact(row).enumerate() {
+                for (to, value) in left.chunks_exact_mut(rows).zip(values) {
+                    to[r] = *value;
+                }
+            }
+        }
+    });
+    to
+}
+
+/// Rounded rows in panels of at most some rows, which lie side by side in each block of codes.
+#[derive(Debug)]
+pub(super) struct RowPanels {
+    /// `[panel, block, row]`.
+    codes: Vec<[i8; STEP]>,
+    /// `[panel, block, row]`.
+    scales: Vec<f32>,
+}
+
+impl RowPanels {
+    pub(super) fn new(x: &RoundedRows, most: usize) -> Self {
+        let blocks = x.inputs / STEP;
+        Self {
+            codes: interleave(x.codes.as_chunks::<STEP>().0, blocks, most),
+            scales: interleave(&x.scales, blocks, most),
+        }
+    }
+
+    pub(super) fn codes(&self) -> &[[i8; STEP]] {
+        &self.codes
+    }
+
+    pub(super) fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+}
+
+/// Sums of codes for one layout of weights: `[panel, group, row]`.
 #[derive(Debug)]
 pub(super) struct CodeSums {
-    /// CodeSums that groups begin with: minus the offset of levels times the sum of codes.
+    /// Sums that groups begin with: minus the offset of levels times the sum of codes.
     starts: Vec<i32>,
-    /// CodeSums of codes times their scale.
+    /// Sums of codes times their scale.
     sums: Vec<f32>,
 }
 
 impl CodeSums {
     /// Computes the sums for groups of `group` values.
-    pub(super) fn new(x: &RoundedRows, offset: u8, group: usize, mins: bool) -> Self {
+    pub(super) fn new(x: &RoundedRows, form: (u8, usize, bool), most: usize) -> Self {
+        let (offset, group, mins) = form;
         let each = |at: usize| -> i32 {
             if group == STEP {
                 i32::from(x.sums[2 * at]) + i32::from(x.sums[2 * at + 1])
@@ -118,10 +214,11 @@ impl CodeSums {
         let count = x.codes.len() / group;
         let starts = if offset == 0 { 0 } else { count };
         let sums = if mins { count } else { 0 };
-        Self {
-            starts: (0..starts).map(|at| -i32::from(offset) * each(at)).collect(),
-            sums: (0..sums).map(|at| x.scales[at * group / STEP] * each(at) as f32).collect(),
-        }
+        let starts: Vec<i32> = (0..starts).map(|at| -i32::from(offset) * each(at)).collect();
+        let sums: Vec<f32> =
+            (0..sums).map(|at| x.scales[at * group / STEP] * each(at) as f32).collect();
+        let row = x.inputs / group;
+        Self { starts: interleave(&starts, row, most), sums: interleave(&sums, row, most) }
     }
 
     pub(super) fn starts(&self) -> &[i32] {

@@ -9,19 +9,21 @@ use rayon::prelude::*;
 use registry::dtype::Dtype;
 
 use super::form::{
-    self, LayoutVisitor, LevelBits, LevelFormat, PackedLayout, ROWS, STEP, SUPER, ScaleFormat,
+    self, LayoutVisitor, LevelBits, LevelFormat, PackedLayout, ROWS, SPAN, STEP, ScaleFormat,
 };
-use super::input::{CodeSums, RoundedRows};
+use super::input::{CodeSums, RoundedRows, RowPanels, panel_rows};
 use super::lanes::ByteLanes;
-use super::pack::{PackedMatrix, TileBuffer};
+use super::pack::PackedMatrix;
 use super::{IntegerIsa, portable};
 use crate::kernels::finish::finish;
 
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
-/// Bytes of a weight in one task, at least.
-const TASK_BYTES: usize = 32 << 10;
+/// Bytes of a weight in one task, at most, unless a tile has more.
+const TASK_BYTES: usize = 128 << 10;
+/// Tasks of a product for each thread, where its size allows.
+const TASKS_PER_THREAD: usize = 4;
 
 /// One product: a packed weight, a bias, and the result.
 #[derive(Debug)]
@@ -38,18 +40,21 @@ pub struct IntegerProduct<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Sixteen rows of a weight and some rows of `x`, whose products go to `out`.
+/// Sixteen rows of a weight and a panel of `x`, whose products go to `out`.
 pub(super) struct RowPanel<'a> {
     /// Rows of `x`.
     pub(super) rows: usize,
     /// Steps of a row.
     steps: usize,
-    levels: *const u8,
-    scales: *const u8,
-    x: &'a RoundedRows,
-    sums: &'a CodeSums,
-    /// The first row of `x`.
-    first: usize,
+    tile: *const u8,
+    /// `[step, row, 32]`.
+    codes: &'a [[i8; STEP]],
+    /// `[step, row]`.
+    scales: &'a [f32],
+    /// `[group, row]`.
+    starts: &'a [i32],
+    /// `[group, row]`.
+    sums: &'a [f32],
     /// `[rows, 16]`.
     out: *mut f32,
 }
@@ -77,30 +82,36 @@ pub fn products_on(isa: IntegerIsa, x: &RoundedRows, products: &mut [IntegerProd
     if x.rows() == 0 {
         return;
     }
+    let most = match isa {
+        IntegerIsa::Vnni => 16,
+        IntegerIsa::Avx2 | IntegerIsa::Portable => 4,
+    };
+    let panels = RowPanels::new(x, most);
     let mut sums: Vec<((u8, usize, bool), CodeSums)> = Vec::new();
+    let key = |form: &LevelFormat| (offset(isa, form), form.group, form.mins);
     for product in &*products {
-        let form = product.weight.form();
-        let key = (offset(isa, &form), form.group, form.mins);
+        let key = key(&product.weight.form());
         if sums.iter().all(|(other, _)| *other != key) {
-            sums.push((key, CodeSums::new(x, key.0, key.1, key.2)));
+            sums.push((key, CodeSums::new(x, key, most)));
         }
     }
     let threads = rayon::current_num_threads();
     let mut tasks = Vec::new();
     for product in products.iter_mut() {
-        let form = product.weight.form();
-        let key = (offset(isa, &form), form.group, form.mins);
+        let key = key(&product.weight.form());
         let sums = &sums.iter().find(|(other, _)| *other == key).expect("made above").1;
         let tiles = product.weight.tiles();
         let bytes = product.weight.tile_bytes().max(1);
-        let size = (TASK_BYTES / bytes).min(tiles.div_ceil(4 * threads)).max(1);
+        let size = (TASK_BYTES / bytes).min(tiles.div_ceil(TASKS_PER_THREAD * threads)).max(1);
         let y = product.y.as_mut_ptr();
         for first in (0..tiles).step_by(size) {
             tasks.push(TileTask {
                 weight: product.weight,
                 bytes: product.bytes,
                 tiles: first..(first + size).min(tiles),
-                x,
+                rows: x.rows(),
+                most,
+                panels: &panels,
                 sums,
                 bias: product.bias,
                 round: product.round,
@@ -130,7 +141,10 @@ struct TileTask<'a> {
     weight: &'a PackedMatrix,
     bytes: &'a [u8],
     tiles: std::ops::Range<usize>,
-    x: &'a RoundedRows,
+    /// Rows of `x`, and the most of a panel.
+    rows: usize,
+    most: usize,
+    panels: &'a RowPanels,
     sums: &'a CodeSums,
     bias: Option<&'a [f32]>,
     round: Dtype,
@@ -152,30 +166,25 @@ impl LayoutVisitor for TileRun<'_> {
     type Out = ();
 
     fn visit<F: PackedLayout>(self) {
-        let TileTask { weight, bytes, tiles, x, sums, bias, round, y } = self.task;
-        let most = match self.isa {
-            IntegerIsa::Vnni => 16,
-            IntegerIsa::Avx2 | IntegerIsa::Portable => 4,
-        };
+        let TileTask { weight, bytes, tiles, rows, most, panels, sums, bias, round, y } = self.task;
+        let steps = weight.inputs() / STEP;
+        let groups = steps * F::FORM.groups();
         let mut out = [[0.0_f32; ROWS]; 16];
-        let mut room = TileBuffer::default();
-        for tile in tiles.clone() {
-            let (levels, scales) = weight.tile(tile, bytes, &mut room);
-            let column = tile * ROWS;
-            let columns = ROWS.min(weight.outputs() - column);
-            let bias = bias.map(|bias| &bias[column..column + columns]);
-            let mut first = 0;
-            while first < x.rows() {
-                // The largest power of two: kernels are compiled for these heights.
-                let rows = most.min(1 << (x.rows() - first).ilog2());
+        let mut room = Vec::new();
+        let packed = weight.packed(tiles.clone(), bytes, &mut room);
+        let mut first = 0;
+        while first < *rows {
+            // The tiles of a task stay in the L2 cache, a panel of `x` in the L1 cache.
+            let height = panel_rows(rows - first, *most);
+            for (tile, packed) in tiles.clone().zip(packed.chunks_exact(weight.tile_bytes())) {
                 let panel = RowPanel {
-                    rows,
-                    steps: x.inputs() / STEP,
-                    levels: levels.as_ptr(),
-                    scales: scales.as_ptr(),
-                    x,
-                    sums,
-                    first,
+                    rows: height,
+                    steps,
+                    tile: packed.as_ptr(),
+                    codes: &panels.codes()[first * steps..],
+                    scales: &panels.scales()[first * steps..],
+                    starts: sums.starts().get(first * groups..).unwrap_or_default(),
+                    sums: sums.sums().get(first * groups..).unwrap_or_default(),
                     out: out.as_mut_ptr().cast(),
                 };
                 // SAFETY: `products_on` checked the CPU and all lengths; a tile holds its steps, and `out` has
@@ -189,7 +198,10 @@ impl LayoutVisitor for TileRun<'_> {
                         _ => portable::run::<F>(&panel),
                     }
                 }
-                for (row, out) in out.iter_mut().enumerate().take(rows) {
+                let column = tile * ROWS;
+                let columns = ROWS.min(weight.outputs() - column);
+                let bias = bias.map(|bias| &bias[column..column + columns]);
+                for (row, out) in out.iter_mut().enumerate().take(height) {
                     let out = &mut out[..columns];
                     if weight.factor() != 1.0 {
                         for out in out.iter_mut() {
@@ -201,8 +213,8 @@ impl LayoutVisitor for TileRun<'_> {
                     // SAFETY: these columns of `y` belong to this task alone, and `y` is [rows, outputs].
                     unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), y.add(at), columns) };
                 }
-                first += rows;
             }
+            first += height;
         }
     }
 }
@@ -210,8 +222,8 @@ impl LayoutVisitor for TileRun<'_> {
 /// Multiplies a panel of `R` rows.
 ///
 /// # Safety
-/// The CPU has the features of `L`; `levels` and `scales` hold all steps of a tile of `F`; `x` has the rows
-/// from `first` on, and `sums` is of `F`; `out` is writable at `R` rows of 16.
+/// The CPU has the features of `L`; `tile` holds all steps of a tile of `F`; codes, scales and sums are of
+/// `R` rows and of `F`; `out` is writable at `R` rows of 16.
 #[inline(always)]
 pub(super) unsafe fn panel<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>) {
     for part in 0..ROWS / L::LANES {
@@ -229,69 +241,74 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>
     unsafe {
         let table = L::signed(L::table(&F::FORM.table));
         let (mut d, mut dmin) = (L::zero(), L::zero());
-        let (mut levels, mut scales) = (of.levels, of.scales);
         let mut sums = [L::zero(); R];
-        let inputs = of.x.inputs();
-        let codes = of.x.codes().as_ptr().add(of.first * inputs);
-        let x_scales = of.x.scales().as_ptr().add(of.first * of.steps);
-        let starts = of.sums.starts().as_ptr().wrapping_add(of.first * of.steps * groups);
-        let x_sums = of.sums.sums().as_ptr().wrapping_add(of.first * of.steps * groups);
-        for step in 0..of.steps {
-            if matches!(form.scale, ScaleFormat::Int) && step % SUPER == 0 {
-                d = L::load_f32(scales.add(4 * share));
+        let mut codes = of.codes.as_ptr().cast::<i8>();
+        let mut x_scales = of.scales.as_ptr();
+        let (mut starts, mut x_sums) = (of.starts.as_ptr(), of.sums.as_ptr());
+        let mut span = of.tile;
+        for first in (0..of.steps).step_by(SPAN) {
+            if matches!(form.scale, ScaleFormat::Int) {
+                d = L::load_f32(span.add(4 * share));
                 if form.mins {
-                    dmin = L::load_f32(scales.add(4 * (ROWS + share)));
+                    dmin = L::load_f32(span.add(4 * (ROWS + share)));
                 }
-                scales = scales.add(form.factor_bytes());
             }
-            let bytes = read::<L, F>(levels, part, table);
-            for group in 0..groups {
-                let scale = |at: usize| match form.scale {
-                    ScaleFormat::F16 => L::load_f16(scales.add(2 * (at * ROWS + share))),
-                    ScaleFormat::Bf16 => L::load_bf16(scales.add(2 * (at * ROWS + share))),
-                    ScaleFormat::Int => L::mul(d, L::load_i8(scales.add(at * ROWS + share))),
-                };
-                let (weight, min) = (
-                    scale(group),
-                    if form.mins {
-                        match form.scale {
-                            ScaleFormat::Int => L::mul(
-                                dmin,
-                                L::load_u8(scales.add((groups + group) * ROWS + share)),
-                            ),
-                            _ => scale(groups + group),
-                        }
-                    } else {
-                        L::zero()
-                    },
-                );
-                for (r, total) in sums.iter_mut().enumerate() {
-                    let at = r * of.steps + step;
-                    let x = codes.add(r * inputs + step * STEP + group * form.group);
-                    let mut sum = if unsigned::<L>(&form) {
-                        L::splat_int(0)
-                    } else {
-                        L::splat_int(*starts.add(at * groups + group))
+            let mut scales = span.add(form.factor_bytes());
+            let mut levels = span.add(form.head_bytes());
+            for _ in first..of.steps.min(first + SPAN) {
+                let bytes = read::<L, F>(levels, part, table);
+                for group in 0..groups {
+                    let scale = |at: usize| match form.scale {
+                        ScaleFormat::F16 => L::load_f16(scales.add(2 * (at * ROWS + share))),
+                        ScaleFormat::Bf16 => L::load_bf16(scales.add(2 * (at * ROWS + share))),
+                        ScaleFormat::Int => L::mul(d, L::load_i8(scales.add(at * ROWS + share))),
                     };
-                    for n in 0..form.group / 4 {
-                        let bytes = bytes[group * form.group / 4 + n];
-                        sum = match form.bits {
-                            LevelBits::Table | LevelBits::Eight => {
-                                L::dot_signed(sum, bytes, x.add(4 * n))
+                    let (weight, min) = (
+                        scale(group),
+                        if form.mins {
+                            match form.scale {
+                                ScaleFormat::Int => L::mul(
+                                    dmin,
+                                    L::load_u8(scales.add((groups + group) * ROWS + share)),
+                                ),
+                                _ => scale(groups + group),
                             }
-                            _ => L::dot(sum, bytes, x.add(4 * n)),
+                        } else {
+                            L::zero()
+                        },
+                    );
+                    for (r, total) in sums.iter_mut().enumerate() {
+                        let x = codes.add(r * STEP + group * form.group);
+                        let mut sum = if unsigned::<L>(&form) {
+                            L::splat_int(0)
+                        } else {
+                            L::splat_int(*starts.add(group * R + r))
                         };
-                    }
-                    let both = L::mul(weight, L::splat(*x_scales.add(at)));
-                    *total = L::fma(L::to_float(sum), both, *total);
-                    if form.mins {
-                        let x_sum = L::splat(*x_sums.add(at * groups + group));
-                        *total = L::minus(min, x_sum, *total);
+                        for n in 0..form.group / 4 {
+                            let bytes = bytes[group * form.group / 4 + n];
+                            sum = match form.bits {
+                                LevelBits::Table | LevelBits::Eight => {
+                                    L::dot_signed(sum, bytes, x.add(4 * n))
+                                }
+                                _ => L::dot(sum, bytes, x.add(4 * n)),
+                            };
+                        }
+                        let both = L::mul(weight, L::splat(*x_scales.add(r)));
+                        *total = L::fma(L::to_float(sum), both, *total);
+                        if form.mins {
+                            let x_sum = L::splat(*x_sums.add(group * R + r));
+                            *total = L::minus(min, x_sum, *total);
+                        }
                     }
                 }
+                levels = levels.add(form.level_bytes());
+                scales = scales.add(form.scale_bytes());
+                codes = codes.add(R * STEP);
+                x_scales = x_scales.add(R);
+                starts = starts.wrapping_add(R * groups);
+                x_sums = x_sums.wrapping_add(R * groups);
             }
-            levels = levels.add(form.level_bytes());
-            scales = scales.add(form.scale_bytes());
+            span = span.wrapping_add(form.span_bytes());
         }
         for (r, sum) in sums.into_iter().enumerate() {
             L::store(sum, of.out.add(r * ROWS + share));

@@ -1,43 +1,26 @@
 //! Weights with sixteen rows side by side.
 //!
-//! A tile is sixteen rows of a weight. Its levels lie in steps of 32 values: line `v` of 64 bytes has values
-//! `4 v` to `4 v + 3` of each row, two lines folded into one for levels of 4 bits, with fifth bits and upper
-//! pairs of bits in lines after them. Scales lie apart, in the order of steps.
-#![expect(unsafe_code, reason = "lines of bytes are read as bytes")]
+//! A tile is sixteen rows of a weight, in spans of eight steps: factors, scales in the order of steps, then
+//! levels. Line `v` of 64 bytes of a step has values `4 v` to `4 v + 3` of each row, two lines folded into one
+//! for levels of 4 bits, with fifth bits and upper pairs of bits in lines after them. Tiles follow each other,
+//! so that a weight is read from its first byte to its last.
 
 use formats::codec::{self, BlockType, Levels};
+use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use super::form::{self, LevelBits, LevelFormat, ROWS, STEP, SUPER, ScaleFormat};
-
-/// One cache line.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-struct AlignedBytes([u8; 64]);
-
-impl AlignedBytes {
-    const ZERO: Self = Self([0; 64]);
-}
-
-// SAFETY: 64 bytes at a multiple of 64 have no padding, and zeros are a value.
-unsafe impl bytemuck::Zeroable for AlignedBytes {}
-// SAFETY: as above, and every pattern of bits is a value.
-unsafe impl bytemuck::Pod for AlignedBytes {}
+use super::form::{self, LevelBits, LevelFormat, ROWS, SPAN, STEP, ScaleFormat};
 
 /// A weight in the layout of the kernels.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PackedMatrix {
     ty: BlockType,
     form: LevelFormat,
     outputs: usize,
     inputs: usize,
     factor: f32,
-    /// Bytes of levels of a tile.
-    level_bytes: usize,
-    /// Bytes of scales of a tile.
-    scale_bytes: usize,
-    levels: Vec<AlignedBytes>,
-    scales: Vec<AlignedBytes>,
+    /// The packed tiles; none if they are packed at every use.
+    tiles: Option<MmapMut>,
 }
 
 impl PackedMatrix {
@@ -50,43 +33,34 @@ impl PackedMatrix {
     /// no kernel in integers.
     pub fn in_place(ty: BlockType, outputs: usize, inputs: usize, factor: f32) -> Option<Self> {
         let form = form::of(ty).filter(|_| Self::takes(ty, inputs))?;
-        let steps = inputs / STEP;
-        let scale_bytes = steps * form.scale_bytes() + steps.div_ceil(SUPER) * form.factor_bytes();
-        Some(Self {
-            ty,
-            form,
-            outputs,
-            inputs,
-            factor,
-            level_bytes: steps * form.level_bytes(),
-            scale_bytes: scale_bytes.next_multiple_of(64),
-            levels: Vec::new(),
-            scales: Vec::new(),
-        })
+        Some(Self { ty, form, outputs, inputs, factor, tiles: None })
     }
 
-    /// Packs the blocks of a weight.
+    /// Packs the blocks of a weight. They stay where they are if the system has no memory for tiles.
     ///
     /// # Panics
     /// If the bytes are not as many as the shape says.
     #[must_use]
     pub fn with(mut self, bytes: &[u8]) -> Self {
         assert!(self.fits(bytes), "the weight has as many bytes as its shape says");
-        let lines = |bytes: usize| vec![AlignedBytes::ZERO; self.tiles() * bytes / 64];
-        let (mut levels, mut scales) = (lines(self.level_bytes), lines(self.scale_bytes));
-        let each = levels.par_chunks_mut(self.level_bytes / 64);
-        let each = each.zip(scales.par_chunks_mut(self.scale_bytes / 64));
-        each.zip(bytes.par_chunks(ROWS * self.row_bytes())).for_each(|((levels, scales), rows)| {
-            self.pack(rows, bytemuck::cast_slice_mut(levels), bytemuck::cast_slice_mut(scales));
-        });
-        (self.levels, self.scales) = (levels, scales);
+        let Ok(mut tiles) = MmapMut::map_anon(self.tiles() * self.tile_bytes()) else {
+            return self;
+        };
+        // Pages of 2 MB save most misses of the address cache; a system without them changes nothing.
+        #[cfg(target_os = "linux")]
+        tiles.advise(memmap2::Advice::HugePage).ok();
+        tiles
+            .par_chunks_mut(self.tile_bytes())
+            .zip(bytes.par_chunks(ROWS * self.row_bytes()))
+            .for_each(|(tile, rows)| self.pack(rows, tile));
+        self.tiles = Some(tiles);
         self
     }
 
     /// Packs the rows of a tile into zeros.
-    fn pack(&self, rows: &[u8], levels: &mut [u8], scales: &mut [u8]) {
+    fn pack(&self, rows: &[u8], tile: &mut [u8]) {
         for (lane, bytes) in rows.chunks_exact(self.row_bytes()).enumerate() {
-            pack_row(self.ty, &self.form, bytes, lane, levels, scales);
+            pack_row(self.ty, &self.form, bytes, lane, tile);
         }
     }
 
@@ -125,59 +99,43 @@ impl PackedMatrix {
     }
 
     pub(super) fn tile_bytes(&self) -> usize {
-        self.level_bytes + self.scale_bytes
+        let steps = self.inputs / STEP;
+        steps.div_ceil(SPAN) * self.form.head_bytes() + steps * self.form.level_bytes()
     }
 
-    /// Returns the levels and the scales of a tile, packed into `room` if the weight keeps none.
-    pub(super) fn tile<'a>(
+    /// Returns some tiles, packed into `room` if the weight keeps none.
+    pub(super) fn packed<'a>(
         &'a self,
-        tile: usize,
+        tiles: std::ops::Range<usize>,
         bytes: &[u8],
-        room: &'a mut TileBuffer,
-    ) -> (&'a [u8], &'a [u8]) {
-        if self.levels.is_empty() {
-            let rows = bytes.chunks(ROWS * self.row_bytes()).nth(tile).unwrap_or_default();
-            for (lines, bytes) in
-                [(&mut room.levels, self.level_bytes), (&mut room.scales, self.scale_bytes)]
-            {
-                lines.clear();
-                lines.resize(bytes / 64, AlignedBytes::ZERO);
-            }
-            let (levels, scales) = (&mut room.levels[..], &mut room.scales[..]);
-            self.pack(rows, bytemuck::cast_slice_mut(levels), bytemuck::cast_slice_mut(scales));
-            return (bytemuck::cast_slice(&room.levels), bytemuck::cast_slice(&room.scales));
+        room: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        let size = self.tile_bytes();
+        if let Some(kept) = &self.tiles {
+            return &kept[tiles.start * size..tiles.end * size];
         }
-        let levels = &self.levels[tile * self.level_bytes / 64..][..self.level_bytes / 64];
-        let scales = &self.scales[tile * self.scale_bytes / 64..][..self.scale_bytes / 64];
-        (bytemuck::cast_slice(levels), bytemuck::cast_slice(scales))
+        room.resize(tiles.len() * size, 0);
+        let rows = bytes.chunks(ROWS * self.row_bytes()).skip(tiles.start);
+        for (tile, rows) in room.chunks_exact_mut(size).zip(rows) {
+            self.pack(rows, tile);
+        }
+        room
     }
-}
-
-/// Room for one tile.
-#[derive(Debug, Default)]
-pub(super) struct TileBuffer {
-    levels: Vec<AlignedBytes>,
-    scales: Vec<AlignedBytes>,
 }
 
 /// Packs one row into its lane of a tile.
-fn pack_row(
-    ty: BlockType,
-    form: &LevelFormat,
-    bytes: &[u8],
-    lane: usize,
-    levels: &mut [u8],
-    scales: &mut [u8],
-) {
+fn pack_row(ty: BlockType, form: &LevelFormat, bytes: &[u8], lane: usize, tile: &mut [u8]) {
     let mut block = Levels::default();
     let per_block = ty.elements();
     for (at, bytes) in bytes.chunks_exact(ty.bytes()).enumerate() {
         codec::levels(ty, bytes, &mut block);
         for (n, values) in block.levels[..per_block].as_chunks::<STEP>().0.iter().enumerate() {
             let step = at * per_block / STEP + n;
-            let to = &mut levels[step * form.level_bytes()..][..form.level_bytes()];
+            let span = &mut tile[step / SPAN * form.span_bytes()..];
+            let (head, levels) = span.split_at_mut(form.head_bytes());
+            let to = &mut levels[step % SPAN * form.level_bytes()..][..form.level_bytes()];
             pack_levels(form, values, lane, to);
-            pack_scales(form, &block, n, step, lane, scales);
+            pack_scales(form, &block, n, step % SPAN, lane, head);
         }
     }
 }
@@ -209,27 +167,25 @@ fn pack_levels(form: &LevelFormat, values: &[i8; STEP], lane: usize, to: &mut [u
     }
 }
 
-/// Writes the scales of step `n` of a block, which is the row's step `step`.
+/// Writes the scales of step `n` of a block, which is step `step` of its span.
 fn pack_scales(
     form: &LevelFormat,
     block: &Levels,
     n: usize,
     step: usize,
     lane: usize,
-    scales: &mut [u8],
+    head: &mut [u8],
 ) {
     let groups = form.groups();
     // There is a scale for each 16 values.
     let each = 2 / groups;
-    let factors = (step / SUPER + 1) * form.factor_bytes();
-    let at = factors + step * form.scale_bytes();
-    let mut put = |at: usize, bytes: &[u8]| scales[at..at + bytes.len()].copy_from_slice(bytes);
+    let at = form.factor_bytes() + step * form.scale_bytes();
+    let mut put = |at: usize, bytes: &[u8]| head[at..at + bytes.len()].copy_from_slice(bytes);
     if form.scale == ScaleFormat::Int {
-        if step.is_multiple_of(SUPER) {
-            let at = at - form.factor_bytes();
-            put(at + 4 * lane, &block.d.to_le_bytes());
+        if step == 0 {
+            put(4 * lane, &block.d.to_le_bytes());
             if form.mins {
-                put(at + 4 * (ROWS + lane), &block.dmin.to_le_bytes());
+                put(4 * (ROWS + lane), &block.dmin.to_le_bytes());
             }
         }
         for group in 0..groups {
