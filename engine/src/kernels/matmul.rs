@@ -27,6 +27,7 @@ mod lanes;
 mod pack;
 mod portable;
 pub mod reference;
+mod register_tile;
 mod sweep;
 mod tile;
 

@@ -13,6 +13,7 @@ mod input;
 mod lanes;
 mod multiply;
 mod pack;
+mod panel;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -5,7 +5,7 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::sweep::Sweep;
+use super::register_tile::Sweep;
 use std::marker::PhantomData;
 
 /// Elements of a row in one step, whatever the format.
@@ -36,7 +36,7 @@ pub(super) trait Lanes: Copy {
     unsafe fn fma(self, a: Self, b: Self) -> Self;
     /// Adds the lanes of each element in halves.
     unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N];
-    /// Runs [`super::sweep::sweep`], compiled for the CPU features of these lanes.
+    /// Runs the loop over a tile, compiled for the CPU features of these lanes.
     unsafe fn sweep<F, const R: usize, const N: usize, const FETCH: usize>(tile: &Sweep<Self, N>)
     where
         F: WeightFormat<Lanes = Self>;
@@ -55,7 +55,7 @@ pub(super) trait WeightFormat {
 
     unsafe fn weight(from: *const u8, phase: usize) -> Self::Lanes;
     unsafe fn fma(sum: Self::Lanes, weight: Self::Lanes, x: Self::Lanes) -> Self::Lanes;
-    /// Runs [`super::sweep::sweep`], compiled for the CPU features of this format.
+    /// Runs the loop over a tile, compiled for the CPU features of this format.
     #[inline(always)]
     unsafe fn sweep<const R: usize, const N: usize, const FETCH: usize>(
         tile: &Sweep<Self::Lanes, N>,

@@ -7,7 +7,8 @@
 
 use super::lanes::{Bf16Weights, F16Weights, F32Weights, Lanes, WeightFormat};
 use super::pack::PackLayout;
-use super::sweep::{Sweep, sweep};
+use super::register_tile::Sweep;
+use super::sweep::sweep;
 use super::tile::{self, RowBlock};
 use registry::dtype::Dtype;
 

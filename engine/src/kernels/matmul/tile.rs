@@ -12,7 +12,7 @@
 use super::BLOCK_ROWS;
 use super::lanes::{Lanes, STEP, WeightFormat};
 use super::pack::{CacheLine, Panels};
-use super::sweep::Sweep;
+use super::register_tile::Sweep;
 use crate::kernels::finish::finish;
 use formats::codec::BlockType;
 use registry::dtype::Dtype;

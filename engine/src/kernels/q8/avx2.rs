@@ -17,7 +17,7 @@ use std::arch::x86_64::{
 
 use super::form::PackedLayout;
 use super::lanes::ByteLanes;
-use super::multiply::{RowPanel, panel};
+use super::panel::{RowPanel, panel};
 
 #[derive(Clone, Copy)]
 struct Avx2Bytes;

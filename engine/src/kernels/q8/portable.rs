@@ -3,7 +3,7 @@
 
 use super::form::PackedLayout;
 use super::lanes::ByteLanes;
-use super::multiply::{RowPanel, panel};
+use super::panel::{RowPanel, panel};
 
 #[derive(Clone, Copy)]
 struct PortableBytes;

@@ -1,0 +1,187 @@
+//! The one loop: sixteen rows of a weight against a few rows of `x`.
+#![expect(unsafe_code, reason = "hot loops over raw bytes, without bounds checks")]
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use super::form::{LevelBits, LevelFormat, PackedLayout, ROWS, SPAN, STEP, ScaleFormat};
+use super::lanes::ByteLanes;
+
+/// Sixteen rows of a weight and a panel of `x`, whose products go to `out`.
+pub(super) struct RowPanel<'a> {
+    /// Rows of `x`.
+    pub(super) rows: usize,
+    /// Steps of a row.
+    pub(super) steps: usize,
+    pub(super) tile: *const u8,
+    /// `[step, row, 32]`.
+    pub(super) codes: &'a [[i8; STEP]],
+    /// `[step, row]`.
+    pub(super) scales: &'a [f32],
+    /// `[group, row]`.
+    pub(super) starts: &'a [i32],
+    /// `[group, row]`.
+    pub(super) sums: &'a [f32],
+    /// `[rows, 16]`.
+    pub(super) out: *mut f32,
+}
+
+/// Multiplies a panel of `R` rows.
+///
+/// # Safety
+/// The CPU has the features of `L`; `tile` holds all steps of a tile of `F`; codes, scales and sums are of
+/// `R` rows and of `F`; `out` is writable at `R` rows of 16.
+#[inline(always)]
+pub(super) unsafe fn panel<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>) {
+    for part in 0..ROWS / L::LANES {
+        // SAFETY: the caller's promise.
+        unsafe { lanes::<L, F, R>(of, part) }
+    }
+}
+
+/// Multiplies as many rows of a tile as a vector has lanes.
+#[inline(always)]
+unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>, part: usize) {
+    let form = F::FORM;
+    let (groups, share) = (form.groups(), L::LANES * part);
+    // SAFETY: the caller's promise; every address lies within a tile, or a row of `x` or of its sums.
+    unsafe {
+        let table = L::signed(L::table(&F::FORM.table));
+        let (mut d, mut dmin) = (L::zero(), L::zero());
+        let mut sums = [L::zero(); R];
+        let mut codes = of.codes.as_ptr().cast::<i8>();
+        let mut x_scales = of.scales.as_ptr();
+        let (mut starts, mut x_sums) = (of.starts.as_ptr(), of.sums.as_ptr());
+        let mut span = of.tile;
+        for first in (0..of.steps).step_by(SPAN) {
+            if matches!(form.scale, ScaleFormat::Int) {
+                d = L::load_f32(span.add(4 * share));
+                if form.mins {
+                    dmin = L::load_f32(span.add(4 * (ROWS + share)));
+                }
+            }
+            let mut scales = span.add(form.factor_bytes());
+            let mut levels = span.add(form.head_bytes());
+            for _ in first..of.steps.min(first + SPAN) {
+                let bytes = read::<L, F>(levels, part, table);
+                for group in 0..groups {
+                    let scale = |at: usize| match form.scale {
+                        ScaleFormat::F16 => L::load_f16(scales.add(2 * (at * ROWS + share))),
+                        ScaleFormat::Bf16 => L::load_bf16(scales.add(2 * (at * ROWS + share))),
+                        ScaleFormat::Int => L::mul(d, L::load_i8(scales.add(at * ROWS + share))),
+                    };
+                    let (weight, min) = (
+                        scale(group),
+                        if form.mins {
+                            match form.scale {
+                                ScaleFormat::Int => L::mul(
+                                    dmin,
+                                    L::load_u8(scales.add((groups + group) * ROWS + share)),
+                                ),
+                                _ => scale(groups + group),
+                            }
+                        } else {
+                            L::zero()
+                        },
+                    );
+                    for (r, total) in sums.iter_mut().enumerate() {
+                        let x = codes.add(r * STEP + group * form.group);
+                        let mut sum = if unsigned::<L>(&form) {
+                            L::splat_int(0)
+                        } else {
+                            L::splat_int(*starts.add(group * R + r))
+                        };
+                        for n in 0..form.group / 4 {
+                            let bytes = bytes[group * form.group / 4 + n];
+                            sum = match form.bits {
+                                LevelBits::Table | LevelBits::Eight => {
+                                    L::dot_signed(sum, bytes, x.add(4 * n))
+                                }
+                                _ => L::dot(sum, bytes, x.add(4 * n)),
+                            };
+                        }
+                        let both = L::mul(weight, L::splat(*x_scales.add(r)));
+                        *total = L::fma(L::to_float(sum), both, *total);
+                        if form.mins {
+                            let x_sum = L::splat(*x_sums.add(group * R + r));
+                            *total = L::minus(min, x_sum, *total);
+                        }
+                    }
+                }
+                levels = levels.add(form.level_bytes());
+                scales = scales.add(form.scale_bytes());
+                codes = codes.add(R * STEP);
+                x_scales = x_scales.add(R);
+                starts = starts.wrapping_add(R * groups);
+                x_sums = x_sums.wrapping_add(R * groups);
+            }
+            span = span.wrapping_add(form.span_bytes());
+        }
+        for (r, sum) in sums.into_iter().enumerate() {
+            L::store(sum, of.out.add(r * ROWS + share));
+        }
+    }
+}
+
+/// True if levels are multiplied as they are, so that sums begin with zero.
+#[inline(always)]
+fn unsigned<L: ByteLanes>(form: &LevelFormat) -> bool {
+    match form.bits {
+        LevelBits::Table | LevelBits::Eight => L::SIGNED == 0,
+        _ => form.offset == 0,
+    }
+}
+
+/// Unpacks the levels of a step: vector `v` holds values `4 v` to `4 v + 3` of each row.
+#[inline(always)]
+unsafe fn read<L: ByteLanes, F: PackedLayout>(
+    from: *const u8,
+    part: usize,
+    table: L::Int,
+) -> [L::Int; 8] {
+    // SAFETY: the caller's promise: a step of a tile.
+    unsafe {
+        let line = |n: usize| L::load(from.add(64 * n + 4 * L::LANES * part));
+        if matches!(F::FORM.bits, LevelBits::Eight) {
+            return std::array::from_fn(|n| L::signed(line(n)));
+        }
+        let low = L::splat_byte(15);
+        let lines: [L::Int; 4] = std::array::from_fn(line);
+        let mut levels: [L::Int; 8] = std::array::from_fn(|n| {
+            if n < 4 { L::and(lines[n], low) } else { L::and(L::right::<4>(lines[n - 4]), low) }
+        });
+        match F::FORM.bits {
+            LevelBits::Table => levels = levels.map(|level| L::lookup(table, level)),
+            LevelBits::Five => {
+                let (plane, bit) = (line(4), L::splat_byte(16));
+                let fifths = [
+                    L::left::<4>(plane),
+                    L::left::<3>(plane),
+                    L::left::<2>(plane),
+                    L::left::<1>(plane),
+                    plane,
+                    L::right::<1>(plane),
+                    L::right::<2>(plane),
+                    L::right::<3>(plane),
+                ];
+                for (level, fifth) in levels.iter_mut().zip(fifths) {
+                    *level = L::or(*level, L::and(fifth, bit));
+                }
+            }
+            LevelBits::Six => {
+                let bits = L::splat_byte(48);
+                for half in 0..2 {
+                    let plane = line(4 + half);
+                    let uppers =
+                        [L::left::<4>(plane), L::left::<2>(plane), plane, L::right::<2>(plane)];
+                    for (level, upper) in levels[4 * half..].iter_mut().zip(uppers) {
+                        *level = L::or(*level, L::and(upper, bits));
+                    }
+                }
+            }
+            LevelBits::Four | LevelBits::Eight => {}
+        }
+        levels
+    }
+}
