@@ -12,6 +12,8 @@
 //! The functions on one value are the reference. They have no branches, so the compiler can vectorize the
 //! loops over them.
 
+#![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
+
 use rayon::prelude::*;
 
 use crate::safetensors::FileDtype;
@@ -131,7 +133,6 @@ widest! {
 }
 
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
 fn plain_first_not_finite(numbers: &[f32]) -> Option<usize> {
     const CHUNK: usize = 256;
     // Whole chunks are checked without branches, so that the compiler can use vectors.
@@ -208,7 +209,6 @@ widest! {
 }
 
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
 fn plain_widen(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) {
     #[inline(always)]
     fn each<const N: usize>(bytes: &[u8], out: &mut [f32], one: impl Fn([u8; N]) -> f32) {

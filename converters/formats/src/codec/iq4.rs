@@ -111,7 +111,7 @@ const BORDERS: [f32; 15] = {
     let mut borders = [0.0; 15];
     let mut at = 0;
     while at < 15 {
-        borders[at] = (VALUES[at] as f32 + VALUES[at + 1] as f32) / 2.0;
+        borders[at] = f32::midpoint(VALUES[at] as f32, VALUES[at + 1] as f32);
         at += 1;
     }
     borders
@@ -230,7 +230,7 @@ impl<const B: usize> SimdEncoder for Iq4Lanes<B> {
             for (n, (numbers, out)) in runs.enumerate() {
                 let mut x = [s.splat(0.0); 32];
                 s.columns(numbers.as_chunks().0, &mut x);
-                let mut weights = x.map(|x| x * x);
+                let mut weights = each(&x, |x| x * x);
                 if let Some(importance) = importance {
                     let sums = if B == 18 {
                         weights.iter().fold(s.splat(0.0), |sum, &square| sum + square)

@@ -32,12 +32,12 @@ pub(super) fn weights_of<const N: usize>(
 /// Returns a function of every value. Unlike `map` of arrays it is always part of its caller, so that it is
 /// compiled with the features of the caller.
 #[inline(always)]
-pub(super) fn each<const N: usize, A: Copy, T: Copy + Default>(
+pub(super) fn each<const N: usize, A: Copy, T: Copy>(
     values: &[A; N],
     function: impl Fn(A) -> T,
 ) -> [T; N] {
-    let mut out = [T::default(); N];
-    for (to, &x) in out.iter_mut().zip(values) {
+    let mut out = [function(values[0]); N];
+    for (to, &x) in out.iter_mut().zip(values).skip(1) {
         *to = function(x);
     }
     out

@@ -109,18 +109,15 @@ impl SimdEncoder for Q2Lanes {
                 let mut fit = GroupFits::default();
                 for part in 0..16 / S::LANES {
                     let at = part * S::LANES * 16..(part + 1) * S::LANES * 16;
-                    fit.0[part] = match importance {
-                        Some(importance) => {
-                            let importance = &importance[256 * n..][at.clone()];
-                            let variance = s.splat(squares[n] / 256.0);
-                            let (x, weights) = s.weighted_columns(&x[at], importance, variance);
-                            simd::climb::<S, 16>(s, ladder(3), &x, &weights)
-                        }
-                        None => {
-                            let mut columns = [s.splat(0.0); 16];
-                            s.columns(x[at].as_chunks().0, &mut columns);
-                            simd::climb(s, LADDER, &columns, &columns.map(|x| s.abs(x)))
-                        }
+                    fit.0[part] = if let Some(importance) = importance {
+                        let importance = &importance[256 * n..][at.clone()];
+                        let variance = s.splat(squares[n] / 256.0);
+                        let (x, weights) = s.weighted_columns(&x[at], importance, variance);
+                        simd::climb::<S, 16>(s, ladder(3), &x, &weights)
+                    } else {
+                        let mut columns = [s.splat(0.0); 16];
+                        s.columns(x[at].as_chunks().0, &mut columns);
+                        simd::climb(s, LADDER, &columns, &each(&columns, |x| s.abs(x)))
                     };
                 }
                 let (scales, mins) =

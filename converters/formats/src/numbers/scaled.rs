@@ -1,5 +1,4 @@
 //! Slices of values that share a scale, in 8 and 4 bits.
-#![expect(clippy::inline_always, reason = "compiled again where the CPU has wide vectors")]
 
 use super::{F4_E2M1, f4_e2m1_to_f32, f8_e4m3_to_f32, f32_to_f4_e2m1, f32_to_f8_e4m3};
 

@@ -150,9 +150,9 @@ impl CodebookSearch for OneByOne {
         let mut all = ScaleTrials::default();
         for (trial, &inverse) in inverses.iter().enumerate() {
             let mut picks = [0; 8];
-            for k in 0..M / N {
+            for (k, to) in picks.iter_mut().enumerate().take(M / N) {
                 let (pick, on) = point(self, lattice, numbers, k, inverse, 1.0 / inverse);
-                picks[k] = pick;
+                *to = pick;
                 all.picks[k][trial] = pick;
                 all.off[trial] |= u8::from(!on) << k;
             }

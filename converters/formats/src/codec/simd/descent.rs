@@ -1,6 +1,7 @@
 //! Vectorized [`descend`](crate::codec::search::descend), with one group per lane.
 
 use super::Simd;
+use crate::codec::layout::each;
 use crate::codec::search::TINY;
 
 /// Search results of each lane.
@@ -68,11 +69,25 @@ pub(in crate::codec) fn descend<S: Simd, const N: usize>(
             break;
         }
     }
-    std::array::from_fn(|v| {
-        let scale = s.select(s.lt(zero, sum_l2[v]), sum_xl[v] / sum_l2[v], zero);
-        DescentLanes {
-            scale: s.array(s.select(none[v], zero, scale)),
-            levels: levels[v].map(|level| s.select(none[v], s.splat(-half), level)),
-        }
-    })
+    [
+        finished(s, half, none[0], [sum_xl[0], sum_l2[0]], &levels[0]),
+        finished(s, half, none[1], [sum_xl[1], sum_l2[1]], &levels[1]),
+    ]
+}
+
+/// Returns the results of a vector, given the lanes of zeros, both sums and the levels.
+#[inline(always)]
+fn finished<S: Simd, const N: usize>(
+    s: S,
+    half: f32,
+    none: S::M,
+    [sum_xl, sum_l2]: [S::F; 2],
+    levels: &[S::F; N],
+) -> DescentLanes<S, N> {
+    let zero = s.splat(0.0);
+    let scale = s.select(s.lt(zero, sum_l2), sum_xl / sum_l2, zero);
+    DescentLanes {
+        scale: s.array(s.select(none, zero, scale)),
+        levels: each(levels, |level| s.select(none, s.splat(-half), level)),
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::ladder::{AffineLanes, climb};
 use super::lanes::{Simd, SimdEncoder};
+use crate::codec::layout::each;
 use crate::codec::q4_1::ladder;
 use crate::codec::q4_k::{self, ScalesAndMins};
 
@@ -55,7 +56,7 @@ fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     s.columns(numbers.as_chunks().0, &mut x);
     let squares = x.iter().fold(s.splat(0.0), |sum, &x| sum + x * x);
     let mean = s.sqrt(squares / s.splat(32.0));
-    let weights = x.map(|x| mean + s.abs(x));
+    let weights = each(&x, |x| mean + s.abs(x));
     let found = climb(s, q4_k::plain_ladder::<B>(), &x, &weights);
     let fits = found.scale.as_chunks().0.iter().zip(found.minus_min.as_chunks().0);
     let blocks = numbers.as_chunks::<256>().0.iter().zip(out.as_chunks_mut::<B>().0);
