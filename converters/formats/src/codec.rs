@@ -14,8 +14,10 @@ mod by_peak;
 mod crumbs;
 mod declaration;
 mod fp4;
+mod halves;
 mod iq;
 mod iq4;
+mod lane_count;
 mod layout;
 mod levels;
 mod low_bits;
@@ -38,10 +40,9 @@ mod validate;
 
 use crate::numbers::first_not_finite;
 
-use declaration::EncodeFn;
 pub use declaration::{FileType, ImportanceNeed};
+pub use lane_count::LaneCount;
 pub use levels::{Levels, levels};
-pub use simd::LaneCount;
 pub use simd::{ErrorSums, sums};
 pub use validate::{BadBlock, validate};
 
@@ -86,6 +87,9 @@ block_types! {
     #[cfg(test)]
     MadeUp: made_up::MADE_UP,
 }
+
+/// `(numbers, row, importance of one row, out)`. Lengths are checked before.
+pub(crate) type EncodeFn = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
 
 /// Reason why values cannot be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

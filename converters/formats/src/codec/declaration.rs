@@ -3,10 +3,7 @@
 use registry::dtype::Dtype;
 
 use super::levels::Levels;
-use super::{BlockType, LaneCount};
-
-/// `(numbers, row, importance of one row, out)`. Lengths are checked before.
-pub(crate) type EncodeFn = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
+use super::{BlockType, EncodeFn, LaneCount};
 
 /// `(bytes, out)`. Lengths are checked before.
 type DecodeFn = fn(&[u8], &mut [f32]);

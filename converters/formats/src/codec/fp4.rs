@@ -6,7 +6,8 @@
 
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each, each_block, peak};
+use super::halves::{HALVES, half_e4m3, nearest_halves};
+use super::layout::{blocks, each_block, peak};
 use super::nibbles::{join4, split4};
 use super::nvfp4;
 use super::rounding::cut;
@@ -58,10 +59,6 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
     ..BlockDeclaration::new("NVFP4", 40, 64, 36)
 };
 
-/// E2M1 in halves; the sign is the fourth bit, and both zeros are 0.
-pub(super) const HALVES: [f32; 16] =
-    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
-
 struct Mxfp4Blocks;
 
 impl PeakFormat<32, 17> for Mxfp4Blocks {
@@ -106,29 +103,6 @@ fn pack_group(x: &[f32; 16], j: usize, peak: f32, block: &mut [u8; 36]) {
     }
 }
 
-/// Returns the levels whose values are nearest; in a tie, the first.
-///
-/// A value of the other sign is never nearer than zero, so the magnitudes decide, and the first level of
-/// equal distance is the same.
-#[inline(always)]
-pub(super) fn nearest_halves<const N: usize>(x: &[f32; N], scale: f32) -> [u8; N] {
-    let size = each(x, f32::abs);
-    let (mut least, mut best) = (size, [0_u32; N]);
-    for (level, half) in (1..).zip(&HALVES[1..8]) {
-        let value = half * scale;
-        for n in 0..N {
-            let off = (value - size[n]).abs();
-            let nearer = off < least[n];
-            best[n] = if nearer { level } else { best[n] };
-            least[n] = if nearer { off } else { least[n] };
-        }
-    }
-    std::array::from_fn(|n| {
-        let sign = u32::from(x[n] < 0.0 && best[n] > 0) << 3;
-        (best[n] | sign) as u8
-    })
-}
-
 /// Returns the block exponent: `floor(log2(max)) - 2`, as a byte with bias 127.
 ///
 /// Below 2^-125 the byte wraps, as in the reference. The byte 255, which encodes NaN and which the
@@ -159,14 +133,6 @@ pub(super) fn half_e8m0(e: u8) -> f32 {
 /// Returns the integer that a level encodes, in halves.
 pub(super) fn entry(level: u8) -> i8 {
     HALVES[level as usize & 15] as i8
-}
-
-/// Returns half of the value of E4M3 bits. The sign bit is ignored, and NaN is 0.
-pub(super) fn half_e4m3(bits: u8) -> f32 {
-    if bits == 0x7f {
-        return 0.0;
-    }
-    crate::numbers::f8_e4m3_to_f32(bits & 0x7f) * 0.5
 }
 
 /// Rounds to E4M3 without sign by the first dropped bit alone (`ggml_fp32_to_ue4m3`). From 256 on

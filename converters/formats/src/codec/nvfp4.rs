@@ -2,7 +2,7 @@
 //! values have block scales that E4M3 can hardly distinguish.
 
 use super::declaration::FactorCodec;
-use super::fp4::{HALVES, half_e4m3, nearest_halves};
+use super::halves::{HALVES, half_e4m3, nearest_halves};
 use super::layout::{blocks, peak};
 use crate::numbers;
 

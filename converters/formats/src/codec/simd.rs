@@ -16,10 +16,9 @@ mod q6_k;
 mod signed;
 mod sums;
 
-use super::EncodeFn;
+use super::{EncodeFn, LaneCount};
 pub(super) use descent::descend;
 pub(super) use ladder::{AffineLanes, climb};
-pub use lanes::LaneCount;
 use lanes::Width;
 pub(super) use lanes::{Simd, SimdEncoder};
 pub(super) use q4_k::{Q4K, Q5K};
