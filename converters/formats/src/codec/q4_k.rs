@@ -4,6 +4,8 @@
 //! `32 k + l`), then `qs[128]`: of each 64 numbers, `l` in the low half of byte `l` and `l + 32`
 //! in the high half.
 
+mod lanes;
+
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{
@@ -18,7 +20,7 @@ use super::simd;
 
 pub(super) const Q4_K: BlockDeclaration = BlockDeclaration {
     levels: Some(levels::<144>),
-    wide: Some(simd::encoder::<simd::Q4K>),
+    wide: Some(simd::encoder::<lanes::Q4K>),
     scales: ScaleRule::F16(&[0, 2]),
     error: Some(0.0713),
     fallback: Some(BlockType::Q50),
@@ -30,7 +32,7 @@ pub(super) const Q4_K: BlockDeclaration = BlockDeclaration {
 
 pub(super) const Q5_K: BlockDeclaration = BlockDeclaration {
     levels: Some(levels::<176>),
-    wide: Some(simd::encoder::<simd::Q5K>),
+    wide: Some(simd::encoder::<lanes::Q5K>),
     scales: ScaleRule::F16(&[0, 2]),
     error: Some(0.0361),
     fallback: Some(BlockType::Q51),

@@ -4,6 +4,8 @@
 //! holds the lower halves of `l` and `l + 64`, byte `l` of 32 in `qh` the upper pairs of bits of
 //! `l`, `l + 32`, `l + 64` and `l + 96`.
 
+mod lanes;
+
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
@@ -16,7 +18,7 @@ use super::simd;
 
 pub(super) const Q6_K: BlockDeclaration = BlockDeclaration {
     levels: Some(levels),
-    wide: Some(simd::encoder::<simd::Q6K>),
+    wide: Some(simd::encoder::<lanes::Q6K>),
     scales: ScaleRule::F16(&[208]),
     error: Some(0.0177),
     fallback: Some(BlockType::Q80),

@@ -11,8 +11,6 @@ mod avx512;
 mod descent;
 mod ladder;
 mod lanes;
-mod q4_k;
-mod q6_k;
 mod signed;
 mod sums;
 
@@ -21,8 +19,6 @@ pub(super) use descent::descend;
 pub(super) use ladder::{AffineLanes, climb};
 use lanes::Width;
 pub(super) use lanes::{Simd, SimdEncoder};
-pub(super) use q4_k::{Q4K, Q5K};
-pub(super) use q6_k::Q6K;
 pub(super) use signed::{SignedLanes, signed};
 pub use sums::{ErrorSums, sums};
 

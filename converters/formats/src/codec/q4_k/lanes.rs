@@ -1,10 +1,9 @@
 //! Vectorized Q4_K and Q5_K, with one group of 32 per lane.
 
-use super::ladder::{AffineLanes, climb};
-use super::lanes::{Simd, SimdEncoder};
 use crate::codec::layout::each;
 use crate::codec::q4_1::ladder;
 use crate::codec::q4_k::{self, ScalesAndMins};
+use crate::codec::simd::{AffineLanes, Simd, SimdEncoder, climb};
 
 /// Encoder of both formats, distinguished by the bytes of a block.
 pub(in crate::codec) struct AffineEncoder<const B: usize>;

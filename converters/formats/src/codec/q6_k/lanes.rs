@@ -1,8 +1,7 @@
 //! Vectorized Q6_K, with one group of 16 per lane.
 
-use super::lanes::{Simd, SimdEncoder};
-use super::signed::{SignedLanes, signed};
 use crate::codec::q6_k;
+use crate::codec::simd::{SignedLanes, Simd, SimdEncoder, signed};
 
 pub(in crate::codec) struct Q6K;
 
