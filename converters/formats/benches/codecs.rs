@@ -14,7 +14,7 @@ mod normal;
 use normal::normal;
 
 const ROW: usize = 4096;
-const ROWS: usize = 16;
+const ROWS: usize = 64;
 
 fn main() {
     let asked: Vec<_> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();

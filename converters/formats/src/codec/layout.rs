@@ -37,7 +37,7 @@ pub(super) fn each<const N: usize, A: Copy, T: Copy>(
     function: impl Fn(A) -> T,
 ) -> [T; N] {
     let mut out = [function(values[0]); N];
-    for (to, &x) in out.iter_mut().zip(values).skip(1) {
+    for (to, &x) in out.iter_mut().zip(values) {
         *to = function(x);
     }
     out
