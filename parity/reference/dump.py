@@ -1722,7 +1722,7 @@ def chosen_layers(args, folder: Path, config, layerwise, notes: list[str]) -> di
     if prefix is None:
         raise Fail(f"{folder}: no names of tensors hold the number of a layer, so --layers cannot choose among them")
     shown = ", ".join(map(str, args.layers))
-    notes.append(f"only layers {shown} of {count} were run, with the embedding, the last norm and the head: the other layers gave their input on unchanged, so the rows that a "
+    notes.append(f"only {'layer' if len(args.layers) == 1 else 'layers'} {shown} of {count} ran, with the embedding, the last norm and the head: the other layers gave their input on unchanged, so the rows that a "
                  "layer was given, and the log-probabilities, are not those of the whole model")
     return {"chosen": args.layers, "of": count, "prefix": prefix}
 

@@ -22,6 +22,8 @@ STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 KNOWN = {"shape", "ndim", "layout", "names", "requires_grad", "is_leaf", "grad", "grad_fn", "itemsize", "nbytes", "is_meta", "is_sparse", "is_quantized", "is_nested",
          "is_cuda", "is_mps", "size", "dim", "numel", "nelement", "ndimension", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size",
          "requires_grad_", "__len__", "__hash__", "_version", "output_nr", "retains_grad", "_backward_hooks", "_is_view"}
+# Bytes at a multiple of which torch puts tensors.
+ALIGNED = 64
 # Numbers that are moved at a time.
 CHUNK = 1 << 22
 # Seconds between lines of progress.
@@ -64,8 +66,11 @@ class Piece:
         store.read_bytes += count * kind.itemsize
         values = torch.frombuffer(store.map(one.path), dtype=kind, count=count, offset=offset).reshape(shape) if count else torch.empty(shape, dtype=kind)
         wanted = torch.float64 if store.double and self.dtype == torch.float32 and kind.itemsize <= 4 else self.dtype or kind
-        # A copy, which lies in memory as tensors of torch do.
-        return values.to(wanted, copy=True)
+        if wanted == kind:
+            # The file itself, as transformers has it: where it begins in memory moves the last bits of products.
+            values.mapped = True
+            return values
+        return values.to(wanted)
 
     def at(self, row: int) -> Piece:
         return Piece(self.slice, self.dtype, row)
@@ -150,6 +155,17 @@ class Weight(torch.Tensor):
         return func(*[plain(value) for value in args], **{key: plain(value) for key, value in kwargs.items()})
 
 
+def placed(value, address: int, copy: bool = False):
+    """The tensor at a place in memory that is as far from a multiple of ALIGNED as an address is: the same numbers in the same places give the same bits."""
+    if not copy and value.data_ptr() % ALIGNED == address % ALIGNED:
+        return value
+    room = torch.empty(value.numel() * value.element_size() + ALIGNED, dtype=torch.uint8)
+    first = (address - room.data_ptr()) % ALIGNED
+    made = room[first : first + value.numel() * value.element_size()].view(value.dtype).reshape(value.shape)
+    made.copy_(value)
+    return made
+
+
 def one_row(index, weight: Weight) -> int | None:
     if isinstance(index, torch.Tensor):
         if index.numel() != 1 or index.ndim or index.dtype == torch.bool:
@@ -169,6 +185,17 @@ def plain(value):
     return value
 
 
+def return_memory() -> None:
+    """Has glibc give large tensors back to the system when they are freed. It would keep them for the thread that freed them, and there are many threads."""
+    import ctypes
+
+    arenas, from_map, most = -8, -3, 1 << 20
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(arenas, 1)
+        mallopt(from_map, most)
+
+
 class Store:
     """The tensors of a checkpoint, and those parameters of one model that are in memory now."""
 
@@ -176,10 +203,13 @@ class Store:
         """`entries`: by name, (file, dtype, shape, begin). `limit`: bytes of parameters that are kept for the next use."""
         self.slices = {name: Slice(self, name, *entry) for name, entry in entries.items()}
         self.limit, self.say = limit, say
+        return_memory()
         self.planning, self.plans, self.maps, self.weights = False, [], {}, []
         self.kept: collections.OrderedDict = collections.OrderedDict()
         self.kept_bytes = self.read_bytes = 0
-        self.seed, self.double, self.lockstep = None, False, None
+        self.seed, self.double, self.dtypes = None, False, {}
+        # The module that runs now, counted anew for each forward; and that which a parameter was used in last.
+        self.layer, self.layers_of = 0, {}
 
     def map(self, path: Path):
         if path not in self.maps:
@@ -194,8 +224,17 @@ class Store:
         """While this lasts, `from_pretrained` loads shapes. With `chosen`, the other layers need no tensors."""
         import warnings
 
-        from transformers import core_model_loading, modeling_utils
+        import transformers
 
+        try:
+            from transformers import core_model_loading, modeling_utils
+
+            known = [(core_model_loading, "spawn_materialize"), (modeling_utils, "convert_and_load_state_dict_in_model"), (modeling_utils, "_get_resolved_checkpoint_files")]
+            lacks = [name for module, name in known if not hasattr(module, name)]
+        except ImportError:
+            lacks = ["core_model_loading"]
+        if lacks:
+            raise Missing(f"transformers {transformers.__version__} loads weights in another way than this script knows (no {lacks[0]}); install transformers 5.23")
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         kinds = (core_model_loading.WeightRenaming, core_model_loading.WeightConverter)
         load, spawn, converts = modeling_utils.convert_and_load_state_dict_in_model, core_model_loading.spawn_materialize, [kind.convert for kind in kinds]
@@ -244,6 +283,8 @@ class Store:
                 path, _, leaf = name.rpartition(".")
                 found = getattr(model.get_submodule(path), leaf, None)
                 # Of two that are tied, the checkpoint may have both: the one that the other is tied to counts.
+                if found is not None and found.is_meta:
+                    self.dtypes[name] = found.dtype
                 if found is not None and found.is_meta and not (id(found) in made and name in tied):
                     made[id(found)] = Weight.of(self, plan, name, found)
         self.planning, self.plans = False, []
@@ -274,35 +315,59 @@ class Store:
     def get(self, key: tuple, weight: Weight):
         if (found := self.kept.get(key)) is not None:
             self.kept.move_to_end(key)
+            self.layers_of[key] = self.layer
             return found
         name, row = key
         if row is not None and (found := self.kept.get((name, None))) is not None:
             return found[row]
+        self.make_room(weight, row)
         with torch.no_grad():
             made = weight.plan.run(row)
             wanted = None
             for other, value in made.items():
+                mapped = hasattr(value, "mapped")
                 value = value.detach()
-                value = self.altered(other, row, value[0] if row is not None else value)
+                # `dump.cast` gave a dtype to what transformers dequantized.
+                kind = self.dtypes.get(other, value.dtype)
+                if value.dtype != kind and not (self.double and kind == torch.float32 and value.dtype == torch.float64):
+                    value, mapped = value.to(kind), False
+                if row is not None:
+                    value = value[0]
+                    if not mapped:
+                        value = placed(value, row * value.numel() * value.element_size())
+                value = self.altered(other, row, value)
                 if other == name:
                     wanted = value
-                self.keep((other, row), value)
+                # What is mapped takes no memory, and is not made again.
+                if not mapped or self.seed is not None:
+                    self.keep((other, row), value)
         if wanted is None:
             raise Missing(f"the conversion of {name} gives {', '.join(made)}")
         return wanted
 
     def keep(self, key: tuple, value) -> None:
         size = value.numel() * value.element_size()
-        if size > self.limit or key in self.kept:
+        if key in self.kept or self.kept_bytes + size > self.limit:
             return
-        self.kept[key] = value
+        self.kept[key], self.layers_of[key] = value, self.layer
         self.kept_bytes += size
-        while self.kept_bytes > self.limit:
-            _, old = self.kept.popitem(last=False)
+
+    def make_room(self, weight: Weight, row: int | None) -> None:
+        """Drops what was used longest ago, before a parameter is read that would exceed the limit with it. Small ones of the layer that runs now are not
+        dropped for small ones: all sequences go through them in the same order, and each would find none of them."""
+        count = weight.numel() if row is None else weight.numel() // weight.shape[0]
+        size = count * weight.dtype.itemsize
+        while self.kept and self.kept_bytes + size > self.limit:
+            key = next(iter(self.kept))
+            if size < self.limit // 8 and self.layers_of.get(key) == self.layer:
+                return
+            old = self.kept.pop(key)
+            del self.layers_of[key]
             self.kept_bytes -= old.numel() * old.element_size()
 
     def drop(self) -> None:
         self.kept.clear()
+        self.layers_of.clear()
         self.kept_bytes = 0
 
     # ---------------------------------------------------------------- members
@@ -342,7 +407,7 @@ class Store:
             return value.double()
         if self.seed is None or value.dtype != torch.float32 or name not in self.by_name:
             return value
-        value = value.contiguous()
+        value = placed(value, value.data_ptr(), True)
         index, weight = self.by_name[name]
         generator = self.generator(index, row or 0)
         for piece in value.reshape(-1).split(CHUNK):
@@ -385,8 +450,11 @@ class Lockstep:
         self.store, self.label = store, label
         self.turn, self.ranks, self.waiting = threading.Condition(), {}, {}
         self.running = self.current = None
-        self.stopped, self.passes, self.said = False, 0, time.monotonic()
+        self.stopped, self.told, self.passes, self.said = False, False, 0, time.monotonic()
         self.layers = decoder_layers(model)
+        # Of sequences in step each would go on from what another left in a module.
+        # Classes that keep states in their modules and not in a cache.
+        self.alone = any(isinstance(value, torch.Tensor) for layer in self.layers for module in layer.modules() for value in vars(module).values())
         self.units = list(self.layers) + [module for module in owners(model, self.layers)]
         for number, unit in enumerate(self.units):
             unit.register_forward_pre_hook(lambda _module, _args, number=number: self.reach(number))
@@ -396,6 +464,7 @@ class Lockstep:
         self.ranks.setdefault(unit, len(self.ranks))
         me = threading.get_ident()
         if me not in self.waiting:
+            self.store.layer += 1
             return
         with self.turn:
             if unit == self.current:
@@ -421,11 +490,12 @@ class Lockstep:
                 if self.current is None or self.ranks[unit] < self.ranks[self.current]:
                     self.passes += 1
                 self.current = unit
+                self.store.layer += 1
                 self.progress()
         self.turn.notify_all()
 
     def progress(self) -> None:
-        if time.monotonic() - self.said < PACE:
+        if time.monotonic() - self.said < PACE or self.current < 0:
             return
         self.said = time.monotonic()
         layer = f"layer {self.current} of {len(self.layers)}" if self.current < len(self.layers) else "embedding and head"
@@ -435,6 +505,11 @@ class Lockstep:
     def run(self, jobs: dict) -> dict:
         """What each job gave, or the error that ended it: `(value, None)` or `(None, error)`."""
         done, threads = {}, []
+        if self.alone and len(jobs) > 1:
+            if not self.told:
+                self.told = True
+                self.store.say(f"note: {self.label}: the class keeps states in its modules, so sequences are run one after another, and layers are read for each")
+            return {name: outcome for key, job in jobs.items() for name, outcome in self.run({key: job}).items()}
         count = torch.get_num_threads()
 
         def work(key, job):
