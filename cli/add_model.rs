@@ -333,7 +333,7 @@ impl AddModelArgs {
     }
 
     fn compare(&self, target: &LocalModel, path: &Path) -> Result<Report> {
-        let dump = Dump::open(path)
+        let dump = Dump::open_whole(path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let wanted: Vec<Dtype> = dump.runs();
         let wanted = if target.is_gguf() { vec![Dtype::F32] } else { wanted };

@@ -21,6 +21,32 @@ const SCRIPT: &str = include_str!("../parity/reference/dump.py");
 /// Script for multi-token prediction heads, which the reference script runs if it lies beside it as
 /// `nextn.py`.
 const HEADS: &str = include_str!("../parity/reference/nextn.py");
+/// Script that reads weights when they are used, which the reference script runs as `layerwise.py`.
+const LAYERWISE: &str = include_str!("../parity/reference/layerwise.py");
+
+/// Part of the reference script, by the name of its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ScriptFile {
+    /// The script itself
+    Dump,
+    /// What it needs for multi-token prediction heads
+    Nextn,
+    /// What it needs for --layerwise and --layers
+    Layerwise,
+}
+
+impl ScriptFile {
+    const ALL: [Self; 3] = [Self::Dump, Self::Nextn, Self::Layerwise];
+
+    /// Returns the file name and the text.
+    fn file(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Dump => ("dump.py", SCRIPT),
+            Self::Nextn => ("nextn.py", HEADS),
+            Self::Layerwise => ("layerwise.py", LAYERWISE),
+        }
+    }
+}
 
 /// Makes a reference dump with transformers, or a dump of another engine
 #[derive(Debug, Args)]
@@ -31,7 +57,16 @@ Examples:
   parity dump MODEL -o DUMP --import my_model.py  the class is in a file of yours
   parity dump MODEL -o DUMP --trust-remote-code   the checkpoint brings its class (auto_map)
   parity dump MODEL -o DUMP --engine mlx          what another engine computes, for `parity diff`
+  parity dump MODEL -o DUMP --layerwise           a model larger than the memory: the same dump
+  parity dump MODEL -o DUMP --layers 0,3,60       these layers alone; shards of others may be absent
   parity dump --script > dump.py                  to run it on another machine: python dump.py --help
+  parity dump --script layerwise > layerwise.py   beside it, for --layerwise and --layers there
+
+--layerwise reads each layer's weights when they are multiplied, and carries all sequences that do
+not wait for each other through a layer before the next. Of stacked experts and of the embedding only
+the rows in use are read. The checkpoint is read once for every step that waits for the one before:
+the longest decode (--prompts), the greedy tokens (`-- --greedy 0`), and each member of the ensemble
+(`-- --no-members`). `-- --resident GB` sets the memory for weights.
 
 The interpreter is --python, else ONBOARD_PYTHON, else the python of the active environment (venv,
 conda, PATH) if it has torch and transformers, else `uv run`, which installs what the script needs.
@@ -43,9 +78,15 @@ pub(crate) struct DumpArgs {
     /// The folder to write
     #[arg(short, long, value_name = "DUMP", required_unless_present = "script")]
     output: Option<PathBuf>,
-    /// Print the script instead of running it
+    /// Print the script, or a part of it, instead of running it
+    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "dump")]
+    script: Option<ScriptFile>,
+    /// Read one layer at a time, for a model larger than the memory
     #[arg(long)]
-    script: bool,
+    layerwise: bool,
+    /// Run these layers alone, with embedding, last norm and head: 0,3,60
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    layers: Vec<usize>,
     /// The dtypes to run, with commas: f32,bf16,f16
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtypes: Vec<Dtype>,
@@ -70,8 +111,8 @@ pub(crate) struct DumpArgs {
 
 impl DumpArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
-        if self.script {
-            term::print(SCRIPT)?;
+        if let Some(script) = self.script {
+            term::print(script.file().1)?;
             return Ok(CommandOutcome::Ok);
         }
         let (Some(model), Some(output)) = (&self.model, &self.output) else {
@@ -82,6 +123,8 @@ impl DumpArgs {
                 ("--trust-remote-code", self.trust_remote_code),
                 ("--import", !self.import.is_empty()),
                 ("--python", self.python.is_some()),
+                ("--layerwise", self.layerwise),
+                ("--layers", !self.layers.is_empty()),
                 ("arguments after --", !self.more.is_empty()),
             ] {
                 ensure!(
@@ -121,7 +164,7 @@ impl DumpArgs {
         let folder = tempfile::Builder::new().prefix("onboard-dump-").tempdir()?;
         let script = folder.path().join("dump.py");
         let mut watched = Vec::new();
-        for (name, text) in [("dump.py", SCRIPT), ("nextn.py", HEADS)] {
+        for (name, text) in ScriptFile::ALL.map(ScriptFile::file) {
             let path = folder.path().join(name);
             fs_err::write(&path, text)?;
             watched.push(crate::interrupt::watch(&path));
@@ -153,6 +196,13 @@ impl DumpArgs {
         }
         if let Some(prompts) = &self.prompts {
             all.extend(["--prompts".into(), prompts.into()]);
+        }
+        if self.layerwise {
+            all.push("--layerwise".into());
+        }
+        if !self.layers.is_empty() {
+            let numbers: Vec<String> = self.layers.iter().map(usize::to_string).collect();
+            all.extend(["--layers".into(), numbers.join(",").into()]);
         }
         if self.trust_remote_code {
             all.push("--trust-remote-code".into());

@@ -26,7 +26,7 @@ use registry::model::Model;
 
 use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{check_error, warn};
-use crate::reference::{open_dump, parse_bound};
+use crate::reference::{open_part, parse_bound};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, annotate, term, write};
 
@@ -164,12 +164,13 @@ impl ParityCheckArgs {
             }
             ResolvedEngine::InProcess(_) => {}
         }
-        let target = target::open(&self.which, &self.choice)?;
+        let mut target = target::open(&self.which, &self.choice)?;
         if target.is_gguf() {
             self.refuse_rounding()?;
             return self.run_gguf(&target);
         }
-        let (path, dump) = open_dump(&target.dir, self.reference.as_deref())?;
+        let (path, dump) = open_part(&target.dir, self.reference.as_deref())?;
+        target.model = parity::of_layers(target.model, &dump).map_err(check_error)?;
         let checkpoint = target.checkpoint()?;
         target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
         warn(&target.nonfinite()?);

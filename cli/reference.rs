@@ -20,13 +20,26 @@ pub(crate) fn beside(model: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.join("manifest.json").is_file())
 }
 
-/// Opens the dump that was given, or the one that lies beside the model.
+/// Opens the dump that was given, or the one that lies beside the model. It is of the whole model.
 pub(crate) fn open_dump(model: &Path, given: Option<&Path>) -> Result<(PathBuf, Dump)> {
+    open_by(model, given, Dump::open_whole)
+}
+
+/// Opens the dump that was given, or the one that lies beside the model. It may be of some layers alone.
+pub(crate) fn open_part(model: &Path, given: Option<&Path>) -> Result<(PathBuf, Dump)> {
+    open_by(model, given, Dump::open)
+}
+
+fn open_by(
+    model: &Path,
+    given: Option<&Path>,
+    open: fn(&Path) -> Result<Dump, parity::dump::Error>,
+) -> Result<(PathBuf, Dump)> {
     let Some(path) = given.map(Path::to_owned).or_else(|| beside(model)) else {
         bail!("{}", no_reference(model));
     };
-    let dump = Dump::open(&path)
-        .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+    let dump =
+        open(&path).with_context(|| format!("cannot read the reference `{}`", path.display()))?;
     Ok((path, dump))
 }
 

@@ -216,6 +216,9 @@ fn the_config_of_the_measured_model_has_its_size() {
 fn the_script_is_printed() {
     let ran = run(parity().args(["dump", "--script"])).code(0);
     assert_eq!(ran.out, fs_err::read_to_string(root().join("parity/reference/dump.py")).unwrap());
+    let ran = run(parity().args(["dump", "--script", "layerwise"])).code(0);
+    let file = root().join("parity/reference/layerwise.py");
+    assert_eq!(ran.out, fs_err::read_to_string(file).unwrap());
 }
 
 #[test]

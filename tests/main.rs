@@ -22,6 +22,7 @@ mod idle;
 mod kill;
 mod launch;
 mod layering;
+mod layers;
 mod matrix;
 mod misfits;
 mod names;

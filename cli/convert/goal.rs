@@ -133,7 +133,7 @@ impl DivergenceArgs {
             )
         })?;
         let cannot = || format!("cannot read the reference `{}`", path.display());
-        let dump = Dump::open(&path).with_context(cannot)?;
+        let dump = Dump::open_whole(&path).with_context(cannot)?;
         let (found, vocab) = (dump.manifest.vocab, target.model.vocab);
         ensure!(
             dump.runs().contains(&Dtype::F32),

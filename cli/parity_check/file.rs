@@ -36,7 +36,7 @@ impl ParityCheckArgs {
         let Some(reference) = &self.reference else {
             bail!("say what to compare `{}` with: --reference DUMP", self.which.model.display());
         };
-        let dump = Dump::open(reference)
+        let dump = Dump::open_whole(reference)
             .with_context(|| format!("cannot read the reference `{}`", reference.display()))?;
         let path = self.which.model.as_path();
         let opened = engines::open_file(driver, path, &dump)?;

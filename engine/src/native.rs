@@ -133,8 +133,8 @@ impl Engine for NativeEngine {
         if source.dir.extension().is_some_and(|end| end == "gguf") {
             return self.open_gguf(source, options);
         }
-        let checkpoint =
-            Checkpoint::open(source.dir).map_err(|e| Error::Checkpoint(Box::new(e)))?;
+        let checkpoint = Checkpoint::open_part(source.dir, source.model.layers.as_ref())
+            .map_err(|e| Error::Checkpoint(Box::new(e)))?;
         let model = &source.model;
         let weights = checkpoints::weights::CheckpointWeights::with_rules(
             checkpoint,

@@ -67,7 +67,7 @@ impl LocalModel {
         if self.is_gguf() {
             return Err(Error::NotFolder { path: self.dir.clone() });
         }
-        Checkpoint::open(&self.dir).map_err(Error::Weights)
+        Checkpoint::open_part(&self.dir, self.model.layers.as_ref()).map_err(Error::Weights)
     }
 
     /// Returns the number of bytes and of values of all tensors.

@@ -29,6 +29,7 @@ import platform
 import shutil
 import struct
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -84,14 +85,24 @@ def read_config(folder: Path) -> tuple[bytes, dict]:
     return raw, config
 
 
-def weight_files(folder: Path) -> list[Path]:
+def weight_map(folder: Path) -> dict | None:
+    """File names by tensor, where the checkpoint has several files."""
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise Fail(f"{index}: expected an object with a `weight_map` from tensor names to file names") from None
-        files = [folder / name for name in names]
+    if not index.is_file():
+        return None
+    try:
+        found = dict(json.loads(index.read_bytes())["weight_map"])
+        sorted(found.values())
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise Fail(f"{index}: expected an object with a `weight_map` from tensor names to file names") from None
+    return found
+
+
+def weight_files(folder: Path, wanted=None) -> list[Path]:
+    """The files of a checkpoint; with `wanted`, those that have tensors with a name that it accepts."""
+    if (found := weight_map(folder)) is not None:
+        index = folder / "model.safetensors.index.json"
+        files = [folder / name for name in sorted({file for name, file in found.items() if wanted is None or wanted(name)})]
         for path in files:
             if path.parent.resolve() != folder.resolve() or not path.is_file():
                 raise Fail(f"{index}: names {path.name}, which is not a file of {folder}")
@@ -125,9 +136,15 @@ def safetensors_entries(path: Path) -> list[tuple[str, str, list[int], int, int]
     return entries
 
 
-def hash_weights(files: list[Path]) -> tuple[str, str, int]:
-    """The weights' hash as docs/dump.md defines it, the dtype that most bytes are stored in, and the number of tensors."""
-    entries = [(entry[0].encode(), entry, path) for path in files for entry in safetensors_entries(path)]
+def entries_of(files: list[Path], wanted=None) -> dict[str, tuple]:
+    """(file, dtype, shape, begin) of every tensor, by name."""
+    return {name: (path, dtype, shape, begin) for path in files for name, dtype, shape, begin, _ in safetensors_entries(path) if wanted is None or wanted(name)}
+
+
+def hash_weights(files: list[Path], wanted=None) -> tuple[str, str, int]:
+    """The weights' hash as docs/dump.md defines it, the dtype that most bytes are stored in, and the number of tensors. With `wanted`, of tensors with a
+    name that it accepts."""
+    entries = [(entry[0].encode(), entry, path) for path in files for entry in safetensors_entries(path) if wanted is None or wanted(entry[0])]
     entries.sort(key=lambda item: item[0])
     for before, after in zip(entries, entries[1:]):
         if before[0] == after[0]:
@@ -618,6 +635,24 @@ class Runner:
         return out.logits[0].clone(), cache
 
 
+class Work:
+    """Jobs by key, each of which is run when its result is asked for. Where the model is read layer by layer all are run at the first, in step, so that a
+    layer is read once for all of them."""
+
+    def __init__(self, runner, jobs: dict):
+        self.lockstep, self.jobs, self.done = getattr(runner, "lockstep", None), jobs, None
+
+    def __getitem__(self, key):
+        if self.lockstep is None:
+            return self.jobs[key]()
+        if self.done is None:
+            self.done = self.lockstep.run(self.jobs)
+        value, error = self.done.pop(key)
+        if error is not None:
+            raise error
+        return value
+
+
 def fed_in_chunks(runner, taps, tokens: list[int], sizes) -> tuple:
     """Logits of all rows and, with `taps`, the rows of every module output, from a sequence fed in chunks through one cache."""
     import torch
@@ -663,8 +698,10 @@ class Taps:
         """`too_wide`: the width of outputs to leave out, the logits of a large vocabulary."""
         import torch
 
-        self.seen, self.calls, self.axes, self.shared, self.handles = None, {}, {}, {}, []
-        self.chosen, self.modules, self.routers = {}, {}, None
+        # Sequences that go through the layers in step have a thread each.
+        self.now = threading.local()
+        self.axes, self.shared, self.handles = {}, {}, []
+        self.modules, self.routers = {}, None
         skip = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Dropout, torch.nn.Identity)
         part = text_part(runner.model)
         for path, module in runner.model.named_modules():
@@ -676,7 +713,7 @@ class Taps:
                     continue
                 name = path if path == "lm_head" else (inner + path[len(outer) :]).removeprefix(".")
             # Rotary tables depend on positions only, and are not values of the token stream.
-            if name and not isinstance(module, skip) and "rotary" not in type(module).__name__.lower():
+            if name and not isinstance(module, skip) and not hasattr(module, "stood_for") and "rotary" not in type(module).__name__.lower():
                 self.modules[name] = module
                 self.handles.append(module.register_forward_hook(self.hook(name)))
                 self.handles.append(module.register_forward_pre_hook(self.choice(name), with_kwargs=True))
@@ -684,9 +721,11 @@ class Taps:
 
     def hook(self, name):
         def record(_module, _inputs, output):
-            if self.seen is not None and (tensor := first_float(output)) is not None:
-                self.calls[name] = self.calls.get(name, 0) + 1
-                self.seen[name] = tensor.detach().clone()
+            seen = getattr(self.now, "seen", None)
+            if seen is not None and (tensor := first_float(output)) is not None:
+                self.now.calls[name] = self.now.calls.get(name, 0) + 1
+                if self.now.keep:
+                    seen[name] = tensor.detach().clone()
 
         return record
 
@@ -696,12 +735,12 @@ class Taps:
         def record(_module, args, kwargs):
             import torch
 
-            if self.seen is None or self.routers is not None and name not in self.routers:
+            if getattr(self.now, "seen", None) is None or self.routers is not None and name not in self.routers:
                 return
             tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim == 2]
             for index in tensors:
                 if index.dtype == torch.int64 and any(t.is_floating_point() and t.shape == index.shape for t in tensors):
-                    self.chosen[name] = index.detach().to(torch.int32)
+                    self.now.chosen[name] = index.detach().to(torch.int32)
 
         return record
 
@@ -709,13 +748,19 @@ class Taps:
         for handle in self.handles:
             handle.remove()
 
-    def during(self, call):
-        self.seen, self.calls, self.chosen = {}, {}, {}
+    @property
+    def chosen(self) -> dict:
+        """What routers chose in this thread's last call."""
+        return getattr(self.now, "chosen", {})
+
+    def during(self, call, keep=True):
+        """`keep`: what modules give is wanted, and not routers' choices alone."""
+        self.now.seen, self.now.calls, self.now.chosen, self.now.keep = {}, {}, {}, keep
         try:
             result = call()
         finally:
-            seen, self.seen = self.seen, None
-        for name, count in self.calls.items():
+            seen, self.now.seen = self.now.seen, None
+        for name, count in self.now.calls.items():
             if count > 1:
                 self.shared[name] = count
         return seen, result
@@ -725,10 +770,13 @@ class Taps:
         short, long = (2, 5) if len(tokens) >= 5 else (1, len(tokens))
         if long == short:
             return
-        a, _ = self.during(lambda: runner.forward(tokens[:short], 0, runner.fresh()))
-        b, _ = self.during(lambda: runner.forward(tokens[:long], 0, runner.fresh()))
+        def seen(count):
+            return self.during(lambda: runner.forward(tokens[:count], 0, runner.fresh()))[0], self.chosen
+
+        work = Work(runner, {count: lambda count=count: seen(count) for count in (short, long)})
+        (a, _), (b, found) = work[short], work[long]
         # A mask and the positions that follow from it look like choices too, but have an axis of sequences where those have one of tokens.
-        self.routers = {name for name, chosen in self.chosen.items() if chosen.shape[0] == long}
+        self.routers = {name for name, chosen in found.items() if chosen.shape[0] == long}
         for name in a.keys() & b.keys():
             one, two = a[name].shape, b[name].shape
             if len(one) != len(two) or one[-1] == self.too_wide:
@@ -774,6 +822,8 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
     """(layer, kind, part, tensor) of everything the cache holds, without the batch axis."""
     import torch
 
+    absent = getattr(model, "left_out", ())
+
     found = [(index, "recurrent", "recurrent", tensor[0].clone().contiguous())
              for index, tensor in enumerate(getattr(cache, "linear_cache", [])) if hasattr(tensor, "shape")]
     for index, layer in enumerate(getattr(cache, "layers", [])):
@@ -805,13 +855,15 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
             for kind, attribute in (("conv", "conv1d_state"), ("recurrent", "recurrent_states")):
                 if isinstance(tensor := getattr(module, attribute, None), torch.Tensor):
                     found.append((index, kind, kind, tensor[0].clone().contiguous()))
-    return found
+    return [state for state in found if state[0] not in absent]
 
 
-def newest_rows(cache) -> dict:
+def newest_rows(cache, absent=()) -> dict:
     """The row that was written last into the keys, values and index of every layer, by (layer, part): `[1, heads, dim]`."""
     found = {}
     for index, layer in enumerate(getattr(cache, "layers", [])):
+        if index in absent:
+            continue
         keys, values, indexer = (getattr(layer, name, None) for name in ("keys", "values", "indexer_keys"))
         if keys is not None and values is not None and keys.numel() + values.numel() > 0:
             for part, tensor in (("k", keys), ("v", values)):
@@ -920,28 +972,33 @@ def reach_experts(runner, taps, prompts: list[dict], facts: dict, seed: bytes, v
     length, switch = len(main["tokens"]), facts["switch"]
     most = min(length + EXTRA, facts["limit"], switch - 1 if switch and switch >= 8 else length + EXTRA)
 
-    def served(name: str, length: int) -> int:
+    def choices(name: str, length: int) -> dict:
+        taps.during(lambda: runner.forward(token_stream(seed, name, length, vocab), 0, runner.fresh()), keep=False)
+        return taps.chosen
+
+    def served(chosen: dict) -> int:
         """Tokens that experts get, two of each expert at most."""
-        taps.during(lambda: runner.forward(token_stream(seed, name, length, vocab), 0, runner.fresh()))
-        return sum(int(chosen.flatten().bincount().clamp(max=2).sum()) for chosen in taps.chosen.values())
+        return sum(int(one.flatten().bincount().clamp(max=2).sum()) for one in chosen.values())
 
     best = name = None
-    for index in range(STREAMS):
-        stream = f"main{index}" if index else "main"
-        found = served(stream, length)
-        if not taps.chosen:
+    streams = [f"main{index}" if index else "main" for index in range(STREAMS)]
+    work = Work(runner, {stream: lambda stream=stream: choices(stream, length) for stream in streams if taps.routers})
+    for stream in streams:
+        chosen = work[stream] if taps.routers else {}
+        if not chosen:
             return
-        wanted = sum(2 * expert_count(taps.modules[module]) for module in taps.chosen)
+        found = served(chosen)
+        wanted = sum(2 * expert_count(taps.modules[module]) for module in chosen)
         if best is None or found > best:
             best, name = found, stream
         if best == wanted:
             break
-    rows = sum(chosen.shape[-1] for chosen in taps.chosen.values())
+    rows = sum(one.shape[-1] for one in chosen.values())
     # More tokens are of use where they can be enough.
     while best < wanted <= most * rows and length < most:
         length += 1
         if length not in facts["sizes"]:
-            best = served(name, length)
+            best = served(choices(name, length))
     while length in facts["sizes"]:
         length -= 1
     main["tokens"], main["split"] = token_stream(seed, name, length, vocab), halved(length)
@@ -1055,7 +1112,7 @@ def record_prompt(out, kinds, runner, taps, run, prompt, topk, widths, notes) ->
     targets = tokens[1:] + [None]
     rows, late = rows_of(prompt), decode_rows(prompt)
 
-    seen, (full, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()))
+    seen, (full, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()), keep="prefill" in prompt["taps"])
     put_logits(out, f"{base}/prefill", full[rows], [targets[row] for row in rows], topk)
     put_chosen(out, f"{base}/prefill", [taps.chosen], length)
     found = Recorded(full, {})
@@ -1077,7 +1134,7 @@ def record_prompt(out, kinds, runner, taps, run, prompt, topk, widths, notes) ->
             snapshots[layer, part] = [tensor]
     logits, steps, chosen = [], {}, []
     for at in range(split, length):
-        seen, (row, cache) = taps.during(lambda at=at, cache=cache: runner.forward(tokens[at : at + 1], at, cache))
+        seen, (row, cache) = taps.during(lambda at=at, cache=cache: runner.forward(tokens[at : at + 1], at, cache), keep=wanted and at in late)
         chosen.append(taps.chosen)
         if at in late:
             logits.append(row)
@@ -1086,7 +1143,7 @@ def record_prompt(out, kinds, runner, taps, run, prompt, topk, widths, notes) ->
         for name, tensor in seen.items() if at in late else ():
             if (values := taps.rows(name, tensor, 1)) is not None:
                 steps.setdefault(name, []).append(values)
-        for key, newest in newest_rows(cache).items():
+        for key, newest in newest_rows(cache, getattr(runner.model, "left_out", ())).items():
             streams.setdefault(key, [newest.new_zeros((at, *newest.shape[1:]))]).append(newest)
         if at + 1 in lengths or at + 1 == length:
             states = read_states(runner.model, cache, widths)
@@ -1130,7 +1187,7 @@ def greedy_tokens(runner: Runner, taps: Taps, tokens: list[int], count: int, who
     for step in range(count):
         made.append(int(rows[-1].argmax()))
         if step + 1 < count:
-            _, (rows, cache) = taps.during(lambda step=step, cache=cache: runner.forward(made[-1:], len(tokens) + step, cache))
+            _, (rows, cache) = taps.during(lambda step=step, cache=cache: runner.forward(made[-1:], len(tokens) + step, cache), keep=False)
             chosen.append(taps.chosen)
     return made, chosen
 
@@ -1154,7 +1211,22 @@ def chunk_sizes(prompt: dict, switch) -> list[int]:
     return sizes
 
 
-def audit_run(runner: Runner, taps, prompts, recorded, switch, run: str, notes: list[str]) -> tuple[dict, dict, str | None]:
+def audit_jobs(runner, taps, prompts: list[dict], switch, run: str) -> dict:
+    """What `audit_run` compares, by prompt and kind: a pass without a cache, chunks, and single tokens."""
+    jobs = {}
+    for prompt in prompts:
+        name, tokens = prompt["name"], prompt["tokens"]
+        if run == "f32":
+            jobs[name, "plain"] = lambda tokens=tokens: runner.forward(tokens)[0]
+        if len(tokens) > 1:
+            tapped, sizes = taps if "prefill" in prompt["taps"] else None, chunk_sizes(prompt, switch)
+            jobs[name, "chunks"] = lambda tapped=tapped, tokens=tokens, sizes=sizes: fed_in_chunks(runner, tapped, tokens, sizes)
+        if 1 < len(tokens) <= STEPWISE_LIMIT:
+            jobs[name, "steps"] = lambda tokens=tokens: fed_in_chunks(runner, None, tokens, [1] * len(tokens))[0]
+    return jobs
+
+
+def audit_run(prompts, recorded, work, switch, run: str, notes: list[str]) -> tuple[dict, dict, str | None]:
     """Compares decode, chunks and single tokens with one forward. Returns the largest relative errors, what chunks gave per prompt, and why that
     is not complete."""
     decode = chunked = 0.0
@@ -1164,20 +1236,19 @@ def audit_run(runner: Runner, taps, prompts, recorded, switch, run: str, notes: 
         crossing = switch is not None and len(tokens) > switch
         decode = max(decode, relative(found.decoded, full[decode_rows(prompt)]))
         if run == "f32":
-            plain, _ = runner.forward(tokens)
-            if (gap := relative(plain, full)) > AUDIT_TOLERANCE:
+            if (gap := relative(work[prompt["name"], "plain"], full)) > AUDIT_TOLERANCE:
                 notes.append(f"{run}/{prompt['name']}: a pass without a cache differs from a pass with an empty one by {gap:.1e} of the largest logit")
         if len(tokens) < 2:
             continue
         if why is None:
             try:
-                pieces[prompt["name"]] = fed_in_chunks(runner, taps if found.prefill_taps else None, tokens, chunk_sizes(prompt, switch))
+                pieces[prompt["name"]] = work[prompt["name"], "chunks"]
                 chunked = max(chunked, relative(pieces[prompt["name"]][0], full))
             except Exception as error:
                 why = first_line(error)
                 if run == "f32":
                     notes.append(f"f32/{prompt['name']}: several tokens on a cache that is not empty fail: {why}")
-        stepwise = relative(fed_in_chunks(runner, None, tokens, [1] * len(tokens))[0], full) if len(tokens) <= STEPWISE_LIMIT else None
+        stepwise = relative(work[prompt["name"], "steps"], full) if len(tokens) <= STEPWISE_LIMIT else None
         if crossing and split > switch:
             if run == "f32":
                 apart = "" if stepwise is None else f" by {stepwise:.1e} of the largest logit"
@@ -1207,6 +1278,10 @@ def shake(model, sign: int, seed: int) -> None:
 
 @contextlib.contextmanager
 def shaken(model, seed: int):
+    if (store := getattr(model, "weight_store", None)) is not None:
+        with store.shaken(seed, list(model.parameters())):
+            yield
+        return
     shake(model, 1, seed)
     try:
         yield
@@ -1219,11 +1294,14 @@ def in_f64(model):
     """Computes with weights of 64 bits while this lasts."""
     import torch
 
-    kept = [(tensor, tensor.data) for tensor in [*model.parameters(), *model.buffers()] if tensor.dtype == torch.float32]
+    store = getattr(model, "weight_store", None)
+    own = [tensor for tensor in [*model.parameters(), *model.buffers()] if store is None or not store.holds(tensor)]
+    kept = [(tensor, tensor.data) for tensor in own if tensor.dtype == torch.float32]
     try:
         for tensor, data in kept:
             tensor.data = data.double()
-        yield
+        with store.in_f64() if store is not None else contextlib.nullcontext():
+            yield
     finally:
         for tensor, data in kept:
             tensor.data = data
@@ -1351,7 +1429,7 @@ class Ensemble:
         def forward(prompt):
             tokens, rows = prompt["tokens"], rows_of(prompt)
             runner.begin(prompt)
-            seen, (logits, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()))
+            seen, (logits, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()), keep=bool(self.taps[prompt["name"]]))
             found, states = {}, {}
             if self.states[prompt["name"]]:
                 states = {(layer, part): tensor for layer, _, part, tensor in read_states(runner.model, cache, self.widths)}
@@ -1377,7 +1455,8 @@ class Ensemble:
                 if (why := barred(member)) is not None:
                     raise Fail(why)
                 with context:
-                    made = {prompt["name"]: each(prompt) for prompt in self.prompts}
+                    work = Work(runner, {prompt["name"]: lambda prompt=prompt, each=each: each(prompt) for prompt in self.prompts})
+                    made = {prompt["name"]: work[prompt["name"]] for prompt in self.prompts}
             except Exception as error:
                 failed[member] = str(error) if isinstance(error, Fail) else first_line(error).split(". ")[0]
                 continue
@@ -1427,12 +1506,17 @@ def dump(args) -> None:
     if target.exists() and not ((target / "manifest.json").is_file() or (target.is_dir() and not any(target.iterdir()))):
         raise Fail(f"{target}: exists and is not a dump; choose another folder")
     raw, plain = read_config(folder)
-    weights_hash, stored, tensor_count = hash_weights(weight_files(folder))
-    check_layer_count(folder / "config.json", plain, tensor_count)
+    layerwise = load_beside("layerwise") if args.layerwise else None
     import_files(args.imports, plain)
     config = load_config(folder, plain, args.trust_remote_code)
     facts = numbers_of(config)
     notes: list[str] = []
+    choice = chosen_layers(args, folder, config, layerwise, notes) if args.layers else None
+    wanted = (lambda name: layerwise.belongs(name, choice["prefix"], choice["chosen"])) if choice else None
+    files = weight_files(folder, wanted)
+    weights_hash, stored, tensor_count = hash_weights(files, wanted)
+    if choice is None:
+        check_layer_count(folder / "config.json", plain, tensor_count)
     kernels = []
     for package in KERNEL_PACKAGES:
         if importlib.util.find_spec(package) is not None:
@@ -1450,13 +1534,22 @@ def dump(args) -> None:
     members, spread, ensemble, tolerance, patched = {}, {}, None, AUDIT_TOLERANCE, {"topk_first_of_equals"}
     prompts = vocab = topk = architecture = None
     shared: dict[str, int] = {}
-    nextn, heads, head_out = load_nextn(), {}, {}
-    tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run, snapshots_of=snapshots_of,
+    nextn, heads, head_out = load_beside("nextn", None), {}, {}
+    tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run, audit_jobs=audit_jobs, Work=Work, snapshots_of=snapshots_of,
                                   barred_member=barred_member, Ensemble=None if args.no_members else Ensemble, head_ensemble=None, tolerance=AUDIT_TOLERANCE)
     for run in args.dtypes:
         say(f"{folder.name}: loading in {run}")
         try:
-            model, loading = load_model(folder, run, args.trust_remote_code, patched)
+            if layerwise is not None:
+                store = layerwise.Store(entries_of(files, wanted), int(args.resident * 1e9), say)
+                with store.loading([str(path) for path in files], choice and choice["chosen"]):
+                    model, loading = load_model(folder, run, args.trust_remote_code, patched)
+                if choice is not None:
+                    layerwise.leave_out(model, choice["chosen"])
+                store.plant(model)
+                model.weight_store = store
+            else:
+                model, loading = load_model(folder, run, args.trust_remote_code, patched)
             round_rows_alone(model, patched)
             contiguous_inputs(model, patched)
             if args.gelu_table:
@@ -1470,6 +1563,8 @@ def dump(args) -> None:
             runner = Runner(model)
         except Exception as error:
             raise Fail(f"{folder}: the class {type(model).__name__} cannot be run with `input_ids` and a cache: {first_line(error)}{at(error)}") from None
+        if layerwise is not None:
+            runner.lockstep = layerwise.Lockstep(model, store, f"{folder.name}: {run}")
         if prompts is None:
             notes += loading
             architecture = type(model).__name__
@@ -1498,15 +1593,28 @@ def dump(args) -> None:
                 reach_experts(runner, taps, prompts, facts, config_hash.digest(), known)
             layers = len(getattr(runner.fresh(), "layers", []))
             widths = conv_widths(model, layers)
+            jobs = {}
             for prompt in prompts:
                 if "decode" in prompt["taps"]:
                     prompt["snapshots"] = snapshots_of(prompt)
-                say(f"{folder.name}: {run}: prompt {prompt['name']} of {len(prompt['tokens'])} tokens")
-                found = record_prompt(mine, seen_kinds, runner, taps, run, prompt, topk, widths, notes)
+
+                def record(prompt=prompt, apart=(runner, taps, run)):
+                    say(f"{folder.name}: {run}: prompt {prompt['name']} of {len(prompt['tokens'])} tokens")
+                    pieces, met, remarks = {}, {}, []
+                    return record_prompt(pieces, met, *apart, prompt, topk, widths, remarks), pieces, met, remarks
+
+                jobs[prompt["name"], "record"] = record
+            work = Work(runner, jobs | audit_jobs(runner, taps, prompts, facts["switch"], run))
+            for prompt in prompts:
+                found, pieces, met, remarks = work[prompt["name"], "record"]
+                mine.update(pieces)
+                notes += remarks
+                for key, parts in met.items():
+                    seen_kinds.setdefault(key, []).extend(parts)
                 if not bool(found.full.isfinite().all() and found.decoded.isfinite().all()):
                     raise Fail(f"the logits of prompt {prompt['name']} are not finite: a weight is NaN or infinite, or {run} overflows")
                 recorded.append(found)
-            checked, chunked, why = audit_run(runner, taps, prompts, recorded, facts["switch"], run, notes)
+            checked, chunked, why = audit_run(prompts, recorded, work, facts["switch"], run, notes)
             if run == "f32" and not args.no_members:
                 ensemble = Ensemble(prompts, recorded, widths)
             if ensemble is not None and ensemble.prompts:
@@ -1521,7 +1629,7 @@ def dump(args) -> None:
                 count = min(count, facts["switch"] + 1 - len(main["tokens"]))
             whole = audit.get("f32", checked)["decode_vs_prefill"] > tolerance and args.dtypes[0] == "f32"
             if count > 0:
-                made, chosen = greedy_tokens(runner, taps, main["tokens"], count, whole)
+                made, chosen = Work(runner, {"greedy": lambda: greedy_tokens(runner, taps, main["tokens"], count, whole)})["greedy"]  # noqa: B023
                 greedy[run] = {main["name"]: made}
                 put_chosen(mine, f"{run}/{main['name']}/greedy", chosen, count - 1)
         except Exception as error:
@@ -1535,7 +1643,7 @@ def dump(args) -> None:
             taps.close()
         if ensemble is not None and ensemble.prompts:
             members[run], spread[run] = entry, most
-        if nextn is not None:
+        if nextn is not None and choice is None:
             pieces, remarks = {}, []
             found = nextn.record(tools, model, folder, weight_files(folder), run, prompts, facts["switch"], topk, pieces, remarks)
             if found is not None:
@@ -1590,6 +1698,8 @@ def dump(args) -> None:
         "greedy": greedy,
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
+    if choice is not None:
+        manifest["layers"] = choice
     if (code := own_code(args.imports, args.trust_remote_code)) is not None:
         manifest["producer"]["code"] = code
     if "quantization_config" in plain:
@@ -1600,17 +1710,36 @@ def dump(args) -> None:
     say(f"{target}: {len(out)} tensors, {len(listed)} taps, {len(manifest['states'])} states, truth {manifest['audit']['truth']}")
 
 
+def chosen_layers(args, folder: Path, config, layerwise, notes: list[str]) -> dict:
+    """The manifest's entry on a choice of layers."""
+    count = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    if not count:
+        raise Fail(f"{folder / 'config.json'}: --layers needs the number of layers, and the config has no num_hidden_layers")
+    if beyond := [number for number in args.layers if number >= count]:
+        raise Fail(f"--layers: layer {beyond[0]} is not there; the model has {count}, from 0 to {count - 1}")
+    names = weight_map(folder) or [name for path in weight_files(folder) for name, *_ in safetensors_entries(path)]
+    prefix = layerwise.layer_prefix(names, count)
+    if prefix is None:
+        raise Fail(f"{folder}: no names of tensors hold the number of a layer, so --layers cannot choose among them")
+    shown = ", ".join(map(str, args.layers))
+    notes.append(f"only {'layer' if len(args.layers) == 1 else 'layers'} {shown} of {count} ran, with the embedding, the last norm and the head: the other layers gave their input on unchanged, so the rows that a "
+                 "layer was given, and the log-probabilities, are not those of the whole model")
+    return {"chosen": args.layers, "of": count, "prefix": prefix}
+
+
 def listed_states(kinds: dict) -> list[dict]:
     """The states for the manifest, of the parts that were met for each layer and kind."""
     return [{"layer": layer, "kind": kind, "parts": sorted(set(parts))} for (layer, kind), parts in sorted(kinds.items())]
 
 
-def load_nextn():
-    """The script of heads, if it lies beside this one."""
-    path = Path(__file__).resolve().with_name("nextn.py")
+def load_beside(name: str, needed: str | None = "--layerwise"):
+    """A script that lies beside this one; None if it does not and is not needed."""
+    path = Path(__file__).resolve().with_name(f"{name}.py")
     if not path.is_file():
-        return None
-    spec = importlib.util.spec_from_file_location("onboard_nextn", path)
+        if needed is None:
+            return None
+        raise Fail(f"{needed} needs {path.name} beside {Path(__file__).name} in {path.parent}; it is printed by `parity dump --script {name}`")
+    spec = importlib.util.spec_from_file_location(f"onboard_{name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -1758,6 +1887,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-taps", action="store_true", help="no module outputs and no states")
     parser.add_argument("--no-members", action="store_true", help="no ensemble of runs that differ by rounding alone")
     parser.add_argument("--gelu-table", action="store_true", help="GELU by llama.cpp's table of f16, to tell whether that is all it does otherwise")
+    parser.add_argument("--layerwise", action="store_true", help="read one layer at a time, for a model that is larger than the memory: the same dump, more slowly")
+    parser.add_argument("--layers", metavar="0,3,60", help="run these layers alone, with embedding, last norm and head: files that have only other layers may be absent")
+    parser.add_argument("--resident", type=float, default=2.0, metavar="GB", help="with --layerwise: weights that are kept for the next use (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default %(default)s)")
     parser.add_argument("--greedy", type=int, default=16, metavar="N", help="greedy tokens per run (default %(default)s)")
     args = parser.parse_args(argv)
@@ -1766,6 +1898,13 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--dtypes: choose from {', '.join(DTYPES)}")
     # Distances are from the f32 run, which is made first for that.
     args.dtypes.sort(key=lambda name: name != "f32")
+    if args.layers is not None:
+        pieces = args.layers.split(",")
+        if not all(piece.strip().isdecimal() for piece in pieces):
+            parser.error("--layers: expected numbers of layers with commas, from 0")
+        args.layers, args.layerwise = sorted({int(piece) for piece in pieces}), True
+    if not args.resident > 0:
+        parser.error("--resident must be above 0")
     if args.topk < 1 or args.threads < 1:
         parser.error("--topk and --threads must be at least 1")
     try:
@@ -1775,6 +1914,12 @@ def main(argv: list[str] | None = None) -> int:
         dump(args)
     except Fail as error:
         print(f"dump: error: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        # Of the script that reads weights when they are used.
+        if type(error).__name__ != "Missing":
+            raise
+        print(f"dump: error: {args.model}: {error}", file=sys.stderr)
         return 2
     return 0
 

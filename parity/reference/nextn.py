@@ -96,6 +96,8 @@ class Head:
             self.parts = dict(e=norm(), h=norm(), proj=nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False), out=norm())
         self.root = nn.Module()
         self.root.base_model_prefix = "none"
+        # Embedding and head of a model that is read layer by layer are read so here too.
+        self.root.weight_store = getattr(model, "weight_store", None)
         plant(self.root, place["block"], self.block)
         for key, part in self.parts.items():
             plant(self.root, f"{place['prefix']}.{place[key]}", part)
@@ -259,7 +261,8 @@ def record(tools, model, folder: Path, files, run: str, prompts: list[dict], swi
             if "decode" in pair["taps"]:
                 pair["snapshots"] = tools.snapshots_of(pair)
             found = tools.record_prompt(out, kinds, runner, taps, run, pair, topk, {}, notes)
-            checked, _, _ = tools.audit_run(runner, taps, [pair], [found], switch, run, notes)
+            work = tools.Work(runner, tools.audit_jobs(runner, taps, [pair], switch, run))
+            checked, _, _ = tools.audit_run([pair], [found], work, switch, run, notes)
             audit = {key: max(value, audit.get(key, 0.0)) for key, value in checked.items()}
             recorded[pair["name"]] = found
         if run == "f32" and tools.Ensemble:

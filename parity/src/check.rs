@@ -80,6 +80,9 @@ pub(crate) fn prepared<'a>(
     options: &CheckOptions,
 ) -> Result<(ModelSource<'a>, Option<Dump>), Error> {
     let mut source = ModelSource { model: Arc::clone(&source.model), dir: source.dir };
+    if source.model.layers.is_none() {
+        source.model = of_layers(source.model, dump)?;
+    }
     let mut followed = None;
     if dump.manifest.audit.truth == TrustedPhase::Prefill && source.model.own_steps {
         let mut believed = Dump::open(&dump.dir)?;
@@ -96,10 +99,17 @@ pub(crate) fn prepared<'a>(
     if let Some(scales) = manifest.kv_fp8()
         && !options.own_caches
     {
-        let checkpoint = Checkpoint::open(source.dir)?;
+        let checkpoint = Checkpoint::open_part(source.dir, source.model.layers.as_ref())?;
         kv_fp8::narrow(&mut Arc::make_mut(&mut source.model).graph, scales, &checkpoint)?;
     }
     Ok((source, followed))
+}
+
+/// Returns the model without the layers that a dump's reference ran without.
+pub fn of_layers(model: Arc<Model>, dump: &Dump) -> Result<Arc<Model>, Error> {
+    let Some(choice) = dump.manifest.layer_choice() else { return Ok(model) };
+    let part = model.with_layers(&choice);
+    Ok(Arc::new(part.map_err(|why| Error::Layers { dump: dump.dir.clone(), why })?))
 }
 
 /// True if the graph computes continuing rows differently from initial rows, as its reference does.

@@ -83,6 +83,17 @@ pub enum Error {
         /// Hash in the dump.
         want: String,
     },
+    /// The reference ran without some layers, and the whole model is needed.
+    #[error(
+        "the dump `{dir}` is of {layers} alone; only `parity check MODEL` on the checkpoint's folder compares such a \
+         dump: write one of the whole model with `parity dump`"
+    )]
+    PartOfModel {
+        /// The dump.
+        dir: PathBuf,
+        /// The layers.
+        layers: String,
+    },
 }
 
 /// Opened dump.
@@ -183,6 +194,17 @@ impl Dump {
         let mut dump = Self { dir: dir.to_owned(), manifest, notes: Vec::new(), store };
         dump.check()?;
         Ok(dump)
+    }
+
+    /// Opens a dump of a whole model.
+    pub fn open_whole(dir: &Path) -> Result<Self, Error> {
+        let dump = Self::open(dir)?;
+        match dump.manifest.layer_choice() {
+            Some(choice) => {
+                Err(Error::PartOfModel { dir: dump.dir.clone(), layers: choice.listed() })
+            }
+            None => Ok(dump),
+        }
     }
 
     /// Returns a SHA-256 over the hashes of all files.

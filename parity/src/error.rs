@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use registry::dtype::Dtype;
+use registry::layer_choice::LayerChoiceError;
 
 use crate::dump;
 
@@ -53,6 +54,14 @@ pub enum Error {
         root: PathBuf,
         /// Name of the first tensor that was searched for.
         name: String,
+    },
+    /// The layers that the dump is of cannot be taken out of the model.
+    #[error("the dump `{dump}` is of some layers alone: {why}")]
+    Layers {
+        /// The dump.
+        dump: PathBuf,
+        /// Reason.
+        why: LayerChoiceError,
     },
     /// The dump's rows differ in length from the model's.
     #[error(

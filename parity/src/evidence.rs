@@ -450,6 +450,7 @@ fn about(
     ReportSubject {
         spec: source.model.name.clone(),
         architecture: source.model.architecture.clone(),
+        layers: None,
         model: source.dir.display().to_string(),
         engine: facts.title(),
         reference,

@@ -59,7 +59,7 @@ pub mod rule;
 pub mod run;
 pub mod schedules;
 
-pub use check::{CheckOptions, Error, check, check_schedules};
+pub use check::{CheckOptions, Error, check, check_schedules, of_layers};
 pub use dump::Dump;
 pub use gate::Verdict;
 pub use report::Report;

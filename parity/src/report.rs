@@ -43,6 +43,9 @@ pub struct ReportSubject {
     pub spec: String,
     /// `architectures[0]`.
     pub architecture: String,
+    /// The only layers that were compared, if the dump is of some alone: `layers 1, 4 of 6`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<String>,
     /// The checkpoint.
     pub model: String,
     /// The engine.

@@ -36,6 +36,8 @@ pub mod gguf;
 pub mod gguf_head;
 pub mod gguf_match;
 pub mod graph;
+pub mod layer_choice;
+mod layer_part;
 pub mod library;
 pub mod lint;
 pub mod model;

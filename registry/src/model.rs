@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::config::matches;
 use crate::gguf::Gguf;
 use crate::graph::Graph;
+use crate::layer_choice::LayerChoice;
 use crate::quant::QuantRules;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
@@ -45,6 +46,8 @@ pub struct Model {
     pub quant: QuantRules,
     /// True if the reference computes single steps by other numbers than a prefill, and both are followed.
     pub own_steps: bool,
+    /// The chosen layers, if others were left out.
+    pub layers: Option<LayerChoice>,
 }
 
 impl Model {
@@ -70,6 +73,7 @@ impl Model {
             gguf: None,
             quant: QuantRules::default(),
             own_steps: false,
+            layers: None,
         }
     }
 

@@ -139,6 +139,7 @@ pub fn resolve(
         gguf,
         quant,
         own_steps: spec.reference.is_some(),
+        layers: None,
     };
     let at = crate::diag::Span { source: Arc::clone(&spec.source), start: 0, end: 0 };
     if config.is_wrapped() {

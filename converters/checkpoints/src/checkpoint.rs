@@ -23,6 +23,7 @@ use formats::gguf::split::SET_KEY;
 use formats::numbers;
 use formats::safetensors::{FileDtype, SafetensorsFile};
 use formats::shown;
+use registry::layer_choice::LayerChoice;
 
 /// File name of an unsharded checkpoint.
 pub const SINGLE: &str = "model.safetensors";
@@ -85,14 +86,20 @@ impl Checkpoint {
     /// Opens a folder or a single safetensors file. A folder has `model.safetensors` or
     /// `model.safetensors.index.json`; the first takes precedence, as in transformers.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_part(path, None)
+    }
+
+    /// Opens the tensors of a choice of layers, and those of no layer. Files that have only other layers
+    /// may be absent.
+    pub fn open_part(path: &Path, layers: Option<&LayerChoice>) -> Result<Self, Error> {
         if !fs_err::metadata(path)?.is_dir() {
-            return Self::single(path, path);
+            return Self::single(path, path, layers);
         }
         let (single, index) = (path.join(SINGLE), path.join(INDEX));
         let checkpoint = if single.try_exists()? {
-            Self::single(path, &single)
+            Self::single(path, &single, layers)
         } else if index.try_exists()? {
-            Self::sharded(path, &index)
+            Self::sharded(path, &index, layers)
         } else if let Some(file) = pickled::find(path) {
             Err(Error::Pickled { folder: path.into(), file: shown(&file) })
         } else {
@@ -315,17 +322,17 @@ impl Checkpoint {
         Ok(self.stored(name).and_then(|info| nonfinite::scan(info.dtype, &info.shape, bytes)))
     }
 
-    fn single(root: &Path, path: &Path) -> Result<Self, Error> {
+    fn single(root: &Path, path: &Path, layers: Option<&LayerChoice>) -> Result<Self, Error> {
         let mut checkpoint = Self::empty(root);
-        checkpoint.add(path)?;
+        checkpoint.add(path, layers)?;
         Ok(checkpoint)
     }
 
-    fn sharded(folder: &Path, path: &Path) -> Result<Self, Error> {
-        let index = index::read(folder, path)?;
+    fn sharded(folder: &Path, path: &Path, layers: Option<&LayerChoice>) -> Result<Self, Error> {
+        let index = index::read(folder, path, layers)?;
         let mut checkpoint = Self::empty(folder);
         for shard in index.shards.values() {
-            checkpoint.add(shard)?;
+            checkpoint.add(shard, layers)?;
         }
         checkpoint.one_set()?;
         for (tensor, shard) in &index.weight_map {
@@ -369,10 +376,13 @@ impl Checkpoint {
     }
 
     /// Reads a file's header and adds its tensors.
-    fn add(&mut self, path: &Path) -> Result<(), Error> {
+    fn add(&mut self, path: &Path, layers: Option<&LayerChoice>) -> Result<(), Error> {
         let stamp = Stamp::of(path)?;
         let file = SafetensorsFile::open(path)?;
         for (name, entry) in &file.header().tensors {
+            if layers.is_some_and(|choice| !choice.includes(name)) {
+                continue;
+            }
             if let Some(first) = self.tensors.get(name) {
                 return Err(Error::TensorTwice {
                     tensor: shown(name),

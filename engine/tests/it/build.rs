@@ -174,6 +174,7 @@ impl Build {
             gguf: None,
             quant: registry::quant::QuantRules::default(),
             own_steps: false,
+            layers: None,
         };
         (model, self.tensors)
     }

@@ -7,6 +7,7 @@ use engine::{
     Engine, ModelSource, NoProbe, OutputRows, Session as _, SessionFeatures, SessionOptions,
 };
 use registry::dtype::Dtype;
+use registry::layer_choice::LayerChoice;
 
 use super::{CheckOptions, Error, hidden};
 use crate::dump::{Dump, sha256};
@@ -24,7 +25,7 @@ pub(super) fn identify(
 ) -> Result<(BTreeSet<String>, FileHashes), Error> {
     let mut hashes = FileHashes { dump: Some(dump.sha256()?), ..FileHashes::default() };
     // A model that is no folder of safetensors was converted; its tensors have other names.
-    let checkpoint = match Checkpoint::open(source.dir) {
+    let checkpoint = match Checkpoint::open_part(source.dir, source.model.layers.as_ref()) {
         Ok(checkpoint) => checkpoint,
         Err(_) if !options.same_model => {
             hashes.weights = source.dir.is_file().then(|| sha256(source.dir)).transpose()?;
@@ -129,6 +130,7 @@ pub(super) fn about(
     let producer = producer(dump);
     ReportSubject {
         spec: source.model.name.clone(),
+        layers: source.model.layers.as_ref().map(LayerChoice::listed),
         architecture: source.model.architecture.clone(),
         model: source.dir.display().to_string(),
         engine: engine.name().to_owned(),

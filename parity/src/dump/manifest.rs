@@ -3,13 +3,16 @@
 //! The text is untrusted. Unknown fields are ignored, so that a newer script may add some; required fields
 //! are checked here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use engine::InputRounding;
 use registry::graph::ScaleGranularity;
+use registry::layer_choice::LayerChoice;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
+
+use super::plain;
 
 /// Version of the format that this crate reads.
 pub const VERSION: u64 = 2;
@@ -64,9 +67,23 @@ pub struct Manifest {
     pub members: BTreeMap<String, EnsembleMembers>,
     /// Places where the reference's own code was altered.
     pub patches: Vec<ReferencePatch>,
+    /// The chosen layers, if the reference ran without the others.
+    #[serde(default)]
+    pub layers: Option<ChosenLayers>,
     /// The reference's audit of its own consistency.
     #[serde(default)]
     pub audit: Audit,
+}
+
+/// Choice of layers as the manifest spells it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ChosenLayers {
+    /// Numbers of the layers, from 0.
+    pub chosen: BTreeSet<usize>,
+    /// Number of layers of the whole model.
+    pub of: usize,
+    /// Text before the number of a layer in the names of the checkpoint's tensors.
+    pub prefix: String,
 }
 
 /// Ensemble of one dtype.
@@ -397,6 +414,15 @@ impl Manifest {
         }
     }
 
+    /// Returns the chosen layers, if the reference ran without the others.
+    pub fn layer_choice(&self) -> Option<LayerChoice> {
+        self.layers.as_ref().map(|layers| LayerChoice {
+            chosen: layers.chosen.clone(),
+            of: layers.of,
+            prefix: layers.prefix.clone(),
+        })
+    }
+
     /// Checks everything that does not need the tensors; the error describes the fault.
     pub(super) fn check(&self) -> Result<(), String> {
         if let Some(word) = self.caches.as_deref().filter(|word| caches(word).is_none()) {
@@ -431,6 +457,18 @@ impl Manifest {
             if none {
                 return Err(format!(
                     "`{what}` is empty, so there is nothing to compare with; write the dump again with `parity dump`"
+                ));
+            }
+        }
+        if let Some(layers) = &self.layers {
+            let beyond = layers.chosen.last().is_none_or(|last| *last >= layers.of);
+            if beyond || layers.prefix.is_empty() || layers.prefix.chars().any(char::is_control) {
+                return Err(format!(
+                    "`layers` chooses {:?} of {} below `{}`; expected numbers of layers below their count, and the \
+                     text before the number in names of tensors",
+                    layers.chosen,
+                    layers.of,
+                    plain(&layers.prefix)
                 ));
             }
         }

@@ -16,6 +16,9 @@ pub fn text(report: &Report) -> String {
     let s = &report.subject;
     line(&mut out, format_args!("{} ({}) on {}", s.spec, s.architecture, s.engine));
     line(&mut out, format_args!("  model      {}", s.model));
+    if let Some(layers) = &s.layers {
+        line(&mut out, format_args!("  only       {layers}, with embedding, last norm and head"));
+    }
     line(&mut out, format_args!("  reference  {} by {}", s.reference, s.producer));
     out.push('\n');
     out.push_str(&phases(report));
@@ -54,6 +57,10 @@ pub fn text(report: &Report) -> String {
     let runs = match report.runs.len() {
         1 => "1 run".to_owned(),
         count => format!("{count} runs"),
+    };
+    let runs = match &s.layers {
+        Some(layers) => format!("{runs} of {layers} alone"),
+        None => runs,
     };
     match report.verdict() {
         Verdict::Fail if failed == 0 => {

@@ -171,6 +171,7 @@ pub fn model() -> Model {
         gguf: None,
         quant: registry::quant::QuantRules::default(),
         own_steps: false,
+        layers: None,
     }
 }
 

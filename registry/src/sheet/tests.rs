@@ -28,6 +28,7 @@ pub(crate) fn model(graph: Graph) -> Model {
         gguf: None,
         quant: QuantRules::default(),
         own_steps: false,
+        layers: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use registry::file::FileLimit;
+use registry::layer_choice::LayerChoice;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
@@ -25,10 +26,15 @@ pub(super) struct Index {
     pub(super) shards: BTreeMap<String, PathBuf>,
 }
 
-/// Reads an index and finds its shards.
-pub(super) fn read(folder: &Path, path: &Path) -> Result<Index, Error> {
+/// Reads an index and finds its shards; with a choice of layers, those that the choice needs.
+pub(super) fn read(
+    folder: &Path,
+    path: &Path,
+    layers: Option<&LayerChoice>,
+) -> Result<Index, Error> {
     let bytes = registry::file::read(path, INDEX)?;
-    let weight_map = parse(path, &bytes)?;
+    let mut weight_map = parse(path, &bytes)?;
+    weight_map.retain(|tensor, _| layers.is_none_or(|choice| choice.includes(tensor)));
     // First tensor and number of tensors of each shard, for messages.
     let mut uses: BTreeMap<&str, (&str, usize)> = BTreeMap::new();
     for (tensor, shard) in &weight_map {
