@@ -289,7 +289,7 @@ def embedding_rows(model, vocab: int | None, notes: list[str]) -> int:
 
 
 def wrapper(config):
-    """The class that puts encoders beside a model of text, where the config is of one. Text alone goes through it as through the model of text."""
+    """The class that puts encoders beside a text model, if the config is of one. It computes text alone as the text model does."""
     import transformers
 
     if config.get_text_config(decoder=True) is config:
@@ -298,7 +298,7 @@ def wrapper(config):
 
 
 def text_part(model) -> tuple[str, str] | None:
-    """Where a wrapper keeps its model of text, and the name that goes by without the wrapper."""
+    """The text model of a wrapper, and its name without the wrapper."""
     config = getattr(model, "config", None)
     if config is None or config.get_text_config(decoder=True) is config:
         return None
@@ -578,7 +578,7 @@ class Runner:
         self.model = model
         self.params = inspect.signature(model.forward).parameters
         self.cache_key = next((key for key in ("past_key_values", "cache_params") if key in self.params), None)
-        # A class without a cache decodes by running the whole sequence again: what was seen stands for the cache.
+        # A class without a cache decodes by running the whole sequence again: the tokens so far are its cache.
         inner = inspect.signature(getattr(model, model.base_model_prefix, model).forward).parameters
         self.takes_positions = "position_ids" in self.params or "position_ids" in inner
         self.own_cache = self.cache_of_its_own()
@@ -707,7 +707,7 @@ class Taps:
         for path, module in runner.model.named_modules():
             name = path
             if part is not None:
-                # Modules of the model of text go by the names that they have without a wrapper; what holds them is no tap.
+                # Modules of the text model go by the names that they have without a wrapper; what holds them is no tap.
                 outer, inner = part
                 if path != outer and not path.startswith(f"{outer}.") and path != "lm_head":
                     continue
@@ -1057,7 +1057,7 @@ def given_prompts(args, vocab: int, limit: int) -> list[dict] | None:
 
 
 def given_phases(where: str, taps) -> list[str]:
-    """The phases that `taps` of a given prompt names; true stands for both."""
+    """The phases that `taps` of a given prompt names; true means both."""
     if isinstance(taps, bool):
         return list(PHASES) if taps else []
     if not isinstance(taps, list) or any(phase not in PHASES for phase in taps):
@@ -1472,7 +1472,7 @@ class Ensemble:
 
 
 def put_spread(out: dict, run: str, prompts: list[dict], most: dict, taps: list[str], states: list[dict]) -> None:
-    """The largest distances of a run's members; taps and states are those of the manifest, and -1 stands for one that prefill does not have."""
+    """The largest distances of a run's members; taps and states are those of the manifest, and -1 means one that prefill does not have."""
     import torch
 
     for prompt in prompts:
