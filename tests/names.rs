@@ -48,6 +48,7 @@ fn has_word(line: &str, name: &str) -> bool {
             && !after.starts_with(".cpp")
             && !after.starts_with("-server")
             && !after.starts_with("-c")
+            && !after.starts_with("-bench")
             && !after.starts_with("-quantize")
             && !after.starts_with("-tokenize")
     })

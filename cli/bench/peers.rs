@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::str::FromStr;
 
 use registry::dtype::Dtype;
+use registry::file;
 use serde_json::{Value, json};
 
 use super::plan::BenchTest;
@@ -208,7 +209,8 @@ impl BenchPeer for Torch {
         let rate = answered.ok().and_then(|_| line.trim().parse::<f64>().ok());
         rate.filter(|rate| rate.is_finite() && *rate > 0.0).ok_or_else(|| {
             self.child.kill().ok();
-            let messages = fs_err::read(self.folder.path().join("messages")).unwrap_or_default();
+            let messages =
+                file::read(&self.folder.path().join("messages"), file::TEXT).unwrap_or_default();
             failed(&self.program, "gave no rate", &messages)
         })
     }
@@ -227,8 +229,8 @@ mod tests {
 
     #[test]
     fn programs_are_chosen_by_name() {
-        let choice: PeerChoice = "llama-bench=/opt/bin/llama-bench".parse().unwrap();
-        assert_eq!(choice.program.unwrap(), Path::new("/opt/bin/llama-bench"));
+        let choice: PeerChoice = "llama-bench=/usr/bin/llama-bench".parse().unwrap();
+        assert_eq!(choice.program.unwrap(), Path::new("/usr/bin/llama-bench"));
         assert!("torch".parse::<PeerChoice>().unwrap().program.is_none());
         assert!("gpu".parse::<PeerChoice>().unwrap_err().contains("llama-bench, torch"));
     }

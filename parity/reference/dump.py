@@ -54,7 +54,7 @@ STREAMS, EXTRA = 16, 4
 # Members of the ensemble of an f32 run and of a 16-bit run.
 SHAKES, PERMUTATIONS = 7, 6
 CHUNKS = (3, 1, 4, 2, 5)
-# Stands for a distance that is not finite.
+# In place of a distance that is not finite.
 FAR = 1e30
 
 

@@ -114,7 +114,7 @@ class Plan:
 
 
 class Weight(torch.Tensor):
-    """Stands for a parameter whose numbers are read when something is computed with them."""
+    """A parameter whose numbers are read when something is computed with them."""
 
     @staticmethod
     def of(store: Store, plan: Plan, name: str, meta) -> Weight:
@@ -596,7 +596,7 @@ def plain_rows(value):
 
 
 class Skipped(torch.nn.Module):
-    """Stands for a layer that is left out: gives the hidden rows on as they are, and counts the tokens in its part of a cache."""
+    """A layer that is left out: gives the hidden rows on as they are, and counts the tokens in its part of a cache."""
 
     def __init__(self, layer, number: int):
         super().__init__()

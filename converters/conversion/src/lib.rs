@@ -15,7 +15,7 @@
 //!
 //! # fn main() -> Result<(), onboard_conversion::mix::Error> {
 //! let tensor =
-//!     MixTensor { name: "blk.0.ffn_down.weight", shape: &[512, 2048], base: BlockType::BF16 };
+//!     MixTensor { name: "blk.0.ffn_down.weight", shape: &[512, 2048], base: BlockType::Bf16 };
 //! let facts = MixFacts { layers: 1, ..MixFacts::default() };
 //! let chosen = assign(MixTarget::parse("q4_k_m")?, &[tensor], &facts, &Overrides::default())?;
 //! println!("{:?}: {}", chosen[0].ty, chosen[0].why);
