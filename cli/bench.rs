@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use engine::SessionOptions;
 use models::local_model::LocalModel;
@@ -11,7 +11,7 @@ use registry::dtype::Dtype;
 
 use self::measure::BenchSession;
 use self::peers::{OpenPeer, PeerChoice};
-use self::plan::{BenchGrid, BenchTest, parse_pair};
+use self::plan::{BenchGrid, BenchTest, parse_count, parse_pair, parse_tokens};
 use self::table::{BenchForm, BenchRow, BenchSamples, render};
 use crate::arithmetic::ArithmeticArgs;
 use crate::findings::engine_error;
@@ -51,25 +51,25 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     choice: SpecArgs,
     /// Tokens of the prefill tests, with commas; 0 leaves them out; default: 512, or all that the model handles
-    #[arg(short, value_name = "LIST", value_delimiter = ',')]
+    #[arg(short, value_name = "LIST", value_delimiter = ',', value_parser = parse_tokens)]
     p: Vec<usize>,
     /// Tokens of the decode tests, with commas; 0 leaves them out; default: 128, or all that the model handles
-    #[arg(short, value_name = "LIST", value_delimiter = ',')]
+    #[arg(short, value_name = "LIST", value_delimiter = ',', value_parser = parse_tokens)]
     n: Vec<usize>,
     /// Tokens of a test of prefill and decode together (repeatable)
     #[arg(long, value_name = "P,N", value_parser = parse_pair)]
     pg: Vec<(usize, usize)>,
     /// Tokens that a sequence holds before a test, with commas
-    #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "0", value_parser = parse_tokens)]
     depth: Vec<usize>,
     /// Sequences that run a test together, with commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", value_parser = parse_count)]
     batch: Vec<usize>,
     /// Dtypes of activations, with commas; default: as the checkpoint declares
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtype: Vec<Dtype>,
     /// Number of measurements of each test
-    #[arg(short, value_name = "N", default_value_t = 3)]
+    #[arg(short, value_name = "N", default_value_t = 3, value_parser = parse_count)]
     repetitions: usize,
     /// Run the same tests with another program: llama-bench (GGUF files) or torch (checkpoints), or NAME=PROGRAM
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "draft")]
@@ -89,7 +89,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     tensor_parallel: usize,
     /// Worker threads, with commas; default: one per core
-    #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     threads: Vec<usize>,
     /// Form of the results
     #[arg(short, long, value_name = "FORM", default_value = "md")]
@@ -101,9 +101,6 @@ pub(crate) struct BenchArgs {
 
 impl BenchArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
-        ensure!(self.repetitions > 0, "-r must be at least 1");
-        ensure!(!self.batch.contains(&0), "--batch must be at least 1");
-        ensure!(!self.threads.contains(&0), "--threads must be at least 1");
         if self.draft.is_some() {
             return self.draft();
         }
@@ -125,6 +122,18 @@ impl BenchArgs {
         }
         let form = if self.json { BenchForm::Json } else { self.output };
         term::print(&render(&rows, form, peak_memory())?)?;
+        for (n, choice) in self.against.iter().enumerate() {
+            let results = || rows.iter().map(|row| &row.peers[n].rates);
+            let reason = results().find_map(|rates| rates.as_ref().err());
+            let ran = results().any(|rates| rates.as_ref().is_ok_and(|rates| !rates.is_empty()));
+            match reason {
+                Some(why) if !ran => bail!("`{}` ran no test: {why}", choice.text),
+                Some(why) if form == BenchForm::Csv => {
+                    term::note(&format!("`{}` did not run every test: {why}", choice.text));
+                }
+                _ => {}
+            }
+        }
         Ok(CommandOutcome::Ok)
     }
 
@@ -232,7 +241,7 @@ impl BenchArgs {
 
     fn draft(&self) -> Result<CommandOutcome> {
         let [model] = &self.models[..] else {
-            anyhow::bail!("--draft measures one model; {} are given", self.models.len());
+            bail!("--draft measures one model; {} are given", self.models.len());
         };
         let target = self.open(model)?;
         let dtype = self.dtype.first().copied().unwrap_or_else(|| target.dtype());

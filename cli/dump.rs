@@ -29,9 +29,9 @@ const LAYERWISE: &str = include_str!("../parity/reference/layerwise.py");
 enum ScriptFile {
     /// The script itself
     Dump,
-    /// What it needs for multi-token prediction heads
+    /// Its module for multi-token prediction heads
     Nextn,
-    /// What it needs for --layerwise and --layers
+    /// Its module for --layerwise and --layers
     Layerwise,
 }
 

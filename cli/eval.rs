@@ -191,6 +191,7 @@ impl EvalArgs {
             dtype,
             self.arithmetic,
         ));
+        key.add(&items.len());
         key.add(&(&self.until, self.max_tokens, &self.regex, self.last));
         let run = ScoringOptions {
             text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn TextCodec),

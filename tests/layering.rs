@@ -83,6 +83,9 @@ fn no_crate_imports_a_crate_that_imports_it() {
     }
 }
 
+/// A path from the crate's root, and the name that the importing module has for it.
+type Import = (Vec<String>, String);
+
 /// True for the tokens `[cfg(test)]` of an attribute.
 fn is_cfg_test(token: Option<&TokenTree>) -> bool {
     token.is_some_and(|token| token.to_string().replace(' ', "") == "[cfg(test)]")
@@ -91,7 +94,7 @@ fn is_cfg_test(token: Option<&TokenTree>) -> bool {
 /// Paths in the code of a module that start with `crate`, `self` or `super`, from the crate's root.
 ///
 /// Test modules are left out; the branches of `use a::{b, c}` are paths of their own.
-fn paths(stream: TokenStream, module: &[String], found: &mut Vec<Vec<String>>) {
+fn paths(stream: TokenStream, module: &[String], found: &mut Vec<Import>) {
     let tokens: Vec<TokenTree> = stream.into_iter().collect();
     let ends_item = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -133,7 +136,7 @@ fn path(
     tokens: &[TokenTree],
     module: &[String],
     mut from: Vec<String>,
-    found: &mut Vec<Vec<String>>,
+    found: &mut Vec<Import>,
 ) -> usize {
     let colons = |at: usize| {
         [at, at + 1].iter().all(|&at| tokens.get(at).is_some_and(|token| token.to_string() == ":"))
@@ -163,7 +166,9 @@ fn path(
         if !colons(at + 1) {
             // `self` alone is a value, and `super` alone a visibility.
             if at > 0 || !["self", "super", "crate"].contains(&&*text(tokens.first())) {
-                found.push(from);
+                let renamed = (text(tokens.get(at + 1)) == "as").then(|| text(tokens.get(at + 2)));
+                let name = renamed.or_else(|| from.last().cloned()).unwrap_or_default();
+                found.push((from, name));
             }
             return at;
         }
@@ -176,9 +181,11 @@ fn text(token: Option<&TokenTree>) -> String {
 }
 
 /// Modules of a crate by the modules beside them that they import, in every folder of modules.
+///
+/// A module and the modules below it are one room: they may use each other.
 fn modules(files: &[(Vec<String>, String)]) -> Edges {
     let all: BTreeSet<&[String]> = files.iter().map(|(module, _)| module.as_slice()).collect();
-    let parsed: Vec<(&[String], Vec<Vec<String>>)> = files
+    let parsed: Vec<(&[String], Vec<Import>)> = files
         .iter()
         .map(|(module, text)| {
             let mut found = Vec::new();
@@ -189,16 +196,15 @@ fn modules(files: &[(Vec<String>, String)]) -> Edges {
     // Names that a module takes from a module below it: `crate::a::B` may be `crate::a::c::B`.
     let mut inner: BTreeMap<Vec<String>, &[String]> = BTreeMap::new();
     for (module, found) in &parsed {
-        for path in found.iter().filter(|path| path.len() > module.len() + 1) {
+        for (path, name) in found.iter().filter(|(path, _)| path.len() > module.len() + 1) {
             if path.starts_with(module) && all.contains(&path[..=module.len()]) {
-                let name = path.last().expect("not empty").clone();
-                inner.insert([module, &[name][..]].concat(), path);
+                inner.insert([module, &[name.clone()][..]].concat(), path);
             }
         }
     }
     let mut edges = Edges::new();
     for (module, found) in &parsed {
-        for mut path in found.iter().map(Vec::as_slice) {
+        for mut path in found.iter().map(|(path, _)| path.as_slice()) {
             for _ in 0..4 {
                 path = (1..=path.len()).find_map(|len| inner.get(&path[..len])).unwrap_or(&path);
             }
@@ -292,6 +298,9 @@ fn circles_are_found_however_they_are_written() {
     let files =
         [("", "pub use b::B; mod a; mod b;"), ("a", "use super::B;"), ("b", "x!(super::a::A);")];
     assert_eq!(circles(&files), circle);
+    let renamed =
+        [("m", "pub use b::f as g;"), ("m::a", "use super::g;"), ("m::b", "use super::a;")];
+    assert_eq!(circles(&renamed), ["m::a -> m::b -> m::a"]);
     // Below a module, too.
     let files = [("m::a", "use super::b::B;"), ("m::b", "use crate::m::a::A;"), ("m", "")];
     assert_eq!(circles(&files), ["m::a -> m::b -> m::a"]);

@@ -76,6 +76,17 @@ fn no_rust_file_names_a_model() {
 }
 
 #[test]
+fn each_library_has_an_example() {
+    for source in SOURCES.into_iter().filter(|folder| *folder != "cli") {
+        let mut found = Vec::new();
+        rust_files(&root().join(source).with_file_name("examples"), &mut found);
+        assert!(!found.is_empty(), "{source}");
+        let page = fs_err::read_to_string(root().join(source).join("lib.rs")).unwrap();
+        assert!(page.contains("//! ```no_run"), "{source}/lib.rs shows no use of the library");
+    }
+}
+
+#[test]
 fn no_library_names_a_flag() {
     let script = run(onboard().args(["completions", "bash"])).code(0).out;
     let flags: BTreeSet<&str> = script
@@ -95,7 +106,11 @@ fn no_library_names_a_flag() {
         let program = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         for (n, line) in program.lines().enumerate() {
             let mut words = line.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
-            let named = words.find(|word| flags.contains(word));
+            let short = |word: &str| {
+                let letter = word.strip_prefix('-').filter(|rest| rest.len() == 1);
+                letter.is_some_and(|rest| rest != "-") && line.contains(&format!(" {word} "))
+            };
+            let named = words.find(|word| flags.contains(word) || short(word));
             if let Some(flag) = named.filter(|_| !line.trim_start().starts_with("//")) {
                 let path = path.strip_prefix(root()).unwrap().display().to_string();
                 found.push(format!("{path}:{}: {flag}", n + 1));

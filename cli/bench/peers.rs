@@ -14,7 +14,7 @@ use crate::engines::python;
 
 /// Program of the torch peer: reads a test a line, writes a rate a line.
 const TORCH: &str = include_str!("../../benches/torch_peer.py");
-/// Bytes of a program's messages that an error repeats.
+/// Characters of a program's last message that an error repeats.
 const SHOWN: usize = 400;
 
 /// Kinds of programs, by the name on the command line.
@@ -101,11 +101,12 @@ impl OpenPeer {
     }
 }
 
-/// Describes a failed program by the end of its messages.
+/// Describes a failed program by the last line of its messages.
 fn failed(program: &Path, status: &str, messages: &[u8]) -> String {
     let text = String::from_utf8_lossy(messages);
-    let from = text.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
-    format!("`{}` {status}: {}", program.display(), text[from..].trim().escape_debug())
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let last: String = last.unwrap_or("it wrote no message").chars().take(SHOWN).collect();
+    format!("`{}` {status}: {}", program.display(), last.escape_debug())
 }
 
 /// llama.cpp's program, started anew for each test and round.

@@ -32,13 +32,13 @@ impl BenchTest {
 
     /// Returns the number of tokens that are timed.
     pub(super) fn tokens(&self) -> usize {
-        (self.prompt + self.generated) * self.batch
+        self.prompt.saturating_add(self.generated).saturating_mul(self.batch)
     }
 
     /// Returns the positions of a slot that the test needs.
     pub(super) fn positions(&self) -> usize {
         // Generation begins with a token that is not timed.
-        self.depth + self.prompt.max(1) + self.generated
+        self.depth.saturating_add(self.prompt.max(1)).saturating_add(self.generated)
     }
 }
 
@@ -62,7 +62,7 @@ impl BenchGrid<'_> {
         let mut tests = Vec::new();
         for &depth in self.depths {
             for &batch in self.batches {
-                for &(prompt, generated) in pairs.iter().filter(|(p, n)| p + n > 0) {
+                for &(prompt, generated) in pairs.iter().filter(|(p, n)| *p > 0 || *n > 0) {
                     tests.push(BenchTest { prompt, generated, depth, batch });
                 }
             }
@@ -71,11 +71,30 @@ impl BenchGrid<'_> {
     }
 }
 
+/// Most tokens of one part of a test.
+const LONGEST: usize = 1 << 24;
+
+/// Parses an integer within bounds.
+fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|n| (least..=most).contains(n));
+    number.ok_or_else(|| format!("`{text}` is not an integer from {least} to {most}"))
+}
+
+/// Parses a number of tokens.
+pub(super) fn parse_tokens(text: &str) -> Result<usize, String> {
+    within(text, 0, LONGEST)
+}
+
+/// Parses a number of sequences, threads or rounds.
+pub(super) fn parse_count(text: &str) -> Result<usize, String> {
+    within(text, 1, 1024)
+}
+
 /// Parses `PROMPT,GENERATED`.
 pub(super) fn parse_pair(text: &str) -> Result<(usize, usize), String> {
     let wrong = || format!("`{text}` is no pair; expected PROMPT,GENERATED as in 512,128");
     let (prompt, generated) = text.split_once(',').ok_or_else(wrong)?;
-    let number = |text: &str| text.trim().parse().ok().filter(|n| *n > 0);
+    let number = |text: &str| within(text, 1, LONGEST).ok();
     number(prompt).zip(number(generated)).ok_or_else(wrong)
 }
 
@@ -98,6 +117,15 @@ mod tests {
         assert_eq!(names.len(), 12);
         let last = grid.tests()[11];
         assert_eq!((last.tokens(), last.positions()), (320, 4176));
+    }
+
+    #[test]
+    fn numbers_are_within_their_bounds() {
+        assert_eq!((parse_tokens("0"), parse_count("1024")), (Ok(0), Ok(1024)));
+        for wrong in ["", "x", "18446744073709551615", "-1"] {
+            assert!(parse_tokens(wrong).is_err() && parse_count(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_count("0").unwrap_err(), "`0` is not an integer from 1 to 1024");
     }
 
     #[test]

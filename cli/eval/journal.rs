@@ -104,6 +104,9 @@ impl EvalJournal {
             // A line without its end was being written.
             let whole = lines.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
             found.extend(whole.map_while(parse).take(most));
+        } else if !text.is_empty() {
+            let part = path.display();
+            crate::term::note(&format!("`{part}` is of another evaluation and is replaced"));
         }
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs_err::create_dir_all(parent)?;

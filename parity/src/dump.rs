@@ -85,8 +85,8 @@ pub enum Error {
     },
     /// The reference ran without some layers, and the whole model is needed.
     #[error(
-        "the dump `{dir}` is of {layers} alone; only `parity check MODEL` on the checkpoint's folder compares such a \
-         dump: write one of the whole model with `parity dump`"
+        "the dump `{dir}` is of {layers} alone; only `parity check` and `parity diagnose` on the checkpoint's folder \
+         compare such a dump: write one of the whole model with `parity dump`"
     )]
     PartOfModel {
         /// The dump.

@@ -29,13 +29,13 @@ mod ropes;
 mod rules;
 mod scope;
 mod states;
+mod unknown_word;
 mod words;
 
 use crate::builder::Builder;
 pub(crate) use dims::{SourcedScalar, read as read_sources};
 
 pub use inherited::file_metadata;
-pub(crate) use words::unknown as unknown_word;
 
 use dims::DimTable;
 

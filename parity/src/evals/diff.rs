@@ -157,7 +157,7 @@ impl ComparisonStage<'_> {
 }
 
 /// Advice for files with too little data.
-const SAMPLES: &str = "write samples with inputs, texts and log-probabilities (lm-eval: --log_samples; `parity eval -o`), and \
+const SAMPLES: &str = "write samples with inputs, texts and log-probabilities (lm-eval: --log_samples; `parity eval` with the option `output`), and \
      compare those";
 /// Minimum agreement beyond chance (Cohen's kappa) of two runs of one model. Unrelated runs have 0. Runs of one model
 /// in 16 and 8 bits have 0.97 or more, in 4 bits 0.84 or more (docs/evals.md).

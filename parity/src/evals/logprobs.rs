@@ -204,7 +204,7 @@ fn found(facts: &LogprobDistances, broad: bool, examples: Vec<Example>) -> EvalF
         why,
         examples,
         todo: vec![
-            "take a third opinion: `parity eval MODEL TASKS.jsonl -o C.jsonl`, then `parity eval-diff` of each with it"
+            "take a third opinion: `parity eval MODEL TASKS.jsonl` with the option `output C.jsonl`, then `parity eval-diff` of each with it"
                 .to_owned(),
             "find the op: `parity check MODEL` compares an engine with the reference, layer by layer".to_owned(),
         ],

@@ -11,7 +11,8 @@ use crate::suggest;
 use crate::syntax::{Function, Ident};
 
 use super::scope::{ABSOLUTE, Binding, Scope};
-use super::{MAX_DIM, Resolver, words};
+use super::unknown_word::unknown_word;
+use super::{MAX_DIM, Resolver};
 
 /// An argument as the call has it: its name if it was given one, what it is, where it stands.
 pub(super) type CallArg<'c> = (Option<&'c Ident>, Binding, &'c Span);
@@ -202,7 +203,7 @@ impl Resolver<'_> {
                         (kind, &value, key)
                     {
                         let known = words.iter().copied();
-                        return words::unknown(self.config, key, &[], word, known).into();
+                        return unknown_word(self.config, key, &[], word, known).into();
                     }
                     let label = match value {
                         Scalar::Int(n) if n > MAX_DIM as i64 => {

@@ -7,12 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Config;
-use crate::diag::Finding;
 use crate::eval::expected;
 use crate::scalar::Scalar;
-use crate::suggest;
 
 use super::FindingSet;
+use super::unknown_word::{at, listed, shown, unknown_word};
 
 mod uses;
 
@@ -98,12 +97,12 @@ fn unknown_items(
         Scalar::Str(text) if path.is_empty() && usage.letters => {
             for letter in text.chars().map(String::from) {
                 if !knows(&letter) && refused.insert(letter.clone()) {
-                    report.add(unknown(config, key, path, &letter, known()));
+                    report.add(unknown_word(config, key, path, &letter, known()));
                 }
             }
         }
         Scalar::Str(text) if !knows(text) && refused.insert(text.clone()) => {
-            report.add(unknown(config, key, path, text, known()));
+            report.add(unknown_word(config, key, path, text, known()));
         }
         Scalar::List(items) => {
             for (n, item) in items.iter().enumerate() {
@@ -119,44 +118,5 @@ fn unknown_items(
             report.add(at(config, key, path, message).label(expected(&listed(known()), value)));
         }
         _ => {}
-    }
-}
-
-/// Creates a finding for a text of the config that is none of the known words.
-pub(crate) fn unknown<'a>(
-    config: &Config,
-    key: &str,
-    path: &[usize],
-    text: &str,
-    known: impl Iterator<Item = &'a str> + Clone,
-) -> Finding {
-    let message = format!("`{}` is the unknown word `{text}`", shown(key, path));
-    let mut finding =
-        at(config, key, path, message).label(format!("expected {}", listed(known.clone())));
-    finding.help = suggest::closest(text, known).map(|close| format!("did you mean `{close}`?"));
-    finding.help.get_or_insert_with(|| {
-        "if the reference knows the word, compare it in the spec".to_owned()
-    });
-    finding
-}
-
-fn at(config: &Config, key: &str, path: &[usize], message: String) -> Finding {
-    match config.place(key, path) {
-        Some(span) => Finding::error(&span, message),
-        None => Finding::unplaced(format!("`{}`: {message}", config.path())),
-    }
-}
-
-fn shown(key: &str, path: &[usize]) -> String {
-    path.iter().fold(key.to_owned(), |shown, n| format!("{shown}[{n}]"))
-}
-
-/// Formats the words as a list in a sentence.
-fn listed<'a>(known: impl Iterator<Item = &'a str>) -> String {
-    let known: Vec<String> = known.map(|word| format!("`{word}`")).collect();
-    match known.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
-        None => "nothing".to_owned(),
     }
 }

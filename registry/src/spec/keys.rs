@@ -99,7 +99,7 @@ pub(crate) static SPEC: KeyTable = KeyTable {
         may(
             "kinds",
             KeyForm::Words,
-            "What `model_type` of the config inside may be besides the spec's name. Never inherited.",
+            "Further values of `model_type` of the config inside, besides the spec's name. Never inherited.",
         ),
         may(
             "defaults",
@@ -109,7 +109,7 @@ pub(crate) static SPEC: KeyTable = KeyTable {
         may(
             "assumes",
             KeyForm::Names(&KeyForm::Expr),
-            "What the spec takes for granted, in words, and whether a config is so; one that is not is refused.",
+            "Assumptions of the spec in words, each with a condition on the config; a config without it is refused.",
         ),
         may("extends", KeyForm::Word, "The spec to start from; entries here override by name."),
         may("use", KeyForm::Words, "Function files of the library."),
@@ -118,7 +118,7 @@ pub(crate) static SPEC: KeyTable = KeyTable {
         may(
             "states",
             KeyForm::Names(&KeyForm::Table(&STATE)),
-            "What layers remember between steps.",
+            "States that layers keep between steps.",
         ),
         may(
             "functions",
@@ -132,11 +132,15 @@ pub(crate) static SPEC: KeyTable = KeyTable {
         may(
             "weights",
             KeyForm::Tables(&WEIGHT),
-            "How checkpoint tensors are spelled, where it differs.",
+            "Names of tensors in the checkpoint, for those that differ.",
         ),
         may("nextn", KeyForm::Table(&NEXTN), "The head that predicts one token more."),
         may("gguf", KeyForm::Table(&GGUF), "The model as a GGUF file."),
-        may("quant", KeyForm::Table(&QUANT), "What a quantized checkpoint keeps as it is."),
+        may(
+            "quant",
+            KeyForm::Table(&QUANT),
+            "Modules that a quantized checkpoint keeps as they are.",
+        ),
         may(
             "reference",
             KeyForm::Word,
@@ -152,8 +156,12 @@ pub(crate) static LIB: KeyTable = KeyTable {
     keys: &[
         may("spec", KeyForm::Version, "The version of the spec language: 1."),
         may("functions", KeyForm::Names(&KeyForm::Program), "Programs with parameters."),
-        may("quant", KeyForm::Table(&QUANT), "What a quantized checkpoint keeps as it is."),
-        may("gguf", KeyForm::Table(&GGUF), "What is common to GGUF files."),
+        may(
+            "quant",
+            KeyForm::Table(&QUANT),
+            "Modules that a quantized checkpoint keeps as they are.",
+        ),
+        may("gguf", KeyForm::Table(&GGUF), "Settings of GGUF files."),
     ],
     others: None,
     inherits: false,
@@ -178,7 +186,7 @@ pub(crate) static ROPE: KeyTable = KeyTable {
         may(
             "long",
             KeyForm::Word,
-            "What a `longrope` table has for sequences beyond the original context: other `factors`, or the short ones and another `scale` of cos and sin (`long_mscale` where `short_mscale` was).",
+            "Scaling of a `longrope` table for sequences beyond the original context: other `factors`, or the short ones and another `scale` of cos and sin (`long_mscale` where `short_mscale` was).",
         ),
     ],
     others: None,
@@ -198,7 +206,7 @@ pub(crate) static STATE: KeyTable = KeyTable {
         may(
             "layer",
             KeyForm::Expr,
-            "Where the reference's cache keeps it; layer `i` if not given.",
+            "Layer of the reference's cache that keeps it; layer `i` if not given.",
         ),
     ],
     others: Some(KeyForm::Exprs),
@@ -209,7 +217,7 @@ pub(crate) static LAYERS: KeyTable = KeyTable {
     what: "`layers`",
     keys: &[
         must("prefix", KeyForm::Word, "The path of layer `{i}`: `model.layers.{i}`."),
-        may("count", KeyForm::Expr, "How many; the dim `layers` if not given."),
+        may("count", KeyForm::Expr, "Number of layers; the dim `layers` if not given."),
         may("kind", KeyForm::Expr, "Names the program of layer `i`."),
         may("each", KeyForm::Names(&KeyForm::Expr), "Scalars that differ by layer."),
         may("carry", KeyForm::Words, "Values that a layer hands to the next besides `x`."),
@@ -221,7 +229,7 @@ pub(crate) static LAYERS: KeyTable = KeyTable {
 pub(crate) static NEXTN: KeyTable = KeyTable {
     what: "`nextn`",
     keys: &[
-        may("count", KeyForm::Expr, "How many of these layers a checkpoint has; 0 for none."),
+        may("count", KeyForm::Expr, "Number of these layers in a checkpoint; 0 for none."),
         must("prefix", KeyForm::Word, "The path of the head's own modules; `{i}` counts on."),
         may(
             "block",
@@ -236,11 +244,11 @@ pub(crate) static NEXTN: KeyTable = KeyTable {
         ),
         must("from", KeyForm::Word, "The module of the model whose output is `h`: `model.norm`."),
         must("embed", KeyForm::Program, "From `tokens` to `e`; paths are whole."),
-        must("norm_e", KeyForm::Program, "What becomes of `e`."),
-        must("norm_h", KeyForm::Program, "What becomes of `h`."),
+        must("norm_e", KeyForm::Program, "Norm of `e`, the embedding of the next token."),
+        must("norm_h", KeyForm::Program, "Norm of `h`, the hidden row of the model."),
         must("concat", KeyForm::Words, "Which comes first: `[e, h]` or `[h, e]`."),
         must("proj", KeyForm::Program, "From both, `x`, to what the layer gets."),
-        must("out_norm", KeyForm::Program, "What becomes of what the layer gives, `x`."),
+        must("out_norm", KeyForm::Program, "Norm of `x`, the layer's output."),
         must("head", KeyForm::Program, "From `x` to logits; paths are whole."),
         must("recycle", KeyForm::Word, "`h` of the next draft: `pre` or `post` the last norm."),
         must(
@@ -248,7 +256,7 @@ pub(crate) static NEXTN: KeyTable = KeyTable {
             KeyForm::Word,
             "The position of a pair: that of its `token`, or of its `hidden`.",
         ),
-        must("first", KeyForm::Word, "Whether the first `e` of a sequence is `kept` or `zeroed`."),
+        must("first", KeyForm::Word, "The first `e` of a sequence: `kept` or `zeroed`."),
     ],
     others: None,
     inherits: true,
@@ -291,7 +299,7 @@ pub(crate) static QUANT: KeyTable = KeyTable {
         may(
             "keep",
             KeyForm::Names(&KeyForm::Word),
-            "What is not quantized, in words, and the pattern of those modules.",
+            "Modules that are not quantized: their meaning in words, and their pattern.",
         ),
         may(
             "together",
@@ -320,7 +328,7 @@ pub(crate) static GGUF: KeyTable = KeyTable {
         may(
             "absent",
             KeyForm::Names(&KeyForm::Expr),
-            "What llama.cpp takes where a file lacks a key: `required`, `unread`, or an expression over the file behind `=`.",
+            "Value that llama.cpp assumes if a file lacks a key: `required`, `unread`, or an expression over the file behind `=`.",
         ),
         may(
             "weights",
@@ -350,7 +358,7 @@ pub(crate) static GGUF: KeyTable = KeyTable {
         may(
             "assumes",
             KeyForm::Names(&KeyForm::Expr),
-            "What llama.cpp takes for granted, in words, and whether this model is so.",
+            "Assumptions of llama.cpp in words, each with a condition on this model.",
         ),
         may(
             "config",
@@ -383,18 +391,18 @@ pub(crate) static GGUF_WEIGHT: KeyTable = KeyTable {
             KeyForm::Steps,
             "Steps from the model's weight to the file: `permute_heads(heads, 'interleaved')`.",
         ),
-        may("type", KeyForm::Word, "What it is always kept in: `f32`."),
+        may("type", KeyForm::Word, "Dtype in every file: `f32`."),
         may(
             "when",
             KeyForm::Expr,
-            "Whether the entry counts, over dims; always if nothing is said.",
+            "Condition over dims under which the entry counts; always if none is given.",
         ),
         may(
             "layers",
             KeyForm::Expr,
             "Of how many layers it is, `{n}` from 0 on in the model; beside `first`.",
         ),
-        may("first", KeyForm::Expr, "What `{n}` is in the file for the first of these layers."),
+        may("first", KeyForm::Expr, "Value of `{n}` in the file for the first of these layers."),
     ],
     others: None,
     inherits: false,

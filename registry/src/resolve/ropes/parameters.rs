@@ -1,6 +1,6 @@
 //! The scaling object of a config: typed access, and the defaults of each scheme.
 
-use super::super::unknown_word;
+use super::super::unknown_word::unknown_word;
 use crate::diag::{Finding, Span};
 use crate::eval::{Env, EvalError, expected};
 use crate::scalar::Scalar;
