@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 
 use checkpoints::checkpoint::Rounding;
+use rayon::prelude::*;
+use registry::dtype::Dtype;
 
 use super::{Ctx, Kernels};
 use crate::Error;
@@ -26,6 +28,14 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
+/// One output of a joined op: a matrix, its bias, and the grid of the results.
+struct LinearOutput<'a> {
+    n: usize,
+    weight: MatrixView<'a>,
+    bias: Option<&'a [f32]>,
+    round: Dtype,
+}
+
 /// Weights are `weight.0`, `bias.0`, `weight.1`, ... by output.
 pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
@@ -41,22 +51,43 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             rounded.push((how, ctx.rows_for(&role, x.width(), plain)));
         }
     }
-    let mut made = Vec::with_capacity(count);
-    let mut jobs = Vec::with_capacity(count);
+    // Products in integers share the codes of their rows; others run side by side.
+    let mut calls: Vec<(Option<Rounding>, Vec<LinearOutput<'_>>)> = Vec::new();
     for n in 0..count {
         let weight = ctx.matrix(&role(n))?;
         check(ctx, x.width(), n, &weight)?;
-        made.push(vec![0.0; rows * weight.outputs]);
-        let bias = ctx.vector(&format!("bias.{n}"));
-        jobs.push((ctx.rounding(&role(n)), weight, bias, ctx.output_dtype(n)));
+        let (how, bias) = (ctx.rounding(&role(n)), ctx.vector(&format!("bias.{n}")));
+        let output = LinearOutput { n, weight, bias, round: ctx.output_dtype(n) };
+        let shares = |of: &[LinearOutput<'_>]| {
+            weight.packed.is_some() && of.iter().all(|other| other.weight.packed.is_some())
+        };
+        match calls.iter_mut().find(|(other, of)| *other == how && shares(of)) {
+            Some((_, outputs)) => outputs.push(output),
+            None => calls.push((how, vec![output])),
+        }
     }
-    for (how, data) in &rounded {
-        let alike = jobs.iter().zip(&mut made).filter(|((other, ..), _)| other == how);
-        let linears = alike.map(|(&(_, weight, bias, round), y)| Linear { weight, bias, round, y });
-        matmul_many(data, rows, &mut linears.collect::<Vec<_>>());
-    }
-    for (n, y) in made.into_iter().enumerate() {
-        ctx.set(n, y)?;
+    // Each thread clears its own results: for a long prompt that takes as long as a product of few rows.
+    let made: Vec<Vec<Vec<f32>>> = calls
+        .par_iter()
+        .map(|(how, outputs)| {
+            let data = rounded.iter().find(|(other, _)| other == how);
+            let mut made: Vec<Vec<f32>> =
+                outputs.iter().map(|output| vec![0.0; rows * output.weight.outputs]).collect();
+            let linears = outputs.iter().zip(&mut made).map(|(output, y)| {
+                let LinearOutput { weight, bias, round, .. } = *output;
+                Linear { weight, bias, round, y }
+            });
+            matmul_many(
+                data.map_or(plain, |(_, rows)| rows),
+                rows,
+                &mut linears.collect::<Vec<_>>(),
+            );
+            made
+        })
+        .collect();
+    let outputs = calls.iter().flat_map(|(_, outputs)| outputs);
+    for (output, y) in outputs.zip(made.into_iter().flatten()) {
+        ctx.set(output.n, y)?;
     }
     Ok(())
 }
