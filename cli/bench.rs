@@ -1,6 +1,6 @@
 //! `onboard bench`: tokens per second, in rows like those of other bench tools.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -10,7 +10,7 @@ use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 
 use self::measure::BenchSession;
-use self::peers::{OpenPeer, PeerChoice};
+use self::peers::PeerChoice;
 use self::plan::{BenchGrid, BenchTest, parse_count, parse_pair, parse_tokens};
 use self::table::{BenchForm, BenchRow, BenchSamples, render};
 use crate::arithmetic::ArithmeticArgs;
@@ -72,10 +72,13 @@ pub(crate) struct BenchArgs {
     #[arg(short, value_name = "N", default_value_t = 3, value_parser = parse_count)]
     repetitions: usize,
     /// Run the same tests with another program: llama-bench (GGUF files) or torch (checkpoints), or NAME=PROGRAM
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "draft")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     against: Vec<PeerChoice>,
     /// Draft tokens with the model's own head, and count how many are accepted
-    #[arg(long, value_name = "HEAD", value_parser = ["mtp"])]
+    #[arg(
+        long, value_name = "HEAD", value_parser = ["mtp"],
+        conflicts_with_all = ["p", "pg", "depth", "batch", "against", "output"]
+    )]
     draft: Option<String>,
     /// Tokens drafted for each step of the model
     #[arg(short, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -137,7 +140,7 @@ impl BenchArgs {
         Ok(CommandOutcome::Ok)
     }
 
-    fn open(&self, model: &std::path::Path) -> Result<LocalModel> {
+    fn open(&self, model: &Path) -> Result<LocalModel> {
         let target = target::open(&ModelArgs::at(model.to_owned()), &self.choice)?;
         target::explained(&target, &self.choice)?;
         Ok(target)
@@ -209,8 +212,8 @@ impl BenchArgs {
             .map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
         let mut session = BenchSession::new(session.as_mut());
-        let open = |choice| OpenPeer::open(choice, &target.dir, target.is_gguf(), dtype, threads);
-        let mut peers: Vec<OpenPeer> = self.against.iter().map(open).collect();
+        let open = |choice| peers::open(choice, &target.dir, target.is_gguf(), dtype, threads);
+        let mut peers: Vec<_> = self.against.iter().map(open).collect();
         for test in tests {
             let mut row = BenchRow {
                 model: target.name.clone(),
@@ -230,7 +233,7 @@ impl BenchArgs {
                     row.rates.push(rate);
                 }
                 for (peer, samples) in peers.iter_mut().zip(&mut row.peers) {
-                    samples.add(|| peer.run(test), round > 0);
+                    samples.add(|| peer.as_mut().map_err(|why| why.clone())?.run(test), round > 0);
                 }
                 bar.finish_and_clear();
             }
@@ -243,6 +246,8 @@ impl BenchArgs {
         let [model] = &self.models[..] else {
             bail!("--draft measures one model; {} are given", self.models.len());
         };
+        let most = self.n.len().max(self.dtype.len()).max(self.threads.len());
+        ensure!(most <= 1, "--draft takes one number for -n, one dtype and one number of threads");
         let target = self.open(model)?;
         let dtype = self.dtype.first().copied().unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;

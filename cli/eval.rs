@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use checkpoints::checkpoint::Stamp;
 use clap::Args;
 use engine::{Engine, SessionOptions};
+use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use parity::evals::{
     self, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
@@ -13,7 +15,7 @@ use parity::evals::{
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use self::journal::{EvalJournal, JournalKey};
+use self::journal::EvalJournal;
 use crate::arithmetic::ArithmeticArgs;
 use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{engine_error, warn};
@@ -180,19 +182,10 @@ impl EvalArgs {
             ResolvedEngine::InProcess(_) | ResolvedEngine::Server(_) => self.engine.of_models()?,
         };
         let mut session = engine.open(&target::source(&target), &options).map_err(engine_error)?;
-        let mut key = JournalKey::default();
-        key.add_file(&self.tasks)?;
-        key.add_file(&target.dir)?;
-        key.add_settings_of(target.home())?;
-        key.add(&(
-            &target.spec.sha256,
-            &self.engine.engine,
-            &self.engine.options,
-            dtype,
-            self.arithmetic,
-        ));
-        key.add(&items.len());
-        key.add(&(&self.until, self.max_tokens, &self.regex, self.last));
+        let settings = (&target.spec.sha256, &self.engine.engine, &self.engine.options, dtype);
+        let scoring = (self.arithmetic, &self.until, self.max_tokens, &self.regex, self.last);
+        let identity =
+            format!("{:?}", (stamps(&target, &self.tasks)?, settings, scoring, items.len()));
         let run = ScoringOptions {
             text: tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn TextCodec),
             context: target.model.context,
@@ -207,7 +200,7 @@ impl EvalArgs {
         let mut all: Vec<ScoredItem> = Vec::new();
         let mut journal = None;
         if let Some(output) = self.output.as_deref().filter(|output| !write::is_stdout(output)) {
-            let (opened, found) = EvalJournal::open(output, key, items.len())?;
+            let (opened, found) = EvalJournal::open(output, &identity, items.len())?;
             if !found.is_empty() {
                 let (count, all) = (found.len(), items.len());
                 term::note(&format!("{count} of {all} items were scored by an earlier run"));
@@ -318,6 +311,22 @@ fn facts(
         ("dtype", dtype.name().to_owned()),
     ];
     facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Returns the stamps of the files that scores depend on: tasks, weights, config and tokenizer.
+fn stamps(target: &LocalModel, tasks: &Path) -> Result<Vec<Stamp>> {
+    let mut stamps = if target.is_gguf() {
+        let file = GgufFile::open(&target.dir)?;
+        file.files().iter().map(|path| Stamp::of(path)).collect::<Result<Vec<_>, _>>()?
+    } else {
+        target.checkpoint()?.stamps().to_vec()
+    };
+    stamps.push(Stamp::of(tasks)?);
+    let beside =
+        ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
+    // A model need not have all of them.
+    stamps.extend(beside.iter().filter_map(|name| Stamp::of(&target.home().join(name)).ok()));
+    Ok(stamps)
 }
 
 /// Returns true for an item with text, and for one that is answered with text.

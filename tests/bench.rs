@@ -54,6 +54,11 @@ fn tests_that_the_model_does_not_handle_are_refused() {
         .says("`18446744073709551610` is not an integer");
     bench(&[&llama], "--pg 4").code(2).says("expected PROMPT,GENERATED");
     bench(&[&llama], "--against other").code(2).says("llama-bench, torch");
+    // Drafts are measured in one way: nothing that is asked for is dropped.
+    for words in ["-p 4", "-d 8", "--batch 2", "--pg 4,2", "-o csv", "--against torch"] {
+        bench(&[&llama], &format!("--draft mtp {words}")).code(2).says("cannot be used with");
+    }
+    bench(&[&llama], "--draft mtp -n 4,8").code(2).says("one number for -n");
 }
 
 #[test]

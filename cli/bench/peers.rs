@@ -42,7 +42,7 @@ struct PeerSetting<'a> {
 }
 
 /// Program that is ready to run tests.
-trait BenchPeer {
+pub(super) trait BenchPeer {
     /// Runs a test once and returns its tokens per second.
     fn run(&mut self, test: &BenchTest) -> Result<f64, String>;
 }
@@ -75,30 +75,17 @@ impl FromStr for PeerChoice {
     }
 }
 
-/// Program of the command line with one model; none while it cannot run.
-pub(super) struct OpenPeer {
-    peer: Result<Box<dyn BenchPeer>, String>,
-}
-
-impl OpenPeer {
-    /// Starts a program with a model, if it reads the model.
-    pub(super) fn open(
-        choice: &PeerChoice,
-        model: &Path,
-        gguf: bool,
-        dtype: Dtype,
-        threads: usize,
-    ) -> Self {
-        let kind = &KINDS[choice.kind];
-        let program = choice.program.clone().unwrap_or_else(kind.program);
-        let peer = (kind.open)(&PeerSetting { program: &program, model, gguf, dtype, threads });
-        Self { peer }
-    }
-
-    /// Runs a test once and returns its tokens per second, or the reason why it did not run.
-    pub(super) fn run(&mut self, test: &BenchTest) -> Result<f64, String> {
-        self.peer.as_mut().map_err(|why| why.clone())?.run(test)
-    }
+/// Starts a program with a model, or returns the reason why it does not read the model.
+pub(super) fn open(
+    choice: &PeerChoice,
+    model: &Path,
+    gguf: bool,
+    dtype: Dtype,
+    threads: usize,
+) -> Result<Box<dyn BenchPeer>, String> {
+    let kind = &KINDS[choice.kind];
+    let program = choice.program.clone().unwrap_or_else(kind.program);
+    (kind.open)(&PeerSetting { program: &program, model, gguf, dtype, threads })
 }
 
 /// Describes a failed program by the last line of its messages.
@@ -240,10 +227,10 @@ mod tests {
     fn a_program_that_does_not_start_is_a_reason() {
         let choice: PeerChoice = "llama-bench=/does/not/exist".parse().unwrap();
         let test = BenchTest { prompt: 4, generated: 0, depth: 0, batch: 1 };
-        let run =
-            |gguf| OpenPeer::open(&choice, Path::new("m.gguf"), gguf, Dtype::F32, 1).run(&test);
-        assert!(run(true).unwrap_err().contains("cannot start `/does/not/exist`"));
-        assert!(run(false).unwrap_err().contains("it reads GGUF files"));
+        let open = |gguf| open(&choice, Path::new("m.gguf"), gguf, Dtype::F32, 1);
+        let why = open(true).and_then(|mut peer| peer.run(&test)).unwrap_err();
+        assert!(why.contains("cannot start `/does/not/exist`"), "{why}");
+        assert!(open(false).is_err_and(|why| why.contains("it reads GGUF files")));
     }
 
     #[test]

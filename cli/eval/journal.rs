@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::io::Write as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use anyhow::{Context as _, Result};
 use parity::evals::ScoredItem;
@@ -12,50 +11,14 @@ use registry::file;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// First word of a journal's key.
+use crate::term;
+
+/// First word of a journal.
 const SCHEMA: &str = "onboard-eval-journal/1";
 
-/// Identity of an evaluation: a journal of another one is not used.
-#[derive(Default)]
-pub(super) struct JournalKey(Sha256);
-
-impl JournalKey {
-    /// Adds a setting.
-    pub(super) fn add(&mut self, setting: &impl Debug) {
-        self.0.update(format!("{setting:?}\n"));
-    }
-
-    /// Adds name, length and time of a file, or of the weights in a folder.
-    pub(super) fn add_file(&mut self, path: &Path) -> Result<()> {
-        let mut files = vec![path.to_owned()];
-        if path.is_dir() {
-            let entries = fs_err::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
-            files = entries.collect::<Result<_, _>>()?;
-            files.retain(|path| path.extension().is_some_and(|end| end == "safetensors"));
-            files.sort();
-        }
-        for path in files {
-            let metadata = fs_err::metadata(&path)?;
-            let time = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            self.add(&(path, metadata.len(), time));
-        }
-        Ok(())
-    }
-
-    /// Adds the files beside the weights that decide tokens and the model, as far as there are any.
-    pub(super) fn add_settings_of(&mut self, home: &Path) -> Result<()> {
-        let names =
-            ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
-        names
-            .iter()
-            .map(|name| home.join(name))
-            .filter(|path| path.is_file())
-            .try_for_each(|path| self.add_file(&path))
-    }
-
-    fn line(self) -> String {
-        format!("{SCHEMA} {:x}", self.0.finalize())
-    }
+/// Returns the first line of the journal of an evaluation: a journal with another one is not used.
+fn head(identity: &impl Debug) -> String {
+    format!("{SCHEMA} {:x}\n", Sha256::digest(format!("{identity:?}")))
 }
 
 /// Journal beside an output; none for standard output.
@@ -88,33 +51,39 @@ fn parse(line: &str) -> Option<(String, ScoredItem)> {
 
 impl EvalJournal {
     /// Opens the journal of an output, and returns the records and scores of at most `most` items that it
-    /// holds of the same evaluation.
+    /// holds of the same evaluation. `identity` holds everything that the scores depend on.
     pub(super) fn open(
         output: &Path,
-        key: JournalKey,
+        identity: &impl Debug,
         most: usize,
     ) -> Result<(Self, Vec<(String, ScoredItem)>)> {
         let mut path = output.as_os_str().to_owned();
         path.push(".part");
-        let path = PathBuf::from(path);
-        let key = key.line();
+        let (path, head) = (PathBuf::from(path), head(identity));
         let text = file::read_text(&path, file::REPORT).unwrap_or_default();
-        let mut found = Vec::new();
-        if let Some(lines) = text.strip_prefix(&key).and_then(|rest| rest.strip_prefix('\n')) {
-            // A line without its end was being written.
-            let whole = lines.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-            found.extend(whole.map_while(parse).take(most));
+        let (mut found, mut kept) = (Vec::new(), 0);
+        if let Some(lines) = text.strip_prefix(&head) {
+            kept = head.len();
+            for line in lines.split_inclusive('\n').take(most) {
+                // A line without its end was being written.
+                let Some(item) = line.strip_suffix('\n').and_then(parse) else { break };
+                found.push(item);
+                kept += line.len();
+            }
         } else if !text.is_empty() {
             let part = path.display();
-            crate::term::note(&format!("`{part}` is of another evaluation and is replaced"));
+            term::note(&format!("`{part}` is of another evaluation and is replaced"));
         }
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs_err::create_dir_all(parent)?;
         }
-        let mut journal = Self { file: fs_err::File::create(&path)?, path };
-        journal.write(&key)?;
-        for line in text.lines().skip(1).take(found.len()) {
-            journal.write(line)?;
+        let mut file =
+            fs_err::OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        file.set_len(kept as u64)?;
+        file.seek(SeekFrom::End(0))?;
+        let mut journal = Self { path, file };
+        if kept == 0 {
+            journal.write(head.trim_end())?;
         }
         Ok((journal, found))
     }
@@ -145,33 +114,58 @@ mod tests {
         ScoredItem { record: json!({ "id": "a", "x": 0.1 }), scores, dropped: 3 }
     }
 
-    fn key(setting: &str) -> JournalKey {
-        let mut key = JournalKey::default();
-        key.add(&setting);
-        key
-    }
-
     #[test]
     fn scored_items_are_found_again_unless_the_evaluation_is_another() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("out.jsonl");
-        let (mut journal, found) = EvalJournal::open(&output, key("a"), 9).unwrap();
+        let (mut journal, found) = EvalJournal::open(&output, &"a", 9).unwrap();
         assert!(found.is_empty());
         journal.add(&item(0.1 + 0.2)).unwrap();
         journal.add(&item(1.0)).unwrap();
         // Killed in the middle of a line.
         write!(journal.file, "{{\"record\": \"").unwrap();
         drop(journal);
-        let (journal, found) = EvalJournal::open(&output, key("a"), 9).unwrap();
+        let (journal, found) = EvalJournal::open(&output, &"a", 9).unwrap();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].0, item(0.0).record.to_string());
         assert_eq!(found[0].1.scores["acc"].to_bits(), (0.1_f64 + 0.2).to_bits());
         drop(journal);
-        assert_eq!(EvalJournal::open(&output, key("a"), 1).unwrap().1.len(), 1);
-        assert_eq!(EvalJournal::open(&output, key("b"), 9).unwrap().1.len(), 0);
-        let (journal, found) = EvalJournal::open(&output, key("a"), 9).unwrap();
+        assert_eq!(EvalJournal::open(&output, &"a", 1).unwrap().1.len(), 1);
+        assert_eq!(EvalJournal::open(&output, &"b", 9).unwrap().1.len(), 0);
+        let (journal, found) = EvalJournal::open(&output, &"a", 9).unwrap();
         assert!(found.is_empty(), "another evaluation began anew");
         journal.finish();
         assert!(fs_err::read_dir(folder.path()).unwrap().next().is_none());
+    }
+    /// Damages bytes of a journal at random places. Lines up to the first damaged one are kept.
+    #[test]
+    fn a_damaged_journal_gives_the_items_before_the_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("out.jsonl");
+        let (mut journal, _) = EvalJournal::open(&output, &"a", 9).unwrap();
+        for n in 0..4 {
+            journal.add(&item(f64::from(n))).unwrap();
+        }
+        let path = journal.path.clone();
+        drop(journal);
+        let sound = fs_err::read(&path).unwrap();
+        let mut state = 1_u32;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as usize % below
+        };
+        for _ in 0..2000 {
+            let mut bytes = sound.clone();
+            let at = random(bytes.len());
+            bytes[at] = b"\0\n\"{}[]-9ex\xff"[random(12)];
+            if random(4) == 0 {
+                bytes.truncate(at);
+            }
+            fs_err::write(&path, &bytes).unwrap();
+            let (_, found) = EvalJournal::open(&output, &"a", 9).unwrap();
+            let lines = sound[..at].split(|byte| *byte == b'\n').count() - 1;
+            let utf8 = std::str::from_utf8(&bytes).is_ok();
+            assert!(found.len() <= 5 && (!utf8 || found.len() >= lines.saturating_sub(1)), "{at}");
+        }
     }
 }

@@ -51,6 +51,28 @@ macro_rules! vectorized {
 }
 use vectorized;
 
+/// Declares both encoders of a format whose blocks are searched by themselves: its bytes, values that share a
+/// scale, values of a point, rules, and the function that packs what was found.
+macro_rules! searched {
+    ($name:ident, $encode:ident, $bytes:literal, $part:literal, $point:literal, $rule:ident, $pack:ident) => {
+        vectorized!($name, $encode);
+
+        #[inline(always)]
+        fn $encode(
+            search: impl CodebookSearch,
+            numbers: &[f32],
+            row: usize,
+            importance: Option<&[f32]>,
+            out: &mut [u8],
+        ) {
+            for (x, importance, out) in blocks::<$bytes>(numbers, row, importance, out) {
+                $pack(&search::block::<$part, $point>(search, &$rule, x, importance), out);
+            }
+        }
+    };
+}
+use searched;
+
 /// Iterates over the blocks of rows: values, their importance, bytes.
 fn blocks<'a, const B: usize>(
     numbers: &'a [f32],

@@ -2,7 +2,7 @@
 
 use super::lattice::{self, level};
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
-use super::{BLOCK, blocks, grids, signs, vectorized};
+use super::{BLOCK, blocks, grids, searched, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, get_f16};
 use crate::codec::{BlockType, simd};
@@ -59,20 +59,7 @@ const RULE_S: SearchParams<4> = SearchParams {
     ..RULE_XXS
 };
 
-vectorized!(Iq3XxsLanes, encode_xxs);
-
-#[inline(always)]
-fn encode_xxs(
-    search: impl CodebookSearch,
-    numbers: &[f32],
-    row: usize,
-    importance: Option<&[f32]>,
-    out: &mut [u8],
-) {
-    for (x, importance, out) in blocks::<98>(numbers, row, importance, out) {
-        pack_xxs(&search::block::<32, 4>(search, &RULE_XXS, x, importance), out);
-    }
-}
+searched!(Iq3XxsLanes, encode_xxs, 98, 32, 4, RULE_XXS, pack_xxs);
 
 #[inline(always)]
 fn pack_xxs(found: &IqBlock, out: &mut [u8; 98]) {
@@ -105,20 +92,7 @@ fn decode_xxs(bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
     }
 }
 
-vectorized!(Iq3SLanes, encode_s);
-
-#[inline(always)]
-fn encode_s(
-    search: impl CodebookSearch,
-    numbers: &[f32],
-    row: usize,
-    importance: Option<&[f32]>,
-    out: &mut [u8],
-) {
-    for (x, importance, out) in blocks::<110>(numbers, row, importance, out) {
-        pack_s(&search::block::<32, 4>(search, &RULE_S, x, importance), out);
-    }
-}
+searched!(Iq3SLanes, encode_s, 110, 32, 4, RULE_S, pack_s);
 
 #[inline(always)]
 fn pack_s(found: &IqBlock, out: &mut [u8; 110]) {

@@ -2,7 +2,7 @@
 
 use super::lattice::{self, level};
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
-use super::{BLOCK, blocks, grids, signs, vectorized};
+use super::{BLOCK, blocks, grids, searched, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
 use crate::codec::layout::{each_block, get_f16};
 use crate::codec::search::TINY;
@@ -72,20 +72,7 @@ const RULE_S: SearchParams<8> = SearchParams {
     ..RULE_XS
 };
 
-vectorized!(Iq2XxsLanes, encode_xxs);
-
-#[inline(always)]
-fn encode_xxs(
-    search: impl CodebookSearch,
-    numbers: &[f32],
-    row: usize,
-    importance: Option<&[f32]>,
-    out: &mut [u8],
-) {
-    for (x, importance, out) in blocks::<66>(numbers, row, importance, out) {
-        pack_xxs(&search::block::<32, 8>(search, &RULE_XXS, x, importance), out);
-    }
-}
+searched!(Iq2XxsLanes, encode_xxs, 66, 32, 8, RULE_XXS, pack_xxs);
 
 #[inline(always)]
 fn pack_xxs(found: &IqBlock, out: &mut [u8; 66]) {
@@ -117,20 +104,7 @@ fn decode_xxs(bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
     }
 }
 
-vectorized!(Iq2XsLanes, encode_xs);
-
-#[inline(always)]
-fn encode_xs(
-    search: impl CodebookSearch,
-    numbers: &[f32],
-    row: usize,
-    importance: Option<&[f32]>,
-    out: &mut [u8],
-) {
-    for (x, importance, out) in blocks::<74>(numbers, row, importance, out) {
-        pack_xs(&search::block::<16, 8>(search, &RULE_XS, x, importance), out);
-    }
-}
+searched!(Iq2XsLanes, encode_xs, 74, 16, 8, RULE_XS, pack_xs);
 
 #[inline(always)]
 fn pack_xs(found: &IqBlock, out: &mut [u8; 74]) {
@@ -159,20 +133,7 @@ fn decode_xs(bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
     }
 }
 
-vectorized!(Iq2SLanes, encode_s);
-
-#[inline(always)]
-fn encode_s(
-    search: impl CodebookSearch,
-    numbers: &[f32],
-    row: usize,
-    importance: Option<&[f32]>,
-    out: &mut [u8],
-) {
-    for (x, importance, out) in blocks::<82>(numbers, row, importance, out) {
-        pack_s(&search::block::<16, 8>(search, &RULE_S, x, importance), out);
-    }
-}
+searched!(Iq2SLanes, encode_s, 82, 16, 8, RULE_S, pack_s);
 
 #[inline(always)]
 fn pack_s(found: &IqBlock, out: &mut [u8; 82]) {
