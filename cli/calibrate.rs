@@ -1,12 +1,12 @@
 //! Runs a text in chunks of tokens through the native engine, with an observer.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use engine::{Chunk, InputObserver, NoProbe, OutputRows, SessionOptions};
 use models::local_model::LocalModel;
-use registry::dtype::Dtype;
 
 use crate::findings::engine_error;
 use crate::target;
@@ -67,31 +67,32 @@ impl ChunkedText {
         })
     }
 
-    /// Runs every chunk in a slot of its own.
+    /// Runs a range of the chunks, each in a slot of its own; `each` is called after a chunk.
     pub(crate) fn run(
         &self,
         target: &LocalModel,
         watch: Arc<dyn InputObserver>,
-        (dtype, threads): (Dtype, Option<usize>),
+        options: SessionOptions,
         rows: OutputRows,
+        range: Range<usize>,
+        mut each: impl FnMut(usize) -> Result<()>,
     ) -> Result<()> {
-        target::check_dtypes(target, &[dtype])?;
+        target::check_dtypes(target, &[options.dtype])?;
         let options = SessionOptions {
-            dtype,
-            threads,
             // Fused kernels do not expose the inputs of their matrices.
             rewrites: false,
             observer: Some(watch),
-            ..SessionOptions::default()
+            ..options
         };
         let mut session = crate::engines::native()?
             .open(&target::source(target), &options)
             .map_err(engine_error)?;
-        let bar = term::count_bar(self.count as u64, "chunks");
-        for chunk in self.chunks() {
+        let bar = term::count_bar(range.len() as u64, "chunks");
+        for (n, chunk) in self.chunks().enumerate().take(range.end).skip(range.start) {
             let slot = session.open_slot();
             session.step(&[Chunk { slot, tokens: &chunk, rows }], &mut NoProbe)?;
             session.release(slot)?;
+            each(n)?;
             bar.inc(1);
         }
         bar.finish_and_clear();

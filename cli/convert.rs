@@ -42,6 +42,7 @@ mod trial_folder;
 mod verify;
 
 use format::GgufFormat;
+pub(crate) use format::parse_shard;
 pub(crate) use verify::{TensorDeviation, distances};
 
 /// Writes a checkpoint in another format, in one pass and bounded memory

@@ -1,30 +1,64 @@
 //! Implements `onboard imatrix`, which measures the importance of the inputs of each weight on a text.
 
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use clap::Args;
-use engine::OutputRows;
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
 use engine::importance::Importance;
-use formats::imatrix::Imatrix;
+use engine::{OutputRows, SessionOptions};
+use formats::gguf::GgufFile;
+use formats::imatrix::PartialImatrix;
+use formats::output::with_end;
+use models::local_model::LocalModel;
 use registry::dtype::Dtype;
+use sha2::{Digest as _, Sha256};
 
+use crate::arithmetic::ArithmeticArgs;
 use crate::calibrate::ChunkedText;
-use crate::convert::several;
+use crate::convert::{parse_shard, several};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::{CommandOutcome, term};
+use crate::{CommandOutcome, interrupt, term, write};
+
+/// End of the name of the file that an interrupted measurement goes on with.
+const STATE: &str = ".sums";
+/// Minimum time between two writes of that file.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// Measures on a text how much each input of each weight matters, for `convert --imatrix`
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
 Examples:
   onboard imatrix MODEL --text calibration.txt -o model.imatrix.gguf
   convert MODEL --to gguf:iq2_xs --imatrix model.imatrix.gguf -o model.gguf
+  onboard imatrix MODEL --text calibration.txt --shard 2/8 -o 2.part     the second of eight shares of the chunks
+  onboard imatrix merge *.part -o model.imatrix.gguf                     the file that one run would write
 
 The text is cut into chunks of tokens; what is left over at its end is not used. The file is of
-the form that llama.cpp's tools read.")]
+the form that llama.cpp's tools read. An interrupted run goes on where it stopped when the command is given
+again (OUTPUT.sums holds what it measured)."
+)]
 pub(crate) struct ImatrixArgs {
+    #[command(subcommand)]
+    command: Option<ImatrixCommand>,
+    #[command(flatten)]
+    measure: Option<MeasureArgs>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ImatrixCommand {
+    /// Joins the shards of a measurement, if they are complete
+    Merge(MergeArgs),
+}
+
+/// Model, text and output of a measurement.
+#[derive(Debug, Args)]
+struct MeasureArgs {
     #[command(flatten)]
     which: ModelArgs,
     #[command(flatten)]
@@ -47,49 +81,207 @@ pub(crate) struct ImatrixArgs {
     /// At most so many chunks
     #[arg(long, value_name = "N")]
     chunks: Option<usize>,
+    /// Measure share I of N of the chunks, for `onboard imatrix merge`
+    #[arg(long, value_name = "I/N", value_parser = parse_shard)]
+    shard: Option<(usize, usize)>,
     /// Measure the output matrix too
     #[arg(long)]
     process_output: bool,
     /// Dtype of activations; default: as the checkpoint declares
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Option<Dtype>,
+    #[command(flatten)]
+    arithmetic: ArithmeticArgs,
     /// Worker threads; default: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 }
 
+/// Shards that are joined.
+#[derive(Debug, Args)]
+struct MergeArgs {
+    /// The shards that `onboard imatrix --shard` wrote, in any order
+    #[arg(value_name = "SHARD", required = true)]
+    shards: Vec<PathBuf>,
+    /// Output file
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Write over a file that is there (never over one that is read)
+    #[arg(long)]
+    force: bool,
+}
+
 impl ImatrixArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
+        match (self.command, self.measure) {
+            (Some(ImatrixCommand::Merge(merge)), _) => merge.run(),
+            (None, Some(measure)) => measure.run(),
+            (None, None) => bail!("which model? onboard imatrix MODEL --text FILE -o FILE"),
+        }
+    }
+}
+
+impl MergeArgs {
+    fn run(self) -> Result<CommandOutcome> {
+        write::allowed(&self.output, &self.shards, self.force)?;
+        write_whole(PartialImatrix::join(&self.shards)?, &self.output)
+    }
+}
+
+impl MeasureArgs {
+    fn run(self) -> Result<CommandOutcome> {
         let target = target::open(&self.which, &self.choice)?;
+        target::explained(&target, &self.choice)?;
+        let ids = &self.tokens;
+        let text = ChunkedText::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
+        let dtype = self.dtype.unwrap_or_else(|| target.dtype());
+        let identity = self.identity(&target, &text, dtype)?;
+        let (no, count) = self.shard.unwrap_or((0, 1));
+        let share = |no: usize| -> Result<u32> { Ok(u32::try_from(no * text.count / count)?) };
+        let range = share(no)?..share(no + 1)?;
+        let dataset = self.text.as_ref().map(|path| path.display().to_string());
+        let begun = PartialImatrix {
+            identity,
+            chunks: range.start..range.start,
+            of: u32::try_from(text.count)?,
+            chunk_size: u32::try_from(text.chunk)?,
+            dataset: dataset.unwrap_or_default(),
+            entries: std::collections::BTreeMap::new(),
+        };
+        if self.shard.is_some() && self.output.exists() && !self.force {
+            let found = PartialImatrix::read(&self.output);
+            if found.is_ok_and(|found| found.identity == begun.identity && found.chunks == range) {
+                term::print(&format!("`{}` is measured already", self.output.display()))?;
+                return Ok(CommandOutcome::Ok);
+            }
+        }
+        let mut inputs = target.inputs()?;
+        inputs.extend(self.text.clone());
+        write::allowed(&self.output, &inputs, self.force)?;
+        let state = with_end(&self.output, STATE);
+        let begun = resumed(begun, &range, &state);
+        let made = self.measure(&target, &text, dtype, begun, &range, &state)?;
+        let outcome = if self.shard.is_some() {
+            made.write(&self.output)?;
+            term::print(&format!(
+                "wrote {}: chunks {}..{} of {}, {} weights",
+                self.output.display(),
+                made.chunks.start,
+                made.chunks.end,
+                made.of,
+                made.entries.len(),
+            ))?;
+            CommandOutcome::Ok
+        } else {
+            write_whole(made, &self.output)?
+        };
+        interrupt::hint("");
+        fs_err::remove_file(&state).ok();
+        Ok(outcome)
+    }
+
+    /// Measures the rest of a range of chunks. The sums are written at times, so that an interrupted run can
+    /// go on with them.
+    fn measure(
+        &self,
+        target: &LocalModel,
+        text: &ChunkedText,
+        dtype: Dtype,
+        mut made: PartialImatrix,
+        range: &Range<u32>,
+        state: &Path,
+    ) -> Result<PartialImatrix> {
         let Some(gguf) = target.model.gguf.clone() else {
             bail!("the spec has no `gguf:` section, so weights have no names in such a file");
         };
-        target::explained(&target, &self.choice)?;
-        let mut inputs = target.inputs()?;
-        inputs.extend(self.text.clone());
-        crate::write::allowed(&self.output, &inputs, self.force)?;
-        let ids = &self.tokens;
-        let text = ChunkedText::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
-        let run = (self.dtype.unwrap_or_else(|| target.dtype()), self.threads);
+        let weights = &target.model.graph.weights;
         let watch = Arc::new(Importance::default());
-        let want = if self.process_output { OutputRows::All } else { OutputRows::None };
-        text.run(&target, watch.clone(), run, want)?;
-        let entries = watch.by_tensor(&gguf, &target.model.graph.weights).map_err(several)?;
-        let dataset = self.text.as_ref().map(|path| path.display().to_string());
-        let made = Imatrix {
-            entries,
-            chunks: u32::try_from(text.count)?,
-            chunk_size: u32::try_from(text.chunk)?,
-            datasets: vec![dataset.unwrap_or_default()],
+        let options = SessionOptions {
+            dtype,
+            threads: self.threads,
+            arithmetic: self.arithmetic.of(target)?,
+            ..SessionOptions::default()
         };
-        made.write(&self.output)?;
-        term::print(&format!(
-            "wrote {}: {} weights, measured on {} chunks of {} tokens",
-            self.output.display(),
-            made.entries.len(),
-            text.count,
-            text.chunk
-        ))?;
-        Ok(CommandOutcome::Ok)
+        let want = if self.process_output { OutputRows::All } else { OutputRows::None };
+        let left = made.chunks.end as usize..range.end as usize;
+        // After the first chunk, so that a disk that cannot be written is known early.
+        let mut next = Instant::now();
+        text.run(target, watch.clone(), options, want, left, |n| {
+            let last = n + 1 == range.end as usize;
+            if last || Instant::now() >= next {
+                let sums = watch.take(&gguf, weights).map_err(several)?;
+                made.add(sums)?;
+                made.chunks.end = u32::try_from(n + 1)?;
+            }
+            if !last && Instant::now() >= next {
+                let begin = Instant::now();
+                made.write(state).context("what is measured so far cannot be kept")?;
+                interrupt::hint("; run the command again to go on");
+                next = Instant::now() + PAUSE.max(begin.elapsed() * 20);
+            }
+            Ok(())
+        })?;
+        Ok(made)
     }
+
+    /// Returns the hash of everything that the sums depend on, on any machine.
+    fn identity(&self, target: &LocalModel, text: &ChunkedText, dtype: Dtype) -> Result<String> {
+        let mut hash = Sha256::new();
+        hash.update(env!("CARGO_PKG_VERSION"));
+        if target.is_gguf() {
+            let file = GgufFile::open(&target.dir)?;
+            hash.update(format!("{:?}", file.tensors()));
+            for info in file.tensors() {
+                let bytes = file.bytes(&info.name).unwrap_or_default();
+                hash.update(&bytes[..bytes.len().min(256)]);
+            }
+        } else {
+            hash.update(target.checkpoint()?.fingerprint()?);
+        }
+        hash.update(&target.spec.sha256);
+        hash.update(format!("{dtype} {:?} {}", self.arithmetic, self.process_output));
+        for chunk in text.chunks() {
+            chunk.iter().for_each(|id| hash.update(id.to_le_bytes()));
+        }
+        Ok(format!("{:x}", hash.finalize()))
+    }
+}
+
+/// Returns the sums of an earlier run if it began with the same chunk of the same measurement.
+fn resumed(begun: PartialImatrix, range: &Range<u32>, state: &Path) -> PartialImatrix {
+    if !state.exists() {
+        return begun;
+    }
+    match PartialImatrix::read(state) {
+        Ok(found)
+            if found.identity == begun.identity
+                && found.chunks.start == range.start
+                && found.chunks.end <= range.end =>
+        {
+            let (done, all) = (found.chunks.len(), range.len());
+            term::note(&format!("{done} of {all} chunks were measured by an earlier run"));
+            PartialImatrix { of: begun.of, dataset: begun.dataset, ..found }
+        }
+        Ok(_) => {
+            term::note(&format!("`{}` is of another measurement and is replaced", state.display()));
+            begun
+        }
+        Err(error) => {
+            term::note(&format!("{error}; the measurement begins anew"));
+            begun
+        }
+    }
+}
+
+fn write_whole(made: PartialImatrix, output: &Path) -> Result<CommandOutcome> {
+    let made = made.importance();
+    made.write(output)?;
+    term::print(&format!(
+        "wrote {}: {} weights, measured on {} chunks of {} tokens",
+        output.display(),
+        made.entries.len(),
+        made.chunks,
+        made.chunk_size
+    ))?;
+    Ok(CommandOutcome::Ok)
 }

@@ -19,6 +19,7 @@ mod front;
 mod guards;
 mod hub;
 mod idle;
+mod imatrix;
 mod kill;
 mod launch;
 mod layering;

@@ -8,8 +8,8 @@ use checkpoints::Checkpoint;
 use clap::Args;
 use conversion::folder::calibrated::{CalibratedScales, PeakSite, scales};
 use conversion::folder::{FolderFormat, ScaleKinds};
-use engine::OutputRows;
 use engine::peaks::KvPeaks;
+use engine::{OutputRows, SessionOptions};
 
 use super::folder_plan::FolderPlan;
 use super::several;
@@ -183,8 +183,13 @@ impl CalibrationArgs {
         let text =
             ChunkedText::read(target, path, &self.calibrate_tokens, self.chunk, self.chunks)?;
         let peaks = Arc::new(KvPeaks::default());
-        let run = (target.dtype(), Some(threads));
-        text.run(target, peaks.clone(), run, OutputRows::None)?;
+        let options = SessionOptions {
+            dtype: target.dtype(),
+            threads: Some(threads),
+            ..SessionOptions::default()
+        };
+        let all = 0..text.count;
+        text.run(target, peaks.clone(), options, OutputRows::None, all, |_| Ok(()))?;
         Ok(CalibrationRun { peaks, chunk: text.chunk, chunks: text.count })
     }
 

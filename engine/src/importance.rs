@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use formats::imatrix::ImportanceEntry;
+use formats::imatrix::{FixedSum, PartialEntry};
 use registry::gguf::{Gguf, TensorGroupError};
 use registry::graph::{Weight, WeightId};
 
@@ -16,28 +16,30 @@ pub struct Importance {
 }
 
 /// The sum of squares of each input of a weight, and the number of rows.
-type SquareSums = (Vec<f64>, u64);
+type SquareSums = (Vec<FixedSum>, u64);
 
 impl InputObserver for Importance {
     fn product(&self, weight: WeightId, inputs: usize, rows: &[f32]) {
+        let mut new = vec![0.0_f64; inputs];
+        for row in rows.chunks_exact(inputs.max(1)) {
+            new.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x) * f64::from(x));
+        }
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let (sums, count) = all.entry(weight).or_default();
-        sums.resize(inputs, 0.0);
-        for row in rows.chunks_exact(inputs.max(1)) {
-            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x) * f64::from(x));
-            *count += 1;
-        }
+        sums.resize(inputs, FixedSum::default());
+        sums.iter_mut().zip(new).for_each(|(sum, x)| sum.add(FixedSum::of(x)));
+        *count += (rows.len() / inputs.max(1)) as u64;
     }
 }
 
 impl Importance {
-    /// Returns the measured importance, by the names that weights have in a GGUF file.
-    pub fn by_tensor(
+    /// Takes the sums measured so far, by the names that weights have in a GGUF file.
+    pub fn take(
         &self,
         gguf: &Gguf,
         weights: &[Weight],
-    ) -> Result<BTreeMap<String, ImportanceEntry>, Vec<TensorGroupError>> {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<BTreeMap<String, PartialEntry>, Vec<TensorGroupError>> {
+        let all = std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner));
         let mut entries = BTreeMap::new();
         for group in gguf.groups(weights)? {
             let measured: Vec<Option<&SquareSums>> =
@@ -54,13 +56,9 @@ impl Importance {
     }
 }
 
-/// Returns the importance of a tensor that is made of these weights, with one row for each of its matrices. A
+/// Returns the sums of a tensor that is made of these weights, with one row for each of its matrices. A
 /// single matrix of several weights takes the row of their common inputs. None if nothing was measured.
-fn entry(
-    measured: &[Option<&SquareSums>],
-    inputs: usize,
-    matrices: usize,
-) -> Option<ImportanceEntry> {
+fn entry(measured: &[Option<&SquareSums>], inputs: usize, matrices: usize) -> Option<PartialEntry> {
     let fits = |one: &&SquareSums| one.0.len() == inputs;
     let own: Vec<Option<&SquareSums>> = if matrices == 1 {
         vec![measured.iter().copied().flatten().find(fits)]
@@ -72,15 +70,15 @@ fn entry(
     if own.iter().all(Option::is_none) {
         return None;
     }
-    let (mut sums, mut counts) = (Vec::new(), Vec::new());
+    let mut made = PartialEntry::default();
     for one in own {
         match one {
-            Some((squares, _)) => sums.extend(squares.iter().map(|&sum| sum as f32)),
-            None => sums.resize(sums.len() + inputs, 0.0),
+            Some((squares, _)) => made.sums.extend(squares),
+            None => made.sums.resize(made.sums.len() + inputs, FixedSum::default()),
         }
-        counts.push(one.map_or(0, |(_, count)| *count));
+        made.counts.push(one.map_or(0, |(_, count)| *count));
     }
-    ImportanceEntry::from_sums(sums, counts)
+    Some(made)
 }
 
 #[cfg(test)]
@@ -94,11 +92,14 @@ mod tests {
         watch.product(WeightId(2), 2, &[5.0, 6.0]);
         let all = watch.all.lock().unwrap();
         let measured: Vec<_> = (0..3).map(|n| all.get(&WeightId(n))).collect();
+        let values = |entry: PartialEntry| -> Vec<f32> {
+            entry.sums.into_iter().map(FixedSum::value).collect()
+        };
         let stack = entry(&measured, 2, 3).unwrap();
-        assert_eq!(stack.counts(), [2, 0, 1]);
-        assert_eq!(stack.means(), [5.0, 10.0, 1.0, 1.0, 25.0, 36.0]);
+        assert_eq!(stack.counts, [2, 0, 1]);
+        assert_eq!(values(stack), [10.0, 20.0, 0.0, 0.0, 25.0, 36.0]);
         let several = entry(&measured[1..], 2, 1).unwrap();
-        assert_eq!(several.means(), [25.0, 36.0]);
+        assert_eq!(values(several), [25.0, 36.0]);
         assert_eq!(entry(&measured, 3, 1), None);
         assert_eq!(entry(&measured, 2, 2), None);
         assert_eq!(entry(&[None], 2, 1), None);

@@ -4,12 +4,14 @@
 //! their errors with it. Two file formats are read: GGUF and the older `.dat`; GGUF is written.
 
 mod error;
+mod partial;
 mod read;
 mod write;
 
 use std::collections::BTreeMap;
 
 pub use error::Error;
+pub use partial::{FixedSum, PartialEntry, PartialImatrix};
 
 use crate::shown;
 

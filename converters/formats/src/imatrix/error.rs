@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::gguf;
+use crate::{gguf, safetensors};
 
 /// Reason why an importance matrix cannot be read, written or used. Names are escaped, ready to print.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,49 @@ pub enum Error {
     /// The file is GGUF, but malformed.
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
+
+    /// The file of a part is no sound file of safetensors, or cannot be written.
+    #[error(transparent)]
+    Safetensors(#[from] safetensors::Error),
+
+    #[error("no part of an importance matrix is given")]
+    NoParts,
+
+    #[error(
+        "`{}` is no part of an importance matrix: its schema is `{found}`; expected a file that \
+         `imatrix` wrote for a shard", file.display()
+    )]
+    NoPart { file: PathBuf, found: String },
+
+    #[error(
+        "`{}` has `{key}` {found}; expected a number of chunks or tokens in range: measure this \
+         part again", file.display()
+    )]
+    BadKey { file: PathBuf, key: String, found: String },
+
+    #[error(
+        "`{}` has no integers `{tensor}`; every weight needs sums and counts in I64: measure this \
+         part again", file.display()
+    )]
+    NoIntegers { file: PathBuf, tensor: String },
+
+    #[error(
+        "`{}` is of another measurement than `{}`: model, text, chunks or settings differ; \
+         measure one of them again", file.display(), other.display()
+    )]
+    OtherPart { file: PathBuf, other: PathBuf },
+
+    #[error(
+        "`{}` begins with chunk {found}; expected chunk {expected}: a part is missing, or one is \
+         given twice", file.display()
+    )]
+    PartGap { file: PathBuf, found: u32, expected: u32 },
+
+    #[error("the parts end with chunk {found}; expected {expected}: the last part is missing")]
+    PartsEnd { found: u32, expected: u32 },
+
+    #[error("the parts have sums of different shapes for `{tensor}`; measure them again")]
+    OtherPartShape { tensor: String },
 
     #[error(
         "`{}` has no importance of any weight; expected an importance matrix, \

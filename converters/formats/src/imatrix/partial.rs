@@ -1,0 +1,294 @@
+//! Sums over a part of a text, which add up to those of the whole text in any order.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::{Error, Imatrix, ImportanceEntry};
+use crate::safetensors::{FileDtype, SafetensorsFile, TensorSpec, Writer};
+use crate::shown;
+
+/// Value of the schema key in the metadata of a file.
+const SCHEMA: &str = "onboard-imatrix-part/1";
+const SUMS: &str = "sums";
+const COUNTS: &str = "counts";
+/// Unit of [`FixedSum`]: 2^-60. Sums of squares up to 1.4e20 fit.
+const UNITS: f64 = (1_u64 << 60) as f64;
+
+/// Sum with a fixed number of binary places. Additions are exact, so their order does not matter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FixedSum(i128);
+
+impl FixedSum {
+    /// Rounds a number to the nearest sum.
+    pub fn of(x: f64) -> Self {
+        Self((x * UNITS).round_ties_even() as i128)
+    }
+
+    /// Adds another sum; stays at the largest sum if it would overflow.
+    pub fn add(&mut self, other: Self) {
+        self.0 = self.0.saturating_add(other.0);
+    }
+
+    /// Returns the nearest number.
+    pub fn value(self) -> f32 {
+        (self.0 as f64 / UNITS) as f32
+    }
+}
+
+/// Sums of squares of one weight's inputs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PartialEntry {
+    /// Sums: `[counts.len(), row]`.
+    pub sums: Vec<FixedSum>,
+    /// Number of summands for each matrix.
+    pub counts: Vec<u64>,
+}
+
+/// Sums over some chunks of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartialImatrix {
+    /// Hash of everything that the sums depend on, except the chunks.
+    pub identity: String,
+    /// Chunks that were measured.
+    pub chunks: Range<u32>,
+    /// Number of chunks of the text.
+    pub of: u32,
+    /// Number of tokens per chunk.
+    pub chunk_size: u32,
+    /// Name of the text file.
+    pub dataset: String,
+    /// Sums by the GGUF name of the weight.
+    pub entries: BTreeMap<String, PartialEntry>,
+}
+
+impl PartialImatrix {
+    /// Writes a file of safetensors, which appears whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let metadata = [
+            ("schema", SCHEMA.to_owned()),
+            ("identity", self.identity.clone()),
+            ("begin", self.chunks.start.to_string()),
+            ("end", self.chunks.end.to_string()),
+            ("of", self.of.to_string()),
+            ("chunk_size", self.chunk_size.to_string()),
+            ("dataset", self.dataset.clone()),
+        ];
+        let metadata = metadata.map(|(key, text)| (key.to_owned(), text)).into();
+        let tensor = |name: &str, end: &str, shape: Vec<usize>| TensorSpec {
+            name: format!("{name}.{end}"),
+            dtype: FileDtype::I64,
+            shape,
+        };
+        let tensors: Vec<TensorSpec> = self
+            .entries
+            .iter()
+            .flat_map(|(name, entry)| {
+                let (sums, counts) = (entry.sums.len(), entry.counts.len());
+                [tensor(name, SUMS, vec![sums, 2]), tensor(name, COUNTS, vec![counts])]
+            })
+            .collect();
+        let mut file = Writer::create(path, &metadata, &tensors)?;
+        for (entry, specs) in self.entries.values().zip(tensors.chunks_exact(2)) {
+            for sums in entry.sums.chunks(1 << 16) {
+                let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.0.to_le_bytes()).collect();
+                file.write(&specs[0].name, &bytes)?;
+            }
+            let bytes: Vec<u8> = entry.counts.iter().flat_map(|n| n.to_le_bytes()).collect();
+            file.write(&specs[1].name, &bytes)?;
+        }
+        Ok(file.finish()?)
+    }
+
+    /// Reads a file that [`PartialImatrix::write`] has written.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let file = SafetensorsFile::open(path)?;
+        let header = file.header();
+        let text = |key: &str| header.metadata.get(key).map(String::as_str).unwrap_or_default();
+        if text("schema") != SCHEMA {
+            return Err(Error::NoPart { file: path.into(), found: shown(text("schema")) });
+        }
+        let number = |key: &str| -> Result<u32, Error> {
+            let wrong = |_| Error::BadKey {
+                file: path.into(),
+                key: key.to_owned(),
+                found: shown(text(key)),
+            };
+            text(key).parse().map_err(wrong)
+        };
+        let (chunks, of) = (number("begin")?..number("end")?, number("of")?);
+        if chunks.start > chunks.end || chunks.end > of {
+            let found = format!("{}..{}", chunks.start, chunks.end);
+            return Err(Error::BadKey { file: path.into(), key: "begin..end".into(), found });
+        }
+        let mut entries = BTreeMap::new();
+        for name in header.tensors.keys() {
+            let Some(weight) = name.strip_suffix(SUMS).and_then(|name| name.strip_suffix('.'))
+            else {
+                continue;
+            };
+            let sums = integers(path, &file, name)?;
+            let counts = integers(path, &file, &format!("{weight}.{COUNTS}"))?;
+            let entry = PartialEntry {
+                sums: sums.as_chunks().0.iter().map(|pair| FixedSum(joined(*pair))).collect(),
+                counts: counts.into_iter().map(i64::cast_unsigned).collect(),
+            };
+            let (sums, counts) = (entry.sums.len(), entry.counts.len());
+            if counts == 0 || sums == 0 || !sums.is_multiple_of(counts) {
+                let tensor = shown(weight);
+                return Err(Error::Uneven { file: path.into(), tensor, sums, counts });
+            }
+            if let Some((at, sum)) = entry.sums.iter().enumerate().find(|(_, sum)| sum.0 < 0) {
+                let (file, tensor, found) = (path.into(), shown(weight), sum.value());
+                return Err(Error::BadNumber { file, tensor, at, found });
+            }
+            entries.insert(weight.to_owned(), entry);
+        }
+        Ok(Self {
+            identity: text("identity").to_owned(),
+            chunks,
+            of,
+            chunk_size: number("chunk_size")?,
+            dataset: text("dataset").to_owned(),
+            entries,
+        })
+    }
+
+    /// Adds the sums of other chunks of the same text.
+    pub fn add(&mut self, other: BTreeMap<String, PartialEntry>) -> Result<(), Error> {
+        for (name, entry) in other {
+            let Some(own) = self.entries.get_mut(&name) else {
+                self.entries.insert(name, entry);
+                continue;
+            };
+            if (own.sums.len(), own.counts.len()) != (entry.sums.len(), entry.counts.len()) {
+                return Err(Error::OtherPartShape { tensor: shown(&name) });
+            }
+            own.sums.iter_mut().zip(&entry.sums).for_each(|(sum, &more)| sum.add(more));
+            own.counts
+                .iter_mut()
+                .zip(&entry.counts)
+                .for_each(|(count, more)| *count = count.saturating_add(*more));
+        }
+        Ok(())
+    }
+
+    /// Joins files that together hold every chunk of a text once.
+    pub fn join(paths: &[PathBuf]) -> Result<Self, Error> {
+        let mut parts = Vec::with_capacity(paths.len());
+        for path in paths {
+            let part = Self::read(path)?;
+            // Only the sums are large; they are read again when they are added.
+            parts.push((part.chunks.clone(), Self { entries: BTreeMap::new(), ..part }, path));
+        }
+        // An empty part comes before the one that begins where it ends.
+        parts.sort_by_key(|(chunks, ..)| (chunks.start, chunks.end));
+        let Some((_, first, first_path)) = parts.first() else { return Err(Error::NoParts) };
+        let mut whole = Self { chunks: 0..0, ..first.clone() };
+        for (chunks, part, path) in &parts {
+            let same = part.identity == whole.identity
+                && (part.of, part.chunk_size) == (whole.of, whole.chunk_size);
+            if !same {
+                let (file, other) = (path.to_path_buf(), first_path.to_path_buf());
+                return Err(Error::OtherPart { file, other });
+            }
+            if chunks.start != whole.chunks.end {
+                let (file, found, expected) = (path.to_path_buf(), chunks.start, whole.chunks.end);
+                return Err(Error::PartGap { file, found, expected });
+            }
+            whole.chunks.end = chunks.end;
+            whole.add(Self::read(path)?.entries)?;
+        }
+        if whole.chunks.end != whole.of {
+            return Err(Error::PartsEnd { found: whole.chunks.end, expected: whole.of });
+        }
+        Ok(whole)
+    }
+
+    /// Returns the importance that these sums give.
+    pub fn importance(self) -> Imatrix {
+        let entries = self.entries.into_iter().filter_map(|(name, entry)| {
+            let sums = entry.sums.into_iter().map(FixedSum::value).collect();
+            Some((name, ImportanceEntry::from_sums(sums, entry.counts)?))
+        });
+        Imatrix {
+            entries: entries.collect(),
+            chunks: self.chunks.end - self.chunks.start,
+            chunk_size: self.chunk_size,
+            datasets: vec![self.dataset],
+        }
+    }
+}
+
+fn joined([low, high]: [i64; 2]) -> i128 {
+    i128::from(high) << 64 | i128::from(low.cast_unsigned())
+}
+
+fn integers(path: &Path, file: &SafetensorsFile, name: &str) -> Result<Vec<i64>, Error> {
+    let found = file.tensor(name)?;
+    let Some((_, bytes)) = found.filter(|(entry, _)| entry.dtype == FileDtype::I64) else {
+        return Err(Error::NoIntegers { file: path.into(), tensor: shown(name) });
+    };
+    Ok(bytes.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(chunks: Range<u32>, sums: &[f64]) -> PartialImatrix {
+        let entry = PartialEntry {
+            sums: sums.iter().map(|&x| FixedSum::of(x)).collect(),
+            counts: vec![u64::from(chunks.end - chunks.start)],
+        };
+        PartialImatrix {
+            identity: "a".into(),
+            chunks,
+            of: 3,
+            chunk_size: 8,
+            dataset: "t".into(),
+            entries: [("w".to_owned(), entry)].into(),
+        }
+    }
+
+    #[test]
+    fn sums_do_not_depend_on_their_order() {
+        let numbers = [1e16, 0.1, -1e16, 3e-9, 0.7, 1e-18];
+        let add = |order: &[usize]| {
+            let mut sum = FixedSum::default();
+            order.iter().for_each(|&n| sum.add(FixedSum::of(numbers[n])));
+            sum
+        };
+        let sum = add(&[0, 1, 2, 3, 4, 5]);
+        assert_eq!(sum, add(&[5, 3, 1, 2, 4, 0]));
+        assert_eq!(sum.value(), 0.800_000_003_f64 as f32);
+        assert_eq!(FixedSum::of(f64::MAX).value(), FixedSum(i128::MAX).value());
+    }
+
+    #[test]
+    fn parts_make_a_whole_or_say_what_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let parts = [part(0..2, &[1.5, 2.0]), part(2..2, &[0.0, 0.0]), part(2..3, &[0.25, 1e9])];
+        let paths: Vec<PathBuf> =
+            (0..3).map(|n| dir.path().join(format!("{n}.safetensors"))).collect();
+        for (part, path) in parts.iter().zip(&paths) {
+            part.write(path).unwrap();
+            assert_eq!(PartialImatrix::read(path).unwrap(), *part);
+        }
+        let mut turned = paths.clone();
+        turned.reverse();
+        let whole = PartialImatrix::join(&turned).unwrap();
+        assert_eq!(whole, PartialImatrix::join(&paths).unwrap());
+        assert_eq!(whole.importance().entries["w"].means(), [1.75 / 3.0, (1e9 + 2.0) / 3.0]);
+        let lacks = |paths: &[PathBuf]| PartialImatrix::join(paths).unwrap_err().to_string();
+        assert!(lacks(&paths[1..]).contains("begins with chunk 2; expected chunk 0"));
+        assert!(lacks(&paths[..2]).contains("end with chunk 2; expected 3"));
+        assert!(lacks(&[&paths[..], &paths[2..]].concat()).contains("expected chunk 3"));
+        assert!(lacks(&[]).contains("no part"));
+        PartialImatrix { identity: "b".into(), ..parts[2].clone() }.write(&paths[2]).unwrap();
+        assert!(lacks(&paths).contains("another measurement"));
+        let other = PartialImatrix { entries: part(2..3, &[1.0]).entries, ..parts[2].clone() };
+        other.write(&paths[2]).unwrap();
+        assert!(lacks(&paths).contains("`w`"));
+    }
+}

@@ -1,0 +1,70 @@
+//! Tests of `onboard imatrix`: shards, and measurements that are interrupted.
+
+use std::path::Path;
+
+use crate::tool::{Ran, fixture, onboard, run};
+
+const IDS: &str = "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28";
+
+fn imatrix(output: &Path, more: &[&str]) -> Ran {
+    let mut command = onboard();
+    command.arg("imatrix").arg(fixture("qwen3_moe")).args(["--tokens", IDS, "--chunk", "4", "-o"]);
+    run(command.arg(output).args(more))
+}
+
+fn merge(shards: &[&Path], output: &Path) -> Ran {
+    run(onboard().args(["imatrix", "merge"]).args(shards).arg("-o").arg(output))
+}
+
+#[test]
+fn shards_give_the_bytes_of_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    imatrix(&at("one.gguf"), &[]).code(0).says("measured on 7 chunks of 4 tokens");
+    let one = fs_err::read(at("one.gguf")).unwrap();
+    let names = ["a.part", "b.part", "c.part"].map(at);
+    for (name, shard) in names.iter().zip(["1/3", "2/3", "3/3"]) {
+        imatrix(name, &["--shard", shard]).code(0);
+    }
+    imatrix(&names[1], &["--shard", "2/3"]).code(0).says("measured already");
+    imatrix(&names[1], &["--shard", "1/3"]).code(2).says("is there already");
+    let [a, b, c] = &names;
+    merge(&[c, a, b], &at("all.gguf")).code(0).says("measured on 7 chunks of 4 tokens");
+    assert!(fs_err::read(at("all.gguf")).unwrap() == one, "the bytes differ");
+    merge(&[a, c], &at("x.gguf")).code(2).says("begins with chunk 4; expected chunk 2");
+    merge(&[a, b], &at("x.gguf")).code(2).says("the last part is missing");
+    merge(&[a, b, b, c], &at("x.gguf")).code(2).says("given twice");
+    merge(&[a, b, c], a).code(2).says("and it is read");
+    imatrix(&names[2], &["--shard", "3/3", "--dtype", "f32", "--force"]).code(0);
+    merge(&[a, b, c], &at("x.gguf")).code(2).says("another measurement");
+    assert!(!at("x.gguf").exists());
+    // More shards than chunks: some are empty.
+    let many: Vec<_> = (1..=9).map(|n| at(&format!("{n}.of9"))).collect();
+    for (n, path) in many.iter().enumerate() {
+        imatrix(path, &["--shard", &format!("{}/9", n + 1)]).code(0);
+    }
+    let many: Vec<&Path> = many.iter().map(std::path::PathBuf::as_path).collect();
+    merge(&many, &at("many.gguf")).code(0);
+    assert!(fs_err::read(at("many.gguf")).unwrap() == one, "the bytes differ");
+}
+
+#[test]
+fn an_interrupted_measurement_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    imatrix(&at("one.gguf"), &[]).code(0);
+    assert!(!at("one.gguf.sums").exists(), "what is kept for a second run is removed");
+    imatrix(&at("two.gguf.sums"), &["--shard", "1/2"]).code(0);
+    let kept = fs_err::read(at("two.gguf.sums")).unwrap();
+    imatrix(&at("two.gguf"), &[]).code(0).says("3 of 7 chunks were measured by an earlier run");
+    assert!(fs_err::read(at("two.gguf")).unwrap() == fs_err::read(at("one.gguf")).unwrap());
+    // Sums of another measurement, and damaged ones, are not used.
+    fs_err::write(at("two.gguf.sums"), &kept).unwrap();
+    imatrix(&at("two.gguf"), &["--chunks", "5", "--force"])
+        .code(0)
+        .says("is of another measurement")
+        .says("measured on 5 chunks");
+    fs_err::write(at("two.gguf.sums"), &kept[..kept.len() - 1]).unwrap();
+    imatrix(&at("two.gguf"), &["--force"]).code(0).says("begins anew");
+    assert!(fs_err::read(at("two.gguf")).unwrap() == fs_err::read(at("one.gguf")).unwrap());
+}
