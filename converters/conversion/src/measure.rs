@@ -11,8 +11,6 @@ pub struct Measure {
     pub error: f64,
     /// Sum of squared values.
     pub power: f64,
-    /// Sum of products of source value and decoded value.
-    pub product: f64,
     /// Sum of squared decoded values.
     pub decoded: f64,
     /// Largest absolute error.
@@ -22,8 +20,8 @@ pub struct Measure {
 impl Measure {
     /// Compares source values with their decoded values.
     pub fn of(numbers: &[f32], seen: &[f32]) -> Self {
-        let ErrorSums { error, power, product, decoded, largest } = sums(numbers, seen);
-        Self { count: numbers.len() as u64, error, power, product, decoded, largest }
+        let ErrorSums { error, power, decoded, largest } = sums(numbers, seen);
+        Self { count: numbers.len() as u64, error, power, decoded, largest: largest.into() }
     }
 
     /// Returns the measure of `count` copied values.
@@ -39,7 +37,6 @@ impl Measure {
             count: self.count + other.count,
             error: self.error + other.error,
             power: self.power + other.power,
-            product: self.product + other.product,
             decoded: self.decoded + other.decoded,
             largest: self.largest.max(other.largest),
         }
@@ -52,11 +49,16 @@ impl Measure {
 
     /// Returns the cosine between source values and decoded values; 1 for a copy.
     pub fn cosine(&self) -> f64 {
-        if self.error == 0.0 { 1.0 } else { self.product / (self.power * self.decoded).sqrt() }
+        if self.error == 0.0 {
+            return 1.0;
+        }
+        // (y - x)^2 = x^2 + y^2 - 2 x y.
+        let product = (self.power + self.decoded - self.error) / 2.0;
+        (product / (self.power * self.decoded).sqrt()).min(1.0)
     }
 
     pub(super) fn to_text(self) -> String {
-        let floats = [self.error, self.power, self.product, self.decoded, self.largest];
+        let floats = [self.error, self.power, self.decoded, self.largest];
         let words: Vec<_> = floats.iter().map(|x| format!("{:x}", x.to_bits())).collect();
         format!("{:x}:{}", self.count, words.join(":"))
     }
@@ -65,13 +67,12 @@ impl Measure {
         let words: Option<Vec<u64>> =
             text.split(':').map(|word| u64::from_str_radix(word, 16).ok()).collect();
         let words = words?;
-        let [count, error, power, product, decoded, largest] = words[..] else { return None };
+        let [count, error, power, decoded, largest] = words[..] else { return None };
         let float = f64::from_bits;
         Some(Self {
             count,
             error: float(error),
             power: float(power),
-            product: float(product),
             decoded: float(decoded),
             largest: float(largest),
         })

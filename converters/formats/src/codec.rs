@@ -10,6 +10,8 @@
 
 #[macro_use]
 mod block;
+#[macro_use]
+mod layout;
 mod by_peak;
 mod crumbs;
 mod declaration;
@@ -18,7 +20,6 @@ mod halves;
 mod iq;
 mod iq4;
 mod lane_count;
-mod layout;
 mod levels;
 mod low_bits;
 mod nibbles;

@@ -6,9 +6,9 @@
 
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::halves::{HALVES, half_e4m3, nearest_halves};
-use super::layout::{blocks, each_block, peak};
-use super::nibbles::{join4, split4};
+use super::halves::{HALVES, half_e2m1, half_e4m3, nearest_halves};
+use super::layout::{alone, blocks, peak};
+use super::nibbles::{join4, split4, values4};
 use super::nvfp4;
 use super::rounding::cut;
 use super::simd::{self, Simd, SimdEncoder};
@@ -21,11 +21,9 @@ pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("MXFP4_MOE", 38)],
     encode: Some(by_peak::<Mxfp4Blocks, 32, 17>),
     wide: Some(simd::encoder::<ByPeak<Mxfp4Blocks, 32, 17>>),
-    decode: Some(|bytes, out| {
-        each_block::<17, 32>(bytes, out, |block, out| {
-            let scale = half_e8m0(block[0]);
-            *out = split4(&block[1..]).map(|q| HALVES[q as usize & 15] * scale);
-        });
+    decode: decoder!(17, 32, |block, out| {
+        let scale = half_e8m0(block[0]);
+        values4(block[1..].first_chunk().expect("16 bytes"), out, |q| half_e2m1(q) * scale);
     }),
     ..BlockDeclaration::new("MXFP4", 39, 32, 17)
 };
@@ -43,18 +41,16 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
         }
     }),
     wide: Some(simd::encoder::<Nvfp4Lanes>),
-    decode: Some(|bytes, out| {
-        each_block::<36, 64>(bytes, out, |block, out| {
-            let (scales, bytes) = block.split_at(4);
-            let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(bytes.as_chunks::<8>().0);
-            for (&scale, (out, bytes)) in scales.iter().zip(groups) {
-                let scale = half_e4m3(scale);
-                for (j, byte) in bytes.iter().enumerate() {
-                    out[j] = HALVES[*byte as usize & 15] * scale;
-                    out[j + 8] = HALVES[*byte as usize >> 4] * scale;
-                }
+    decode: decoder!(36, 64, |block, out| {
+        let (scales, bytes) = block.split_at(4);
+        let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(bytes.as_chunks::<8>().0);
+        for (&scale, (out, bytes)) in scales.iter().zip(groups) {
+            let scale = half_e4m3(scale);
+            for (j, byte) in alone(bytes).iter().enumerate() {
+                out[j] = half_e2m1(i32::from(byte & 15)) * scale;
+                out[j + 8] = half_e2m1(i32::from(byte >> 4)) * scale;
             }
-        });
+        }
     }),
     ..BlockDeclaration::new("NVFP4", 40, 64, 36)
 };

@@ -7,9 +7,7 @@ use std::cmp::Ordering;
 
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{
-    blocks, each, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
-};
+use super::layout::{blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of};
 use super::levels::Levels;
 use super::nibbles::{join4, split4};
 use super::rounding::nearest;
@@ -35,11 +33,9 @@ pub(super) const IQ4_NL: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: Some(|bytes, out| {
-        each_block::<18, 32>(bytes, out, |block, out| {
-            let d = get_f16(block, 0);
-            *out = split4(&block[2..]).map(|q| d * value(q));
-        });
+    decode: decoder!(18, 32, |block, out| {
+        let d = get_f16(block, 0);
+        *out = each(&split4(&block[2..]), |q| d * value(q));
     }),
     ..BlockDeclaration::new("IQ4_NL", 20, 32, 18)
 };
@@ -64,18 +60,16 @@ pub(super) const IQ4_XS: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: Some(|bytes, out| {
-        each_block::<136, 256>(bytes, out, |block, out| {
-            let d = get_f16(block, 0);
-            let high = u16::from_le_bytes([block[2], block[3]]);
-            let groups = out.as_chunks_mut::<32>().0.iter_mut();
-            for (j, (out, bytes)) in groups.zip(block[8..].as_chunks::<16>().0).enumerate() {
-                let low = block[4 + j / 2] >> (4 * (j % 2)) & 15;
-                let scale = low as i32 | ((high >> (2 * j) & 3) as i32) << 4;
-                let scale = d * (scale - 32) as f32;
-                *out = split4(bytes).map(|q| scale * value(q));
-            }
-        });
+    decode: decoder!(136, 256, |block, out| {
+        let d = get_f16(block, 0);
+        let high = u16::from_le_bytes([block[2], block[3]]);
+        let groups = out.as_chunks_mut::<32>().0.iter_mut();
+        for (j, (out, bytes)) in groups.zip(block[8..].as_chunks::<16>().0).enumerate() {
+            let low = block[4 + j / 2] >> (4 * (j % 2)) & 15;
+            let scale = low as i32 | ((high >> (2 * j) & 3) as i32) << 4;
+            let scale = d * (scale - 32) as f32;
+            *out = each(&split4(bytes), |q| scale * value(q));
+        }
     }),
     ..BlockDeclaration::new("IQ4_XS", 23, 256, 136)
 };

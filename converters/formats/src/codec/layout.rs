@@ -10,15 +10,34 @@ pub(super) fn blocks<'a, const N: usize, const B: usize>(
     numbers.as_chunks::<N>().0.iter().zip(bytes.as_chunks_mut::<B>().0)
 }
 
-/// Calls `block` with every block of `B` bytes and the `N` values to fill in.
-pub(super) fn each_block<const B: usize, const N: usize>(
-    bytes: &[u8],
-    numbers: &mut [f32],
-    mut block: impl FnMut(&[u8; B], &mut [f32; N]),
-) {
-    for (bytes, numbers) in bytes.as_chunks::<B>().0.iter().zip(numbers.as_chunks_mut::<N>().0) {
-        block(bytes, numbers);
-    }
+/// Returns a decoder of blocks of `B` bytes and `N` values that is compiled for the widest vectors of the CPU.
+///
+/// The body is a function and not a closure: a closure may be left out of line, without the CPU features.
+macro_rules! decoder {
+    ($bytes:literal, $numbers:literal, |$block:ident, $out:ident| $body:expr) => {{
+        #[inline(always)]
+        fn one($block: &[u8; $bytes], $out: &mut [f32; $numbers]) {
+            $body;
+        }
+        #[inline(always)]
+        fn plain(bytes: &[u8], numbers: &mut [f32]) {
+            let blocks = bytes.as_chunks::<$bytes>().0.iter();
+            for (block, out) in blocks.zip(numbers.as_chunks_mut::<$numbers>().0) {
+                one($crate::codec::layout::alone(block), out);
+            }
+        }
+        widest! {
+            fn wide(bytes: &[u8], numbers: &mut [f32]) = plain;
+        }
+        Some(wide)
+    }};
+}
+
+/// Returns a block that the compiler does not see through: it would put several blocks in one vector, and
+/// gather and scatter their bytes.
+#[inline(always)]
+pub(super) fn alone<T>(block: &T) -> &T {
+    std::hint::black_box(block)
 }
 
 /// Pairs every block of a row with its part of the importances, which belong to a row.

@@ -6,7 +6,7 @@
 use super::BlockType;
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each, each_block, get_f16, put_f16};
+use super::layout::{blocks, each, get_f16, put_f16};
 use super::rounding::away;
 use super::simd::{self, Simd, SimdEncoder};
 
@@ -24,13 +24,11 @@ pub(super) const Q1_0: BlockDeclaration = BlockDeclaration {
         }
     }),
     wide: Some(simd::encoder::<SignLanes>),
-    decode: Some(|bytes, out| {
-        each_block::<18, 128>(bytes, out, |block, out| {
-            let d = get_f16(block, 0);
-            for (byte, x) in block[2..].iter().zip(out.as_chunks_mut::<8>().0) {
-                *x = std::array::from_fn(|j| if byte >> j & 1 == 1 { d } else { -d });
-            }
-        });
+    decode: decoder!(18, 128, |block, out| {
+        let d = get_f16(block, 0);
+        for (byte, x) in block[2..].iter().zip(out.as_chunks_mut::<8>().0) {
+            *x = std::array::from_fn(|j| if byte >> j & 1 == 1 { d } else { -d });
+        }
     }),
     ..BlockDeclaration::new("Q1_0", 41, 128, 18)
 };
@@ -46,13 +44,11 @@ pub(super) const Q2_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q2_0", 41)],
     encode: Some(by_peak::<Q2Blocks, 64, 18>),
     wide: Some(simd::encoder::<ByPeak<Q2Blocks, 64, 18>>),
-    decode: Some(|bytes, out| {
-        each_block::<18, 64>(bytes, out, |block, out| {
-            let d = get_f16(block, 0);
-            for (byte, x) in block[2..].iter().zip(out.as_chunks_mut::<4>().0) {
-                *x = std::array::from_fn(|j| ((byte >> (2 * j) & 3) as i32 - 1) as f32 * d);
-            }
-        });
+    decode: decoder!(18, 64, |block, out| {
+        let d = get_f16(block, 0);
+        for (byte, x) in block[2..].iter().zip(out.as_chunks_mut::<4>().0) {
+            *x = std::array::from_fn(|j| ((byte >> (2 * j) & 3) as i32 - 1) as f32 * d);
+        }
     }),
     ..BlockDeclaration::new("Q2_0", 42, 64, 18)
 };

@@ -2,7 +2,7 @@
 
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use super::layout::{blocks, each_block, get_f16, peak, put_f16};
+use super::layout::{blocks, get_f16, peak, put_f16};
 
 pub(super) const MADE_UP: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::F16(&[0]),
@@ -16,11 +16,9 @@ pub(super) const MADE_UP: BlockDeclaration = BlockDeclaration {
             block[2] = (0..4).fold(0, |bits, n| bits | u8::from(x[n] < 0.0) << n);
         }
     }),
-    decode: Some(|bytes, out| {
-        each_block::<3, 4>(bytes, out, |block, out| {
-            let d = get_f16(block, 0);
-            *out = std::array::from_fn(|n| if block[2] >> n & 1 == 1 { -d } else { d });
-        });
+    decode: decoder!(3, 4, |block, out| {
+        let d = get_f16(block, 0);
+        *out = std::array::from_fn(|n| if block[2] >> n & 1 == 1 { -d } else { d });
     }),
     ..BlockDeclaration::new("MU1_0", 900, 4, 3)
 };

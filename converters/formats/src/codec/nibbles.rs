@@ -1,6 +1,8 @@
 //! Levels of 4 and 5 bits in blocks of 32: number `j` in the low half of byte `j`, number
 //! `j + 16` in the high half; fifth bits apart.
 
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "intrinsics"))]
+
 use super::layout::each;
 
 /// Packs 32 levels of 4 bits into 16 bytes.
@@ -23,15 +25,60 @@ pub(super) fn split4(bytes: &[u8]) -> [u8; 32] {
     levels
 }
 
+/// Writes the value of each of 32 levels of 4 bits.
+#[inline(always)]
+pub(super) fn values4(bytes: &[u8; 16], out: &mut [f32; 32], value: impl Fn(i32) -> f32) {
+    let (low, high) = out.split_at_mut(16);
+    for (x, &byte) in low.iter_mut().zip(bytes) {
+        *x = value(i32::from(byte & 15));
+    }
+    for (x, &byte) in high.iter_mut().zip(bytes) {
+        *x = value(i32::from(byte >> 4));
+    }
+}
+
+/// Writes the value of each of 32 levels of 5 bits.
+#[inline(always)]
+pub(super) fn values5(bytes: &[u8; 20], out: &mut [f32; 32], value: impl Fn(i32) -> f32) {
+    let fifth = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let (low, high) = out.split_at_mut(16);
+    for (j, (x, &byte)) in low.iter_mut().zip(&bytes[4..]).enumerate() {
+        *x = value(i32::from(byte & 15) | (fifth >> j & 1) << 4);
+    }
+    for (j, (x, &byte)) in high.iter_mut().zip(&bytes[4..]).enumerate() {
+        *x = value(i32::from(byte >> 4) | (fifth >> (j + 16) & 1) << 4);
+    }
+}
+
 /// Packs 32 levels of 5 bits into 4 bytes of fifth bits and 16 of the others.
 #[inline(always)]
 pub(super) fn join5(levels: &[u8; 32], out: &mut [u8]) {
-    for (byte, levels) in out.iter_mut().zip(levels.as_chunks::<8>().0) {
-        let fifth = u64::from_le_bytes(*levels) >> 4 & 0x0101_0101_0101_0101;
-        // The product has the lowest bit of byte `j` at bit 56 + j.
-        *byte = (fifth.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
-    }
+    out[..4].copy_from_slice(&fifth_bits(levels).to_le_bytes());
     join4(&each(levels, |level| level & 15), &mut out[4..]);
+}
+
+/// Returns a word with the fifth bit of level `j` at bit `j`.
+#[inline(always)]
+fn fifth_bits(levels: &[u8; 32]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm_movemask_epi8, _mm_slli_epi16};
+        let (halves, _) = levels.as_chunks::<16>();
+        // SAFETY: every CPU of this kind has SSE2, and sixteen bytes are read.
+        let bits = |half: &[u8; 16]| unsafe {
+            _mm_movemask_epi8(_mm_slli_epi16::<3>(_mm_loadu_si128(half.as_ptr().cast())))
+        };
+        (bits(&halves[0]) | bits(&halves[1]) << 16).cast_unsigned()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    plain_fifth_bits(levels)
+}
+
+/// Scalar form of [`fifth_bits`].
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn plain_fifth_bits(levels: &[u8; 32]) -> u32 {
+    let bits = levels.iter().enumerate().map(|(j, &level)| u32::from(level >> 4) << j);
+    bits.fold(0, |word, bit| word | bit)
 }
 
 /// Unpacks 32 levels of 5 bits.
@@ -43,4 +90,37 @@ pub(super) fn split5(bytes: &[u8]) -> [u8; 32] {
         *level |= ((fifth >> j & 1) << 4) as u8;
     }
     levels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fifth_bits_are_those_of_the_scalar_form() {
+        let mut word = 0x2545_f491_u32;
+        for _ in 0..100 {
+            let levels = std::array::from_fn(|_| {
+                word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (word >> 27) as u8
+            });
+            assert_eq!(fifth_bits(&levels), plain_fifth_bits(&levels));
+        }
+    }
+
+    #[test]
+    fn levels_survive_packing() {
+        let levels: [u8; 32] = std::array::from_fn(|j| (j as u8).wrapping_mul(13) & 31);
+        let mut bytes = [0; 20];
+        join5(&levels, &mut bytes);
+        assert_eq!(split5(&bytes), levels);
+        let mut values = [0.0; 32];
+        values5(&bytes, &mut values, |level| level as f32);
+        assert_eq!(values, levels.map(f32::from));
+        let levels = levels.map(|level| level & 15);
+        join4(&levels, &mut bytes);
+        assert_eq!(split4(&bytes[..16]), levels);
+        values4(bytes.first_chunk().expect("20 bytes"), &mut values, |level| level as f32);
+        assert_eq!(values, levels.map(f32::from));
+    }
 }

@@ -6,9 +6,7 @@
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{
-    blocks, each, each_block, error_weights, get_f16, peak, put_f16, squares, weights_of,
-};
+use super::layout::{blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of};
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
@@ -39,21 +37,19 @@ pub(super) const Q3_K: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: Some(|bytes, out| {
-        each_block::<110, 256>(bytes, out, |block, out| {
-            let d = get_f16(block, 108);
-            let levels = split2(&block[32..96]);
-            let scales = split_scales(&block[96..108]);
-            let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
-            for (j, (group, out)) in groups.enumerate() {
-                let scale = d * (scales[j] as i32 - 32) as f32;
-                let bits = &block[16 * (j % 2)..][..16];
-                for ((x, &q), &bits) in out.iter_mut().zip(group).zip(bits) {
-                    let third = bits >> (j / 2) & 1;
-                    *x = scale * (q as i32 + 4 * third as i32 - 4) as f32;
-                }
+    decode: decoder!(110, 256, |block, out| {
+        let d = get_f16(block, 108);
+        let levels = split2(&block[32..96]);
+        let scales = split_scales(&block[96..108]);
+        let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
+        for (j, (group, out)) in groups.enumerate() {
+            let scale = d * (scales[j] as i32 - 32) as f32;
+            let bits = &block[16 * (j % 2)..][..16];
+            for ((x, &q), &bits) in out.iter_mut().zip(group).zip(bits) {
+                let third = bits >> (j / 2) & 1;
+                *x = scale * (q as i32 + 4 * third as i32 - 4) as f32;
             }
-        });
+        }
     }),
     ..BlockDeclaration::new("Q3_K", 11, 256, 110)
 };

@@ -5,10 +5,8 @@
 
 use super::by_peak::{PeakFormat, by_peak, by_peak_in};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{
-    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
-};
-use super::nibbles::{join4, join5, split4, split5};
+use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
+use super::nibbles::{join4, join5, split4, split5, values4, values5};
 use super::rounding::cut;
 use super::search::signed;
 use super::simd::{self, Simd, SimdEncoder};
@@ -22,11 +20,9 @@ pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q4_0", 2)],
     encode: Some(encode::<18>),
     wide: Some(simd::encoder::<SignedBlocks<18>>),
-    decode: Some(|bytes, out| {
-        each_block::<18, 32>(bytes, out, |block, out| {
-            let d = get_f16(block, 0);
-            *out = split4(&block[2..]).map(|q| (q as i32 - 8) as f32 * d);
-        });
+    decode: decoder!(18, 32, |block, out| {
+        let d = get_f16(block, 0);
+        values4(block[2..].first_chunk().expect("16 bytes"), out, |q| (q - 8) as f32 * d);
     }),
     ..BlockDeclaration::new("Q4_0", 2, 32, 18)
 };
@@ -40,11 +36,9 @@ pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q5_0", 8)],
     encode: Some(encode::<22>),
     wide: Some(simd::encoder::<SignedBlocks<22>>),
-    decode: Some(|bytes, out| {
-        each_block::<22, 32>(bytes, out, |block, out| {
-            let d = get_f16(block, 0);
-            *out = split5(&block[2..]).map(|q| (q as i32 - 16) as f32 * d);
-        });
+    decode: decoder!(22, 32, |block, out| {
+        let d = get_f16(block, 0);
+        values5(block[2..].first_chunk().expect("20 bytes"), out, |q| (q - 16) as f32 * d);
     }),
     ..BlockDeclaration::new("Q5_0", 6, 32, 22)
 };

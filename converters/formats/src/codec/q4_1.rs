@@ -3,10 +3,8 @@
 //! `d`, `m` (f16), for Q5_1 `qh[4]`, then `qs[16]`, both as in Q4_0 and Q5_0.
 
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{
-    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
-};
-use super::nibbles::{join4, join5, split4, split5};
+use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
+use super::nibbles::{join4, join5, split4, split5, values4, values5};
 use super::rounding::cut;
 use super::search::Ladder;
 use super::simd::{self, Simd, SimdEncoder};
@@ -20,11 +18,9 @@ pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q4_1", 3)],
     encode: Some(encode::<20>),
     wide: Some(simd::encoder::<AffineBlocks<20>>),
-    decode: Some(|bytes, out| {
-        each_block::<20, 32>(bytes, out, |block, out| {
-            let (d, m) = (get_f16(block, 0), get_f16(block, 2));
-            *out = split4(&block[4..]).map(|q| q as f32 * d + m);
-        });
+    decode: decoder!(20, 32, |block, out| {
+        let (d, m) = (get_f16(block, 0), get_f16(block, 2));
+        values4(block[4..].first_chunk().expect("16 bytes"), out, |q| q as f32 * d + m);
     }),
     ..BlockDeclaration::new("Q4_1", 3, 32, 20)
 };
@@ -38,11 +34,9 @@ pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q5_1", 9)],
     encode: Some(encode::<24>),
     wide: Some(simd::encoder::<AffineBlocks<24>>),
-    decode: Some(|bytes, out| {
-        each_block::<24, 32>(bytes, out, |block, out| {
-            let (d, m) = (get_f16(block, 0), get_f16(block, 2));
-            *out = split5(&block[4..]).map(|q| q as f32 * d + m);
-        });
+    decode: decoder!(24, 32, |block, out| {
+        let (d, m) = (get_f16(block, 0), get_f16(block, 2));
+        values5(block[4..].first_chunk().expect("20 bytes"), out, |q| q as f32 * d + m);
     }),
     ..BlockDeclaration::new("Q5_1", 7, 32, 24)
 };
@@ -141,12 +135,9 @@ fn encode_plain<const B: usize>(numbers: &[f32], out: &mut [u8]) {
 fn encode_plain_lanes<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     for (numbers, out) in numbers.chunks(32 * S::LANES).zip(out.chunks_mut(B * S::LANES)) {
         let (mut min, mut max) = (s.splat(f32::MAX), s.splat(f32::MIN));
-        let mut columns = [min; 32];
-        s.columns(numbers.as_chunks().0, &mut columns);
-        for x in columns {
-            min = s.lesser(x, min);
-            max = s.greater(x, max);
-        }
+        let groups = numbers.as_chunks::<32>().0;
+        let group = |lane: usize| &groups[lane.min(groups.len() - 1)][..];
+        s.each_column(group, |_, x| (min, max) = (s.lesser(x, min), s.greater(x, max)));
         let ranges = s.array(min).into_iter().zip(s.array(max));
         for ((x, block), range) in blocks::<32, B>(numbers, out).zip(ranges) {
             plain(x, range, block);

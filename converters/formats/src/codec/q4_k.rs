@@ -8,9 +8,7 @@ mod lanes;
 
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{
-    blocks, each, each_block, error_weights, get_f16, put_f16, squares, weights_of,
-};
+use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
 use super::levels::Levels;
 use super::q2_k::most;
 use super::q4_1::ladder;
@@ -26,7 +24,7 @@ pub(super) const Q4_K: BlockDeclaration = BlockDeclaration {
     fallback: Some(BlockType::Q50),
     file_types: &[FileType::new("Q4_K_M", 15), FileType::new("Q4_K_S", 14)],
     encode: Some(encode::<144>),
-    decode: Some(decode::<144>),
+    decode: decoder!(144, 256, |block, out| decode(block, out)),
     ..BlockDeclaration::new("Q4_K", 12, 256, 144)
 };
 
@@ -38,7 +36,7 @@ pub(super) const Q5_K: BlockDeclaration = BlockDeclaration {
     fallback: Some(BlockType::Q51),
     file_types: &[FileType::new("Q5_K_M", 17), FileType::new("Q5_K_S", 16)],
     encode: Some(encode::<176>),
-    decode: Some(decode::<176>),
+    decode: decoder!(176, 256, |block, out| decode(block, out)),
     ..BlockDeclaration::new("Q5_K", 13, 256, 176)
 };
 
@@ -56,22 +54,21 @@ fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]
     }
 }
 
-fn decode<const B: usize>(bytes: &[u8], out: &mut [f32]) {
-    each_block::<B, 256>(bytes, out, |block, out| {
-        let (d, dmin) = (get_f16(block, 0), get_f16(block, 2));
-        let (scales, mins) = split_scales(&block[4..16]);
-        let fifths: &[u8] = if B == 176 { &block[16..48] } else { &[0; 32] };
-        let groups = out.as_chunks_mut::<32>().0.iter_mut();
-        for (j, (out, bytes)) in groups.zip(halves(&block[B - 128..])).enumerate() {
-            let scale = d * scales[j] as f32;
-            let min = dmin * mins[j] as f32;
-            for ((x, &byte), &bits) in out.iter_mut().zip(bytes).zip(fifths) {
-                let low = if j % 2 == 0 { byte & 15 } else { byte >> 4 };
-                let q = low | (bits >> j & 1) << 4;
-                *x = scale * q as f32 - min;
-            }
+#[inline(always)]
+fn decode<const B: usize>(block: &[u8; B], out: &mut [f32; 256]) {
+    let (d, dmin) = (get_f16(block, 0), get_f16(block, 2));
+    let (scales, mins) = split_scales(&block[4..16]);
+    let fifths: &[u8] = if B == 176 { &block[16..48] } else { &[0; 32] };
+    let groups = out.as_chunks_mut::<32>().0.iter_mut();
+    for (j, (out, bytes)) in groups.zip(halves(&block[B - 128..])).enumerate() {
+        let scale = d * scales[j] as f32;
+        let min = dmin * mins[j] as f32;
+        for ((x, &byte), &bits) in out.iter_mut().zip(bytes).zip(fifths) {
+            let low = if j % 2 == 0 { byte & 15 } else { byte >> 4 };
+            let q = low | (bits >> j & 1) << 4;
+            *x = scale * q as f32 - min;
         }
-    });
+    }
 }
 
 /// Reads a block as levels.

@@ -9,7 +9,7 @@ mod lanes;
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each, each_block, get_f16, peak, put_f16, weights_of};
+use super::layout::{alone, blocks, each, get_f16, peak, put_f16, weights_of};
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
@@ -36,21 +36,17 @@ pub(super) const Q6_K: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: Some(decode),
-    ..BlockDeclaration::new("Q6_K", 14, 256, 210)
-};
-
-fn decode(bytes: &[u8], out: &mut [f32]) {
-    each_block::<210, 256>(bytes, out, |block, out| {
+    decode: decoder!(210, 256, |block, out| {
         let d = get_f16(block, 208);
         let levels = split(block);
         let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
         for ((levels, out), scale) in groups.zip(&block[192..208]) {
             let scale = d * scale.cast_signed() as f32;
-            *out = levels.map(|q| scale * (q as i32 - 32) as f32);
+            *out = each(alone(levels), |q| scale * (q as i32 - 32) as f32);
         }
-    });
-}
+    }),
+    ..BlockDeclaration::new("Q6_K", 14, 256, 210)
+};
 
 /// Reads a block as levels.
 pub(super) fn levels(block: &[u8], to: &mut Levels) {

@@ -4,7 +4,7 @@
 
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{each, each_block, get_f16, put_f16};
+use super::layout::{each, get_f16, put_f16};
 use super::rounding::away;
 use super::simd;
 
@@ -15,13 +15,11 @@ pub(super) const Q8_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q8_0", 7)],
     encode: Some(by_peak::<Q8Blocks, 32, 34>),
     wide: Some(simd::encoder::<ByPeak<Q8Blocks, 32, 34>>),
-    decode: Some(|bytes, out| {
-        each_block::<34, 32>(bytes, out, |block, out| {
-            let d = get_f16(block, 0);
-            for (x, &q) in out.iter_mut().zip(&block[2..]) {
-                *x = q.cast_signed() as f32 * d;
-            }
-        });
+    decode: decoder!(34, 32, |block, out| {
+        let d = get_f16(block, 0);
+        for (x, &q) in out.iter_mut().zip(&block[2..]) {
+            *x = q.cast_signed() as f32 * d;
+        }
     }),
     ..BlockDeclaration::new("Q8_0", 8, 32, 34)
 };

@@ -8,7 +8,7 @@ use super::BlockType;
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{each, each_block, get_f16, put_f16};
+use super::layout::{each, get_f16, put_f16};
 use super::rounding::away;
 use super::simd;
 
@@ -19,21 +19,19 @@ pub(super) const TQ1_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("TQ1_0", 36)],
     encode: Some(by_peak::<Tq1Blocks, 256, 54>),
     wide: Some(simd::encoder::<ByPeak<Tq1Blocks, 256, 54>>),
-    decode: Some(|bytes, out| {
-        each_block::<54, 256>(bytes, out, |block, out| {
-            let d = get_f16(block, 52);
-            for run in RUNS {
-                let mut power = 1_u8;
-                for n in 0..run.digits {
-                    for m in 0..run.stride {
-                        let fraction = block[run.byte + m].wrapping_mul(power);
-                        let trit = (fraction as i32 * 3) >> 8;
-                        out[run.first + m + n * run.stride] = (trit - 1) as f32 * d;
-                    }
-                    power *= 3;
+    decode: decoder!(54, 256, |block, out| {
+        let d = get_f16(block, 52);
+        for run in RUNS {
+            let mut power = 1_u8;
+            for n in 0..run.digits {
+                for m in 0..run.stride {
+                    let fraction = block[run.byte + m].wrapping_mul(power);
+                    let trit = (fraction as i32 * 3) >> 8;
+                    out[run.first + m + n * run.stride] = (trit - 1) as f32 * d;
                 }
+                power *= 3;
             }
-        });
+        }
     }),
     ..BlockDeclaration::new("TQ1_0", 34, 256, 54)
 };
@@ -48,11 +46,9 @@ pub(super) const TQ2_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("TQ2_0", 37)],
     encode: Some(by_peak::<Tq2Blocks, 256, 66>),
     wide: Some(simd::encoder::<ByPeak<Tq2Blocks, 256, 66>>),
-    decode: Some(|bytes, out| {
-        each_block::<66, 256>(bytes, out, |block, out| {
-            let d = get_f16(block, 64);
-            *out = split2(&block[..64]).map(|trit| (trit as i32 - 1) as f32 * d);
-        });
+    decode: decoder!(66, 256, |block, out| {
+        let d = get_f16(block, 64);
+        *out = each(&split2(&block[..64]), |trit| (trit as i32 - 1) as f32 * d);
     }),
     ..BlockDeclaration::new("TQ2_0", 35, 256, 66)
 };

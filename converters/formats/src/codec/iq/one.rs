@@ -5,7 +5,7 @@ use super::search::{CodebookSearch, OneByOne};
 use super::split::{SHIFT, Split, VALUES};
 use super::{BLOCK, grids, larger, layout, mean_square, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::layout::{each_block, error_weights, get_f16, put_f16};
+use crate::codec::layout::{error_weights, get_f16, put_f16};
 use crate::codec::rounding::nearest;
 use crate::codec::{BlockType, simd};
 use crate::numbers::{f16_to_f32, f32_to_f16};
@@ -20,7 +20,7 @@ pub(in crate::codec) const IQ1_S: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ1_S", 24)],
     encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq1SLanes>),
-    decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
+    decode: decoder!(50, 256, |block, out| decode_s(block, out)),
     ..BlockDeclaration::new("IQ1_S", 19, 256, 50)
 };
 
@@ -34,7 +34,7 @@ pub(in crate::codec) const IQ1_M: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ1_M", 31)],
     encode: Some(|x, row, importance, out| encode_m(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq1MLanes>),
-    decode: Some(|bytes, x| each_block(bytes, x, decode_m)),
+    decode: decoder!(56, 256, |block, out| decode_m(block, out)),
     ..BlockDeclaration::new("IQ1_M", 29, 256, 56)
 };
 
@@ -182,6 +182,7 @@ fn pack_s(
     }
 }
 
+#[inline(always)]
 fn decode_s(bytes: &[u8; 50], x: &mut [f32; BLOCK]) {
     let scale = get_f16(bytes, 0);
     let (low, words) = bytes[2..].split_at(32);
@@ -271,6 +272,7 @@ fn pack_m(
     }
 }
 
+#[inline(always)]
 fn decode_m(bytes: &[u8; 56], x: &mut [f32; BLOCK]) {
     let words = words(&bytes[48..]);
     let scale = block_scale(words);

@@ -4,7 +4,7 @@ use super::lattice::{self, level};
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
 use super::{BLOCK, blocks, grids, searched, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::layout::{each_block, get_f16};
+use crate::codec::layout::get_f16;
 use crate::codec::{BlockType, simd};
 
 /// Bytes: scale, 64 indices, then per 32 values a word of 4 x 7 signs and 4 bits of scale.
@@ -16,7 +16,7 @@ pub(in crate::codec) const IQ3_XXS: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ3_XXS", 23)],
     encode: Some(|x, row, importance, out| encode_xxs(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq3XxsLanes>),
-    decode: Some(|bytes, x| each_block(bytes, x, decode_xxs)),
+    decode: decoder!(98, 256, |block, out| decode_xxs(block, out)),
     ..BlockDeclaration::new("IQ3_XXS", 18, 256, 98)
 };
 
@@ -32,7 +32,7 @@ pub(in crate::codec) const IQ3_S: BlockDeclaration = BlockDeclaration {
     ],
     encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq3SLanes>),
-    decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
+    decode: decoder!(110, 256, |block, out| decode_s(block, out)),
     ..BlockDeclaration::new("IQ3_S", 21, 256, 110)
 };
 
@@ -79,6 +79,7 @@ fn pack_xxs(found: &IqBlock, out: &mut [u8; 98]) {
     }
 }
 
+#[inline(always)]
 fn decode_xxs(bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
     let scale = get_f16(bytes, 0);
     let (indices, words) = bytes[2..].split_at(64);
@@ -118,6 +119,7 @@ fn pack_s(found: &IqBlock, out: &mut [u8; 110]) {
     }
 }
 
+#[inline(always)]
 fn decode_s(bytes: &[u8; 110], x: &mut [f32; BLOCK]) {
     let scale = get_f16(bytes, 0);
     for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {

@@ -4,7 +4,7 @@ use super::lattice::{self, level};
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
 use super::{BLOCK, blocks, grids, searched, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::layout::{each_block, get_f16};
+use crate::codec::layout::get_f16;
 use crate::codec::search::TINY;
 use crate::codec::{BlockType, simd};
 
@@ -17,7 +17,7 @@ pub(in crate::codec) const IQ2_XXS: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ2_XXS", 19)],
     encode: Some(|x, row, importance, out| encode_xxs(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq2XxsLanes>),
-    decode: Some(|bytes, x| each_block(bytes, x, decode_xxs)),
+    decode: decoder!(66, 256, |block, out| decode_xxs(block, out)),
     ..BlockDeclaration::new("IQ2_XXS", 16, 256, 66)
 };
 
@@ -30,7 +30,7 @@ pub(in crate::codec) const IQ2_XS: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ2_S", 28), FileType::new("IQ2_XS", 20)],
     encode: Some(|x, row, importance, out| encode_xs(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq2XsLanes>),
-    decode: Some(|bytes, x| each_block(bytes, x, decode_xs)),
+    decode: decoder!(74, 256, |block, out| decode_xs(block, out)),
     ..BlockDeclaration::new("IQ2_XS", 17, 256, 74)
 };
 
@@ -43,7 +43,7 @@ pub(in crate::codec) const IQ2_S: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ2_M", 29)],
     encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq2SLanes>),
-    decode: Some(|bytes, x| each_block(bytes, x, decode_s)),
+    decode: decoder!(82, 256, |block, out| decode_s(block, out)),
     ..BlockDeclaration::new("IQ2_S", 22, 256, 82)
 };
 
@@ -92,6 +92,7 @@ fn pack_xxs(found: &IqBlock, out: &mut [u8; 66]) {
     }
 }
 
+#[inline(always)]
 fn decode_xxs(bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
     let scale = get_f16(bytes, 0);
     for (bytes, x) in bytes[2..].as_chunks::<8>().0.iter().zip(x.as_chunks_mut::<32>().0) {
@@ -123,6 +124,7 @@ fn pack_xs(found: &IqBlock, out: &mut [u8; 74]) {
     }
 }
 
+#[inline(always)]
 fn decode_xs(bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
     let scale = get_f16(bytes, 0);
     let (words, scales) = bytes[2..].split_at(64);
@@ -150,6 +152,7 @@ fn pack_s(found: &IqBlock, out: &mut [u8; 82]) {
     }
 }
 
+#[inline(always)]
 fn decode_s(bytes: &[u8; 82], x: &mut [f32; BLOCK]) {
     let scale = get_f16(bytes, 0);
     for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
