@@ -1,15 +1,15 @@
 //! `attend`: causal attention over the KV cache of the slot, this step's rows included.
 //! `attend_to` reads the KV cache of an earlier layer, and adds nothing.
 
-use std::cell::RefCell;
-
-use rayon::prelude::*;
+use std::ops::Range;
 
 use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use registry::dtype::Dtype;
 
 use crate::Error;
-use crate::kernels::attention::{AttentionParams, Keys, Query, ScoreRounding};
+use crate::kernels::attention::{
+    self, AttendBlock, AttentionParams, BLOCK_QUERIES, CachedHead, Query, ScoreRounding,
+};
 use crate::kernels::math;
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::round::round1;
@@ -23,19 +23,11 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("attend_to", Attend::prepare);
 }
 
-/// Rows of a chunk that one task handles; a chunk of fewer is one task per head.
-const ROWS: usize = 64;
-
-thread_local! {
-    /// Reused from call to call: fresh memory of this size costs a page fault every 4 KiB.
-    static KEYS: RefCell<Keys> = RefCell::default();
-}
-
 /// One key/value head and some rows of one chunk.
 struct AttendTask<'a> {
     memory: &'a Attention,
     head: usize,
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
     /// Position of the first row.
     start: usize,
 }
@@ -240,6 +232,8 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
     if !salience.as_ref().is_none_or(fits) {
         return Err(ctx.error("what keys are worth does not follow from values of this shape"));
     }
+    let group = heads / kv_heads;
+    let rows_of_block = (BLOCK_QUERIES / group).max(1);
     let mut tasks = Vec::new();
     for ChunkRows { slot, rows, start } in ctx.chunks() {
         let Memory::Attention(memory) = ctx.memory(*slot)? else {
@@ -253,8 +247,8 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         {
             return Err(ctx.error("its state does not hold what the step's rows see"));
         }
-        for from in rows.clone().step_by(ROWS) {
-            let part = from..rows.end.min(from + ROWS);
+        for from in rows.clone().step_by(rows_of_block) {
+            let part = from..rows.end.min(from + rows_of_block);
             let start = start + from - rows.start;
             tasks.extend((0..kv_heads).map(|head| AttendTask {
                 memory,
@@ -264,7 +258,6 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
             }));
         }
     }
-    let group = heads / kv_heads;
     let view = q.view();
     let width = q.width();
     let plan = AttendInputs {
@@ -279,10 +272,10 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         slopes,
         salience,
     };
-    let made: Vec<Vec<f32>> = tasks
-        .par_iter()
-        .map(|task| KEYS.with_borrow_mut(|keys| attend_head(keys, task, &plan)))
-        .collect();
+    let worth: Vec<Vec<f32>> = tasks.iter().map(|task| plan.salience_of(task)).collect();
+    let blocks: Vec<AttendBlock<'_>> =
+        tasks.iter().zip(&worth).map(|(task, worth)| plan.block(task, worth)).collect();
+    let made = attention::attend(&plan.rule, &blocks);
     let out = heads * value_dim;
     let mut y = vec![0.0; q.rows() * out];
     for (task, part) in tasks.iter().zip(&made) {
@@ -292,7 +285,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
             y[at..at + part.len()].copy_from_slice(part);
         }
     }
-    drop(tasks);
+    drop((blocks, tasks));
     ctx.set(0, y)
 }
 
@@ -324,50 +317,56 @@ fn key_salience(
     r(math::exp(r(salience.a[head] * r(math::softplus(y)))))
 }
 
-fn attend_head(keys: &mut Keys, task: &AttendTask<'_>, plan: &AttendInputs<'_>) -> Vec<f32> {
-    let rule = &plan.rule;
-    let oldest = |position: usize| plan.window.map_or(0, |w| w.oldest(position));
-    let first = oldest(task.start);
-    let count = task.start + task.rows.len() - first;
-    keys.clear(rule, count);
-    let (mut key, mut value) = (vec![0.0; rule.key_dim], vec![0.0; rule.value_dim]);
-    let (column, other) = columns(plan, task.head);
-    for n in 0..count {
-        task.memory.keys.read(first + n, task.head * rule.key_dim, &mut key);
-        let (front, back) = value.split_at_mut(plan.stored);
-        task.memory.values.read(first + n, column, front);
-        if let Some(other) = other {
-            task.memory.values.read(first + n, other, back);
-        }
-        keys.set(rule, n, &key, &value);
+impl AttendInputs<'_> {
+    /// Returns the first position that a query at `position` sees.
+    fn oldest(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| window.oldest(position))
     }
-    let worth = plan.salience.as_ref().map(|s| {
-        let memory = &task.memory.values;
-        (0..count)
-            .map(|n| key_salience(s, rule.round, memory, first + n, task.head))
-            .collect::<Vec<_>>()
-    });
-    let worth = worth.as_deref();
-    let queries: Vec<Query<'_>> = task
-        .rows
-        .clone()
-        .enumerate()
-        .flat_map(|(n, row)| {
+
+    /// Computes the salience of the keys that a task sees; empty if keys have none.
+    fn salience_of(&self, task: &AttendTask<'_>) -> Vec<f32> {
+        let Some(salience) = &self.salience else { return Vec::new() };
+        let (round, values) = (self.rule.round, &task.memory.values);
+        (self.oldest(task.start)..task.start + task.rows.len())
+            .map(|position| key_salience(salience, round, values, position, task.head))
+            .collect()
+    }
+
+    /// Returns the queries of a task, and the columns of the keys and values that they see.
+    fn block<'b>(&'b self, task: &AttendTask<'b>, worth: &'b [f32]) -> AttendBlock<'b> {
+        let (key_dim, first) = (self.rule.key_dim, self.oldest(task.start));
+        let (column, other) = columns(self, task.head);
+        let Attention { keys, values, .. } = task.memory;
+        let head = CachedHead {
+            keys: [keys.columns(task.head * key_dim, key_dim), keys.columns(0, 0)],
+            values: [
+                values.columns(column, self.stored),
+                values.columns(other.unwrap_or(0), other.map_or(0, |_| self.stored)),
+            ],
+            selected: None,
+        };
+        let rows = task.rows.clone().enumerate();
+        let queries = rows.flat_map(|(n, row)| {
             let position = task.start + n;
-            let (from, to) = (oldest(position) - first, position + 1 - first);
-            (0..plan.group).map(move |g| {
-                let head = task.head * plan.group + g;
-                let at = row * plan.width + head * rule.key_dim;
-                let sink = plan.sinks.map(|s| s[head]);
-                let slope = plan.slopes.map(|s| (s[head], first));
-                let salience = worth.zip(plan.salience.as_ref().map(|s| s.keep));
-                Query { q: &plan.q[at..at + rule.key_dim], from, to, sink, slope, salience }
+            let (from, to) = (self.oldest(position), position + 1);
+            (0..self.group).map(move |g| {
+                let head = task.head * self.group + g;
+                let at = row * self.width + head * key_dim;
+                Query {
+                    q: &self.q[at..at + key_dim],
+                    from,
+                    to,
+                    sink: self.sinks.map(|s| s[head]),
+                    slope: self.slopes.map(|s| s[head]),
+                    salience: self
+                        .salience
+                        .as_ref()
+                        .map(|s| (&worth[from - first..to - first], s.keep)),
+                }
             })
-        })
-        .collect();
-    let mut y = vec![0.0; queries.len() * rule.value_dim];
-    keys.attend(rule, &queries, &mut y);
-    y
+        });
+        AttendBlock { head, queries: queries.collect() }
+    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@
 //! again in every step (`expand_kv` of transformers). A row's expansion depends on
 //! nothing but the row, so it is made once and kept beside the state.
 
-use std::cell::RefCell;
-
-use rayon::prelude::*;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
-use crate::kernels::attention::{AttentionParams, Keys, Query, ScoreRounding};
+use crate::kernels::attention::{
+    self, AttendBlock, AttentionParams, BLOCK_QUERIES, CachedHead, Query, ScoreRounding,
+};
 use crate::kernels::matmul::matmul;
 use crate::kernels::tokens::round_rows;
 use crate::states::Memory;
@@ -18,13 +19,6 @@ use crate::states::latent::Latent;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("latent_attend", LatentAttend::prepare);
-}
-
-/// Rows of a chunk that one task handles.
-const ROWS: usize = 64;
-
-thread_local! {
-    static KEYS: RefCell<Keys> = RefCell::default();
 }
 
 /// Sizes of the parts of a head.
@@ -40,9 +34,11 @@ struct HeadSizes {
 struct LatentTask<'a> {
     memory: &'a Latent,
     head: usize,
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
     /// Position of the first row.
     start: usize,
+    /// The row that selects the keys, if only some positions are keys.
+    keys: Option<usize>,
 }
 
 /// The factor on scores, and the size of a value.
@@ -113,39 +109,47 @@ impl Kernel for LatentAttend {
             matmul(&missing, rows, &weight, None, round, &mut made);
             memory.expanded.append(&made);
         }
-        let mut tasks = Vec::new();
-        for chunk in ctx.chunks() {
-            let Memory::Latent(memory) = ctx.memory(chunk.slot)? else {
-                return Err(ctx.error("its state is of another kind"));
-            };
-            for from in chunk.rows.clone().step_by(ROWS) {
-                let rows = from..chunk.rows.end.min(from + ROWS);
-                let start = chunk.start + from - chunk.rows.start;
-                tasks.extend((0..heads).map(|head| LatentTask {
-                    memory,
-                    head,
-                    rows: rows.clone(),
-                    start,
-                }));
-            }
-        }
         let view = q.view();
         let q: &[f32] = &view;
         let picks = selected.as_ref().map(|s| (s.view(), s.width()));
         let picks: Option<SelectedKeys<'_>> =
             picks.as_ref().map(|(view, width)| SelectedKeys { of: view, width: *width });
-        let made: Vec<Vec<f32>> = tasks
-            .par_iter()
-            .map(|task| {
-                KEYS.with_borrow_mut(|keys| match picks {
-                    // Where all positions are selected, there is nothing to leave out.
-                    Some(picks) if task.start + task.rows.len() > picks.width => {
-                        attend_selected(keys, task, &rule, sizes, q, picks)
+        let mut tasks = Vec::new();
+        for chunk in ctx.chunks() {
+            let Memory::Latent(memory) = ctx.memory(chunk.slot)? else {
+                return Err(ctx.error("its state is of another kind"));
+            };
+            for from in chunk.rows.clone().step_by(BLOCK_QUERIES) {
+                let rows = from..chunk.rows.end.min(from + BLOCK_QUERIES);
+                let start = chunk.start + from - chunk.rows.start;
+                let tasks_of = |rows: Range<usize>, start, keys| {
+                    (0..heads).map(move |head| LatentTask {
+                        memory,
+                        head,
+                        rows: rows.clone(),
+                        start,
+                        keys,
+                    })
+                };
+                match picks {
+                    // Each row sees positions of its own.
+                    Some(picks) if start + rows.len() > picks.width => {
+                        for (n, row) in rows.enumerate() {
+                            tasks.extend(tasks_of(row..row + 1, start + n, Some(row)));
+                        }
                     }
-                    _ => attend_head(keys, task, &rule, sizes, q),
-                })
-            })
-            .collect();
+                    // Where all positions are selected, there is nothing to leave out.
+                    _ => tasks.extend(tasks_of(rows, start, None)),
+                }
+            }
+        }
+        let keys: BTreeMap<usize, Vec<usize>> = picks.map_or_else(BTreeMap::new, |picks| {
+            let own = tasks.iter().filter_map(|task| Some((task.keys?, task.start)));
+            own.map(|(row, position)| (row, picks.of_row(row, position))).collect()
+        });
+        let blocks: Vec<AttendBlock<'_>> =
+            tasks.iter().map(|task| block(task, &rule, sizes, q, &keys)).collect();
+        let made = attention::attend(&rule, &blocks);
         let out = heads * value;
         let mut y = vec![0.0; view.len() / (heads * size).max(1) * out];
         for (task, part) in tasks.iter().zip(&made) {
@@ -153,7 +157,7 @@ impl Kernel for LatentAttend {
                 y[row * out + task.head * value..][..value].copy_from_slice(part);
             }
         }
-        drop(tasks);
+        drop((blocks, tasks));
         ctx.set(0, y)
     }
 }
@@ -165,72 +169,37 @@ struct SelectedKeys<'a> {
     width: usize,
 }
 
-/// Computes `[rows, value]` of one head, where each row sees positions of its own.
-fn attend_selected(
-    keys: &mut Keys,
-    task: &LatentTask<'_>,
-    rule: &AttentionParams,
-    sizes: HeadSizes,
-    q: &[f32],
-    picks: SelectedKeys<'_>,
-) -> Vec<f32> {
-    let HeadSizes { heads, nope, value } = sizes;
-    let (mut key, mut values) = (vec![0.0; rule.key_dim], vec![0.0; value]);
-    let column = task.head * (nope + value);
-    let mut y = vec![0.0; task.rows.len() * value];
-    for ((n, row), y) in task.rows.clone().enumerate().zip(y.chunks_exact_mut(value)) {
-        let last = task.start + n;
-        let seen = picks.of[row * picks.width..][..picks.width].iter();
-        let seen: Vec<usize> =
-            seen.filter(|p| **p >= 0.0).map(|p| *p as usize).filter(|p| *p <= last).collect();
-        if seen.is_empty() {
-            continue;
-        }
-        keys.clear(rule, seen.len());
-        for (at, &position) in seen.iter().enumerate() {
-            task.memory.expanded.read(position, column, &mut key[..nope]);
-            task.memory.shared.read(position, 0, &mut key[nope..]);
-            task.memory.expanded.read(position, column + nope, &mut values);
-            keys.set(rule, at, &key, &values);
-        }
-        let at = (row * heads + task.head) * rule.key_dim;
-        let query =
-            Query { q: &q[at..at + rule.key_dim], from: 0, to: seen.len(), ..Query::default() };
-        keys.attend(rule, &[query], y);
+impl SelectedKeys<'_> {
+    /// Returns the positions that a row at `position` sees.
+    fn of_row(&self, row: usize, position: usize) -> Vec<usize> {
+        let seen = self.of[row * self.width..][..self.width].iter();
+        seen.filter(|p| **p >= 0.0).map(|p| *p as usize).filter(|p| *p <= position).collect()
     }
-    y
 }
 
-/// Computes `[rows, value]` of one head.
-fn attend_head(
-    keys: &mut Keys,
-    task: &LatentTask<'_>,
+/// Returns the queries of a task, and the columns of the keys and values that they see.
+fn block<'a>(
+    task: &LatentTask<'a>,
     rule: &AttentionParams,
     sizes: HeadSizes,
-    q: &[f32],
-) -> Vec<f32> {
+    q: &'a [f32],
+    selected: &'a BTreeMap<usize, Vec<usize>>,
+) -> AttendBlock<'a> {
     let HeadSizes { heads, nope, value } = sizes;
-    let count = task.start + task.rows.len();
-    keys.clear(rule, count);
-    let (mut key, mut values) = (vec![0.0; rule.key_dim], vec![0.0; value]);
     let column = task.head * (nope + value);
-    for n in 0..count {
-        task.memory.expanded.read(n, column, &mut key[..nope]);
-        task.memory.shared.read(n, 0, &mut key[nope..]);
-        task.memory.expanded.read(n, column + nope, &mut values);
-        keys.set(rule, n, &key, &values);
-    }
-    let queries: Vec<Query<'_>> = task
-        .rows
-        .clone()
-        .enumerate()
-        .map(|(n, row)| {
-            let at = (row * heads + task.head) * rule.key_dim;
-            let to = task.start + n + 1;
-            Query { q: &q[at..at + rule.key_dim], from: 0, to, ..Query::default() }
-        })
-        .collect();
-    let mut y = vec![0.0; queries.len() * value];
-    keys.attend(rule, &queries, &mut y);
-    y
+    let Latent { expanded, shared, .. } = task.memory;
+    let selected = task.keys.and_then(|row| selected.get(&row));
+    let head = CachedHead {
+        keys: [expanded.columns(column, nope), shared.columns(0, shared.width())],
+        values: [expanded.columns(column + nope, value), expanded.columns(0, 0)],
+        selected: selected.map(Vec::as_slice),
+    };
+    let rows = task.rows.clone().enumerate();
+    let queries = rows.filter_map(|(n, row)| {
+        let at = (row * heads + task.head) * rule.key_dim;
+        let to = selected.map_or(task.start + n + 1, Vec::len);
+        // A row that sees nothing gives zeros.
+        (to > 0).then(|| Query { q: &q[at..at + rule.key_dim], to, ..Query::default() })
+    });
+    AttendBlock { head, queries: queries.collect() }
 }

@@ -4,6 +4,7 @@ use registry::dtype::Dtype;
 
 use super::past::{self, Past};
 use super::store::RowStore;
+use crate::kernels::attention::{CachedColumns, CachedRows};
 
 /// Rows of a sequence by position: all of them, or the last `needed` and some more to roll
 /// back by.
@@ -89,6 +90,13 @@ impl History {
     pub fn read(&self, position: usize, column: usize, into: &mut [f32]) {
         assert!(position >= self.first && position < self.end(), "the position is held");
         self.store.read((position - self.first) * self.width + column, into);
+    }
+
+    /// Returns columns of the rows as they are stored.
+    pub fn columns(&self, column: usize, len: usize) -> CachedColumns<'_> {
+        let rows =
+            CachedRows { numbers: self.store.numbers(), width: self.width, first: self.first };
+        CachedColumns { rows, column, len }
     }
 
     /// Rows `from..end`, all columns.

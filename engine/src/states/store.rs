@@ -5,6 +5,7 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
+use crate::kernels::attention::{CodedNumbers, StoredNumbers};
 use crate::kernels::round::{round1, to_bits};
 
 /// Numbers stored in a dtype for real: 16-bit ones take 16 bits, 8-bit ones 8.
@@ -147,6 +148,15 @@ impl RowStore {
         }
     }
 
+    /// Returns the numbers as they are stored.
+    pub fn numbers(&self) -> StoredNumbers<'_> {
+        match self {
+            Self::F32(data) => StoredNumbers::Wide(data),
+            Self::Half(dtype, data) => StoredNumbers::Half(*dtype, data),
+            Self::GroupedFp8 { .. } | Self::FixedFp8 { .. } => StoredNumbers::Coded(self),
+        }
+    }
+
     /// Moves whole rows to the front.
     pub fn shift(&mut self, from: usize, len: usize) {
         match self {
@@ -206,5 +216,11 @@ impl RowStore {
             }
             Self::FixedFp8 { bytes, .. } => *bytes = from.to_vec(),
         }
+    }
+}
+
+impl CodedNumbers for RowStore {
+    fn decode(&self, at: usize, into: &mut [f32]) {
+        self.read(at, into);
     }
 }
