@@ -72,9 +72,9 @@ impl ChunkedText {
         &self,
         target: &LocalModel,
         watch: Arc<dyn InputObserver>,
-        options: SessionOptions,
+        options: &SessionOptions,
         rows: OutputRows,
-        range: Range<usize>,
+        range: &Range<usize>,
         mut each: impl FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         target::check_dtypes(target, &[options.dtype])?;
@@ -82,7 +82,7 @@ impl ChunkedText {
             // Fused kernels do not expose the inputs of their matrices.
             rewrites: false,
             observer: Some(watch),
-            ..options
+            ..options.clone()
         };
         let mut session = crate::engines::native()?
             .open(&target::source(target), &options)

@@ -206,7 +206,7 @@ impl MeasureArgs {
         let left = made.chunks.end as usize..range.end as usize;
         // After the first chunk, so that a disk that cannot be written is known early.
         let mut next = Instant::now();
-        text.run(target, watch.clone(), options, want, left, |n| {
+        text.run(target, watch.clone(), &options, want, &left, |n| {
             let last = n + 1 == range.end as usize;
             if last || Instant::now() >= next {
                 let sums = watch.take(&gguf, weights).map_err(several)?;
@@ -241,7 +241,9 @@ impl MeasureArgs {
         hash.update(&target.spec.sha256);
         hash.update(format!("{dtype} {:?} {}", self.arithmetic, self.process_output));
         for chunk in text.chunks() {
-            chunk.iter().for_each(|id| hash.update(id.to_le_bytes()));
+            for id in chunk {
+                hash.update(id.to_le_bytes());
+            }
         }
         Ok(format!("{:x}", hash.finalize()))
     }

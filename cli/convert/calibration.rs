@@ -189,7 +189,7 @@ impl CalibrationArgs {
             ..SessionOptions::default()
         };
         let all = 0..text.count;
-        text.run(target, peaks.clone(), options, OutputRows::None, all, |_| Ok(()))?;
+        text.run(target, peaks.clone(), &options, OutputRows::None, &all, |_| Ok(()))?;
         Ok(CalibrationRun { peaks, chunk: text.chunk, chunks: text.count })
     }
 

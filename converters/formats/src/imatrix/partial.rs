@@ -189,11 +189,12 @@ impl PartialImatrix {
             let same = part.identity == whole.identity
                 && (part.of, part.chunk_size) == (whole.of, whole.chunk_size);
             if !same {
-                let (file, other) = (path.to_path_buf(), first_path.to_path_buf());
+                let (file, other) = (PathBuf::clone(path), PathBuf::clone(first_path));
                 return Err(Error::OtherPart { file, other });
             }
             if chunks.start != whole.chunks.end {
-                let (file, found, expected) = (path.to_path_buf(), chunks.start, whole.chunks.end);
+                let (file, found, expected) =
+                    (PathBuf::clone(path), chunks.start, whole.chunks.end);
                 return Err(Error::PartGap { file, found, expected });
             }
             whole.chunks.end = chunks.end;
@@ -256,7 +257,9 @@ mod tests {
         let numbers = [1e16, 0.1, -1e16, 3e-9, 0.7, 1e-18];
         let add = |order: &[usize]| {
             let mut sum = FixedSum::default();
-            order.iter().for_each(|&n| sum.add(FixedSum::of(numbers[n])));
+            for &n in order {
+                sum.add(FixedSum::of(numbers[n]));
+            }
             sum
         };
         let sum = add(&[0, 1, 2, 3, 4, 5]);
