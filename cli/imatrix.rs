@@ -47,20 +47,7 @@ pub(crate) struct ImatrixArgs {
     #[command(subcommand)]
     command: Option<ImatrixCommand>,
     #[command(flatten)]
-    measure: Option<MeasureArgs>,
-}
-
-#[derive(Debug, Subcommand)]
-enum ImatrixCommand {
-    /// Joins the shards of a measurement, if they are complete
-    Merge(MergeArgs),
-}
-
-/// Model, text and output of a measurement.
-#[derive(Debug, Args)]
-struct MeasureArgs {
-    #[command(flatten)]
-    which: ModelArgs,
+    which: Option<ModelArgs>,
     #[command(flatten)]
     choice: SpecArgs,
     /// The text
@@ -70,8 +57,8 @@ struct MeasureArgs {
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "text")]
     tokens: Vec<u32>,
     /// Output file
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "FILE", required = true)]
+    output: Option<PathBuf>,
     /// Write over a file that is there (never over one that is read)
     #[arg(long)]
     force: bool,
@@ -97,6 +84,12 @@ struct MeasureArgs {
     threads: Option<usize>,
 }
 
+#[derive(Debug, Subcommand)]
+enum ImatrixCommand {
+    /// Joins the shards of a measurement, if they are complete
+    Merge(MergeArgs),
+}
+
 /// Shards that are joined.
 #[derive(Debug, Args)]
 struct MergeArgs {
@@ -113,24 +106,17 @@ struct MergeArgs {
 
 impl ImatrixArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
-        match (self.command, self.measure) {
-            (Some(ImatrixCommand::Merge(merge)), _) => merge.run(),
-            (None, Some(measure)) => measure.run(),
-            (None, None) => bail!("which model? onboard imatrix MODEL --text FILE -o FILE"),
+        if let Some(ImatrixCommand::Merge(merge)) = self.command {
+            return merge.run();
         }
+        let (Some(which), Some(output)) = (&self.which, &self.output) else {
+            bail!("which model? onboard imatrix MODEL --text FILE -o FILE");
+        };
+        self.run_measurement(which, output)
     }
-}
 
-impl MergeArgs {
-    fn run(self) -> Result<CommandOutcome> {
-        write::allowed(&self.output, &self.shards, self.force)?;
-        write_whole(PartialImatrix::join(&self.shards)?, &self.output)
-    }
-}
-
-impl MeasureArgs {
-    fn run(self) -> Result<CommandOutcome> {
-        let target = target::open(&self.which, &self.choice)?;
+    fn run_measurement(&self, which: &ModelArgs, output: &Path) -> Result<CommandOutcome> {
+        let target = target::open(which, &self.choice)?;
         target::explained(&target, &self.choice)?;
         let ids = &self.tokens;
         let text = ChunkedText::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
@@ -148,24 +134,24 @@ impl MeasureArgs {
             dataset: dataset.unwrap_or_default(),
             entries: std::collections::BTreeMap::new(),
         };
-        if self.shard.is_some() && self.output.exists() && !self.force {
-            let found = PartialImatrix::read(&self.output);
+        if self.shard.is_some() && output.exists() && !self.force {
+            let found = PartialImatrix::read(output);
             if found.is_ok_and(|found| found.identity == begun.identity && found.chunks == range) {
-                term::print(&format!("`{}` is measured already", self.output.display()))?;
+                term::print(&format!("`{}` is measured already", output.display()))?;
                 return Ok(CommandOutcome::Ok);
             }
         }
         let mut inputs = target.inputs()?;
         inputs.extend(self.text.clone());
-        write::allowed(&self.output, &inputs, self.force)?;
-        let state = with_end(&self.output, STATE);
+        write::allowed(output, &inputs, self.force)?;
+        let state = with_end(output, STATE);
         let begun = resumed(begun, &range, &state);
         let made = self.measure(&target, &text, dtype, begun, &range, &state)?;
         let outcome = if self.shard.is_some() {
-            made.write(&self.output)?;
+            made.write(output)?;
             term::print(&format!(
                 "wrote {}: chunks {}..{} of {}, {} weights",
-                self.output.display(),
+                output.display(),
                 made.chunks.start,
                 made.chunks.end,
                 made.of,
@@ -173,7 +159,7 @@ impl MeasureArgs {
             ))?;
             CommandOutcome::Ok
         } else {
-            write_whole(made, &self.output)?
+            write_whole(made, output)?
         };
         interrupt::hint("");
         fs_err::remove_file(&state).ok();
@@ -246,6 +232,13 @@ impl MeasureArgs {
             }
         }
         Ok(format!("{:x}", hash.finalize()))
+    }
+}
+
+impl MergeArgs {
+    fn run(self) -> Result<CommandOutcome> {
+        write::allowed(&self.output, &self.shards, self.force)?;
+        write_whole(PartialImatrix::join(&self.shards)?, &self.output)
     }
 }
 

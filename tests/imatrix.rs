@@ -12,6 +12,13 @@ fn imatrix(output: &Path, more: &[&str]) -> Ran {
     run(command.arg(output).args(more))
 }
 
+/// Runs a command that succeeds and prints some words.
+fn prints(ran: Ran, words: &str) -> Ran {
+    let ran = ran.code(0);
+    assert!(ran.out.contains(words), "no `{words}` in: {}", ran.out);
+    ran
+}
+
 fn merge(shards: &[&Path], output: &Path) -> Ran {
     run(onboard().args(["imatrix", "merge"]).args(shards).arg("-o").arg(output))
 }
@@ -20,16 +27,16 @@ fn merge(shards: &[&Path], output: &Path) -> Ran {
 fn shards_give_the_bytes_of_one_run() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    imatrix(&at("one.gguf"), &[]).code(0).says("measured on 7 chunks of 4 tokens");
+    prints(imatrix(&at("one.gguf"), &[]), "measured on 7 chunks of 4 tokens");
     let one = fs_err::read(at("one.gguf")).unwrap();
     let names = ["a.part", "b.part", "c.part"].map(at);
     for (name, shard) in names.iter().zip(["1/3", "2/3", "3/3"]) {
         imatrix(name, &["--shard", shard]).code(0);
     }
-    imatrix(&names[1], &["--shard", "2/3"]).code(0).says("measured already");
+    prints(imatrix(&names[1], &["--shard", "2/3"]), "measured already");
     imatrix(&names[1], &["--shard", "1/3"]).code(2).says("is there already");
     let [a, b, c] = &names;
-    merge(&[c, a, b], &at("all.gguf")).code(0).says("measured on 7 chunks of 4 tokens");
+    prints(merge(&[c, a, b], &at("all.gguf")), "measured on 7 chunks of 4 tokens");
     assert!(fs_err::read(at("all.gguf")).unwrap() == one, "the bytes differ");
     merge(&[a, c], &at("x.gguf")).code(2).says("begins with chunk 4; expected chunk 2");
     merge(&[a, b], &at("x.gguf")).code(2).says("the last part is missing");
@@ -60,10 +67,8 @@ fn an_interrupted_measurement_goes_on() {
     assert!(fs_err::read(at("two.gguf")).unwrap() == fs_err::read(at("one.gguf")).unwrap());
     // Sums of another measurement, and damaged ones, are not used.
     fs_err::write(at("two.gguf.sums"), &kept).unwrap();
-    imatrix(&at("two.gguf"), &["--chunks", "5", "--force"])
-        .code(0)
-        .says("is of another measurement")
-        .says("measured on 5 chunks");
+    let ran = imatrix(&at("two.gguf"), &["--chunks", "5", "--force"]);
+    prints(ran, "measured on 5 chunks").says("is of another measurement");
     fs_err::write(at("two.gguf.sums"), &kept[..kept.len() - 1]).unwrap();
     imatrix(&at("two.gguf"), &["--force"]).code(0).says("begins anew");
     assert!(fs_err::read(at("two.gguf")).unwrap() == fs_err::read(at("one.gguf")).unwrap());
