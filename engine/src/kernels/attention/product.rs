@@ -86,7 +86,7 @@ pub(super) struct RegisterTile {
 
 /// Rows of factors times a tile: `y[row][lane] += Σ a[row][k] · b[k][lane]`.
 #[derive(Clone, Copy)]
-pub(super) struct Factors<'a> {
+pub(super) struct TileProduct<'a> {
     /// The rows, `a_stride` words apart. A word is an f32 or a pair of bf16.
     pub(super) a: &'a [f32],
     pub(super) a_stride: usize,
@@ -98,7 +98,7 @@ pub(super) struct Factors<'a> {
     pub(super) steps: usize,
 }
 
-impl Factors<'_> {
+impl TileProduct<'_> {
     /// Multiplies, into rows of `y` that are `y_stride` apart. Sums begin at zero if `fresh`, otherwise at `y`.
     #[inline(always)]
     pub(super) fn multiply<V: Vectors>(&self, y: &mut [f32], y_stride: usize, fresh: bool) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use registry::dtype::Dtype;
 
-use super::product::{Factors, LANES, Line, VectorTask, Vectors, dispatch, room, transpose};
+use super::product::{LANES, Line, TileProduct, VectorTask, Vectors, dispatch, room, transpose};
 use super::rows::{CachedColumns, CachedHead};
 use super::softmax::{SoftmaxSums, divide, exponentials, scale};
 use super::{AttentionParams, Query};
@@ -184,7 +184,7 @@ impl VectorTask for ScoreTask<'_, '_> {
             let tile = room(&mut buffers.tile, count * padded);
             transpose::<V>(gathered, count, padded, tile);
             for panel in panels(block.queries, &(first..end)) {
-                let factors = Factors {
+                let factors = TileProduct {
                     a: &queries[panel.start * padded..],
                     a_stride: padded,
                     rows: panel.len(),
@@ -298,7 +298,7 @@ impl VectorTask for MixTask<'_, '_> {
             }
             for panel in panels(block.queries, &(first..end)) {
                 let at = if V::PAIRS { (first - start) / 2 } else { first - start };
-                let factors = Factors {
+                let factors = TileProduct {
                     a: &scores[panel.start * ROW + at..],
                     a_stride: ROW,
                     rows: panel.len(),
