@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 11] = [
+pub(crate) const SOURCES: [&str; 12] = [
+    "chat/src",
     "registry/src",
     "converters/formats/src",
     "converters/checkpoints/src",
