@@ -11,7 +11,7 @@ use engine::importance::Importance;
 use engine::{OutputRows, SessionOptions};
 use formats::gguf::GgufFile;
 use formats::imatrix::PartialImatrix;
-use formats::output::with_end;
+use formats::output::{part_path, with_end};
 use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
@@ -36,12 +36,12 @@ const PAUSE: Duration = Duration::from_secs(30);
 Examples:
   onboard imatrix MODEL --text calibration.txt -o model.imatrix.gguf
   convert MODEL --to gguf:iq2_xs --imatrix model.imatrix.gguf -o model.gguf
-  onboard imatrix MODEL --text calibration.txt --shard 2/8 -o 2.part     the second of eight shares of the chunks
-  onboard imatrix merge *.part -o model.imatrix.gguf                     the file that one run would write
+  onboard imatrix MODEL --text calibration.txt --shard 2/8 -o 2.shard    the second of eight shares of the chunks
+  onboard imatrix merge *.shard -o model.imatrix.gguf                    the file that one run would write
 
-The text is cut into chunks of tokens; what is left over at its end is not used. The file is of
-the form that llama.cpp's tools read. An interrupted run goes on where it stopped when the command is given
-again (OUTPUT.sums holds what it measured)."
+The text is cut into chunks of tokens; what is left over at its end is not used. The file has the form that
+llama.cpp's tools read. After an interruption, the same command goes on where it stopped: OUTPUT.sums holds
+what was measured."
 )]
 pub(crate) struct ImatrixArgs {
     #[command(subcommand)]
@@ -118,10 +118,12 @@ impl ImatrixArgs {
     fn run_measurement(&self, which: &ModelArgs, output: &Path) -> Result<CommandOutcome> {
         let target = target::open(which, &self.choice)?;
         target::explained(&target, &self.choice)?;
+        if target.model.gguf.is_none() {
+            bail!("the spec has no `gguf:` section, so weights have no names in such a file");
+        }
         let ids = &self.tokens;
         let text = ChunkedText::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
-        let dtype = self.dtype.unwrap_or_else(|| target.dtype());
-        let identity = self.identity(&target, &text, dtype)?;
+        let identity = self.identity(&target, &text)?;
         let (no, count) = self.shard.unwrap_or((0, 1));
         let share = |no: usize| -> Result<u32> { Ok(u32::try_from(no * text.count / count)?) };
         let range = share(no)?..share(no + 1)?;
@@ -145,10 +147,10 @@ impl ImatrixArgs {
         inputs.extend(self.text.clone());
         write::allowed(output, &inputs, self.force)?;
         let state = with_end(output, STATE);
-        let begun = resumed(begun, &range, &state);
-        let made = self.measure(&target, &text, dtype, begun, &range, &state)?;
+        let begun = resumed(begun, &range, &state)?;
+        let made = self.measure(&target, &text, begun, &range, &state)?;
         let outcome = if self.shard.is_some() {
-            made.write(output)?;
+            keep(&made, output)?;
             term::print(&format!(
                 "wrote {}: chunks {}..{} of {}, {} weights",
                 output.display(),
@@ -166,24 +168,26 @@ impl ImatrixArgs {
         Ok(outcome)
     }
 
+    /// Returns the dtype of activations.
+    fn dtype(&self, target: &LocalModel) -> Dtype {
+        self.dtype.unwrap_or_else(|| target.dtype())
+    }
+
     /// Measures the rest of a range of chunks. The sums are written at times, so that an interrupted run can
     /// go on with them.
     fn measure(
         &self,
         target: &LocalModel,
         text: &ChunkedText,
-        dtype: Dtype,
         mut made: PartialImatrix,
         range: &Range<u32>,
         state: &Path,
     ) -> Result<PartialImatrix> {
-        let Some(gguf) = target.model.gguf.clone() else {
-            bail!("the spec has no `gguf:` section, so weights have no names in such a file");
-        };
+        let gguf = target.model.gguf.clone().context("a `gguf:` section")?;
         let weights = &target.model.graph.weights;
         let watch = Arc::new(Importance::default());
         let options = SessionOptions {
-            dtype,
+            dtype: self.dtype(target),
             threads: self.threads,
             arithmetic: self.arithmetic.of(target)?,
             ..SessionOptions::default()
@@ -194,14 +198,15 @@ impl ImatrixArgs {
         let mut next = Instant::now();
         text.run(target, watch.clone(), &options, want, &left, |n| {
             let last = n + 1 == range.end as usize;
-            if last || Instant::now() >= next {
+            let due = Instant::now() >= next;
+            if last || due {
                 let sums = watch.take(&gguf, weights).map_err(several)?;
                 made.add(sums)?;
                 made.chunks.end = u32::try_from(n + 1)?;
             }
-            if !last && Instant::now() >= next {
+            if due && !last {
                 let begin = Instant::now();
-                made.write(state).context("what is measured so far cannot be kept")?;
+                keep(&made, state).context("what is measured so far cannot be kept")?;
                 interrupt::hint("; run the command again to go on");
                 next = Instant::now() + PAUSE.max(begin.elapsed() * 20);
             }
@@ -211,7 +216,7 @@ impl ImatrixArgs {
     }
 
     /// Returns the hash of everything that the sums depend on, on any machine.
-    fn identity(&self, target: &LocalModel, text: &ChunkedText, dtype: Dtype) -> Result<String> {
+    fn identity(&self, target: &LocalModel, text: &ChunkedText) -> Result<String> {
         let mut hash = Sha256::new();
         hash.update(env!("CARGO_PKG_VERSION"));
         if target.is_gguf() {
@@ -219,12 +224,13 @@ impl ImatrixArgs {
             hash.update(format!("{:?}", file.tensors()));
             for info in file.tensors() {
                 let bytes = file.bytes(&info.name).unwrap_or_default();
-                hash.update(&bytes[..bytes.len().min(256)]);
+                checkpoints::checkpoint::sample(bytes, |piece| hash.update(piece));
             }
         } else {
             hash.update(target.checkpoint()?.fingerprint()?);
         }
         hash.update(&target.spec.sha256);
+        let dtype = self.dtype(target);
         hash.update(format!("{dtype} {:?} {}", self.arithmetic, self.process_output));
         for chunk in text.chunks() {
             for id in chunk {
@@ -243,34 +249,35 @@ impl MergeArgs {
 }
 
 /// Returns the sums of an earlier run if it began with the same chunk of the same measurement.
-fn resumed(begun: PartialImatrix, range: &Range<u32>, state: &Path) -> PartialImatrix {
+fn resumed(begun: PartialImatrix, range: &Range<u32>, state: &Path) -> Result<PartialImatrix> {
     if !state.exists() {
-        return begun;
+        return Ok(begun);
     }
-    match PartialImatrix::read(state) {
-        Ok(found)
-            if found.identity == begun.identity
-                && found.chunks.start == range.start
-                && found.chunks.end <= range.end =>
-        {
-            let (done, all) = (found.chunks.len(), range.len());
-            term::note(&format!("{done} of {all} chunks were measured by an earlier run"));
-            PartialImatrix { of: begun.of, dataset: begun.dataset, ..found }
-        }
-        Ok(_) => {
-            term::note(&format!("`{}` is of another measurement and is replaced", state.display()));
-            begun
-        }
-        Err(error) => {
-            term::note(&format!("{error}; the measurement begins anew"));
-            begun
-        }
+    let found = PartialImatrix::read(state)
+        .with_context(|| format!("`{}` is in the way; move or remove it", state.display()))?;
+    if found.identity != begun.identity
+        || found.chunks.start != range.start
+        || found.chunks.end > range.end
+    {
+        term::note(&format!("`{}` is of another measurement and is replaced", state.display()));
+        return Ok(begun);
     }
+    let (done, all) = (found.chunks.len(), range.len());
+    term::note(&format!("{done} of {all} chunks were measured by an earlier run"));
+    Ok(PartialImatrix { of: begun.of, dataset: begun.dataset, ..found })
+}
+
+/// Writes sums. An interruption leaves nothing of an unfinished file.
+fn keep(sums: &PartialImatrix, path: &Path) -> Result<()> {
+    let _watched = interrupt::watch(&part_path(path));
+    Ok(sums.write(path)?)
 }
 
 fn write_whole(made: PartialImatrix, output: &Path) -> Result<CommandOutcome> {
     let made = made.importance();
+    let watched = interrupt::watch(&part_path(output));
     made.write(output)?;
+    drop(watched);
     term::print(&format!(
         "wrote {}: {} weights, measured on {} chunks of {} tokens",
         output.display(),

@@ -29,7 +29,7 @@ fn shards_give_the_bytes_of_one_run() {
     let at = |name: &str| dir.path().join(name);
     prints(imatrix(&at("one.gguf"), &[]), "measured on 7 chunks of 4 tokens");
     let one = fs_err::read(at("one.gguf")).unwrap();
-    let names = ["a.part", "b.part", "c.part"].map(at);
+    let names = ["a.shard", "b.shard", "c.shard"].map(at);
     for (name, shard) in names.iter().zip(["1/3", "2/3", "3/3"]) {
         imatrix(name, &["--shard", shard]).code(0);
     }
@@ -39,7 +39,7 @@ fn shards_give_the_bytes_of_one_run() {
     prints(merge(&[c, a, b], &at("all.gguf")), "measured on 7 chunks of 4 tokens");
     assert!(fs_err::read(at("all.gguf")).unwrap() == one, "the bytes differ");
     merge(&[a, c], &at("x.gguf")).code(2).says("begins with chunk 4; expected chunk 2");
-    merge(&[a, b], &at("x.gguf")).code(2).says("the last part is missing");
+    merge(&[a, b], &at("x.gguf")).code(2).says("the last shard is missing");
     merge(&[a, b, b, c], &at("x.gguf")).code(2).says("given twice");
     merge(&[a, b, c], a).code(2).says("and it is read");
     imatrix(&names[2], &["--shard", "3/3", "--dtype", "f32", "--force"]).code(0);
@@ -65,11 +65,11 @@ fn an_interrupted_measurement_goes_on() {
     let kept = fs_err::read(at("two.gguf.sums")).unwrap();
     imatrix(&at("two.gguf"), &[]).code(0).says("3 of 7 chunks were measured by an earlier run");
     assert!(fs_err::read(at("two.gguf")).unwrap() == fs_err::read(at("one.gguf")).unwrap());
-    // Sums of another measurement, and damaged ones, are not used.
+    // Sums of another measurement are not used, and a file of something else is not replaced.
     fs_err::write(at("two.gguf.sums"), &kept).unwrap();
     let ran = imatrix(&at("two.gguf"), &["--chunks", "5", "--force"]);
     prints(ran, "measured on 5 chunks").says("is of another measurement");
-    fs_err::write(at("two.gguf.sums"), &kept[..kept.len() - 1]).unwrap();
-    imatrix(&at("two.gguf"), &["--force"]).code(0).says("begins anew");
-    assert!(fs_err::read(at("two.gguf")).unwrap() == fs_err::read(at("one.gguf")).unwrap());
+    fs_err::write(at("two.gguf.sums"), b"notes").unwrap();
+    imatrix(&at("two.gguf"), &["--force"]).code(2).says("is in the way; move or remove it");
+    assert!(fs_err::read(at("two.gguf.sums")).unwrap() == b"notes");
 }

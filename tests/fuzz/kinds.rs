@@ -184,6 +184,15 @@ pub(crate) const KINDS: &[Kind] = &[
         judge: files::imatrix,
     },
     Kind {
+        name: "imatrix-shard",
+        weight: 4,
+        batch: 100,
+        spare: 4,
+        seeds: seeds::imatrix_shards,
+        damaged: &[".shard"],
+        judge: files::imatrix_shard,
+    },
+    Kind {
         name: "imatrix-dat",
         weight: 6,
         batch: 100,

@@ -336,6 +336,11 @@ pub(crate) fn imatrices(from: &Sources) -> Seeds {
     Ok(with(folders(&from.made.join("imatrix"))?, ".gguf", "im.gguf"))
 }
 
+/// Returns shards of importance matrices.
+pub(crate) fn imatrix_shards(from: &Sources) -> Seeds {
+    Ok(with(folders(&from.made.join("imatrix-shard"))?, ".gguf", "im.shard"))
+}
+
 /// Returns importance matrices of the older format.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn imatrices_dat(_: &Sources) -> Seeds {

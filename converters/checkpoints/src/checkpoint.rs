@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 pub use error::Error;
+pub use fingerprint::sample;
 pub use index::outside;
 pub use nonfinite::NonFinite;
 pub use quantized::{BlockEncoding, CodeType, Rounding, ScaleSharing};

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use registry::dtype::Dtype;
 
@@ -328,6 +330,7 @@ impl AttendInputs<'_> {
         let Some(salience) = &self.salience else { return Vec::new() };
         let (round, values) = (self.rule.round, &task.memory.values);
         (self.oldest(task.start)..task.start + task.rows.len())
+            .into_par_iter()
             .map(|position| key_salience(salience, round, values, position, task.head))
             .collect()
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use checkpoints::checkpoint::Checkpoint;
 use formats::gguf::{DimsStyle, GgufFile, GgufHeader, GgufLayout, GgufTensorSpec};
-use formats::imatrix::Imatrix;
+use formats::imatrix::{Imatrix, PartialImatrix};
 use formats::safetensors::{self, Writer};
 
 use super::{Judged, Trial, refused};
@@ -179,6 +179,29 @@ pub(crate) fn set(trial: &Trial<'_>) -> Judged {
         read_all(trial.dir).map_err(|error| format!("complete, but {error}"))?;
     }
     Ok(true)
+}
+
+/// Judges a shard of an importance matrix: its sums survive a round trip, or it is refused.
+pub(crate) fn imatrix_shard(trial: &Trial<'_>) -> Judged {
+    let name = trial.case.files.keys().next().ok_or("a case has a file")?;
+    let path = trial.dir.join(name);
+    let read = match PartialImatrix::read(&path) {
+        Ok(read) => read,
+        Err(error) => return refused(&error.to_string()),
+    };
+    let again = trial.beside("again.shard");
+    if let Err(error) = read.write(&again) {
+        return refused(&error.to_string());
+    }
+    let second =
+        PartialImatrix::read(&again).map_err(|e| format!("written, and cannot be read: {e}"))?;
+    if read != second {
+        return Err("the sums are others after they were written".to_owned());
+    }
+    match PartialImatrix::join(&[path]) {
+        Ok(_) => Ok(true),
+        Err(error) => refused(&error.to_string()),
+    }
 }
 
 /// Judges an importance matrix of either format.

@@ -39,12 +39,16 @@ pub(crate) fn make(made: &Path, fixtures: &Path) -> io::Result<()> {
             .arg(target))?;
     }
     without_config(&made.join("gguf"))?;
-    let imatrix = made.join("imatrix");
     for (name, family) in [("dense", "llama"), ("experts", "qwen3_moe")] {
-        fs_err::create_dir_all(imatrix.join(name))?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_onboard"));
-        command.arg("imatrix").arg(fixtures.join(family)).args(["--tokens", "1,2,3,4,5,6,7,8"]);
-        run(command.args(["--chunk", "4", "-o"]).arg(imatrix.join(name).join("im.gguf")))?;
+        let kinds = [("imatrix", &[][..]), ("imatrix-shard", &["--shard", "1/1"][..])];
+        for (kind, more) in kinds {
+            let folder = made.join(kind).join(name);
+            fs_err::create_dir_all(&folder)?;
+            let mut command = Command::new(env!("CARGO_BIN_EXE_onboard"));
+            command.arg("imatrix").arg(fixtures.join(family)).args(["--tokens", "1,2,3,4,5,6,7,8"]);
+            command.args(["--chunk", "4"]).args(more).arg("-o");
+            run(command.arg(folder.join("im.gguf")))?;
+        }
     }
     stopped(&made.join("resumed"), &fixtures.join("llama_256"))
 }

@@ -18,28 +18,28 @@ pub enum Error {
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
 
-    /// The file of a part is no sound file of safetensors, or cannot be written.
+    /// The file of a shard is malformed, or cannot be written.
     #[error(transparent)]
     Safetensors(#[from] safetensors::Error),
 
-    #[error("no part of an importance matrix is given")]
-    NoParts,
+    #[error("no shard of an importance matrix is given")]
+    NoShards,
 
     #[error(
-        "`{}` is no part of an importance matrix: its schema is `{found}`; expected a file that \
+        "`{}` is no shard of an importance matrix: its schema is `{found}`; expected a file that \
          `imatrix` wrote for a shard", file.display()
     )]
-    NoPart { file: PathBuf, found: String },
+    NoShard { file: PathBuf, found: String },
 
     #[error(
         "`{}` has `{key}` {found}; expected a number of chunks or tokens in range: measure this \
-         part again", file.display()
+         shard again", file.display()
     )]
     BadKey { file: PathBuf, key: String, found: String },
 
     #[error(
         "`{}` has no integers `{tensor}`; every weight needs sums and counts in I64: measure this \
-         part again", file.display()
+         shard again", file.display()
     )]
     NoIntegers { file: PathBuf, tensor: String },
 
@@ -47,19 +47,19 @@ pub enum Error {
         "`{}` is of another measurement than `{}`: model, text, chunks or settings differ; \
          measure one of them again", file.display(), other.display()
     )]
-    OtherPart { file: PathBuf, other: PathBuf },
+    OtherShard { file: PathBuf, other: PathBuf },
 
     #[error(
-        "`{}` begins with chunk {found}; expected chunk {expected}: a part is missing, or one is \
+        "`{}` begins with chunk {found}; expected chunk {expected}: a shard is missing, or one is \
          given twice", file.display()
     )]
-    PartGap { file: PathBuf, found: u32, expected: u32 },
+    ShardGap { file: PathBuf, found: u32, expected: u32 },
 
-    #[error("the parts end with chunk {found}; expected {expected}: the last part is missing")]
-    PartsEnd { found: u32, expected: u32 },
+    #[error("the shards end with chunk {found}; expected {expected}: the last shard is missing")]
+    ShardsEnd { found: u32, expected: u32 },
 
-    #[error("the parts have sums of different shapes for `{tensor}`; measure them again")]
-    OtherPartShape { tensor: String },
+    #[error("the shards have sums of different shapes for `{tensor}`; measure them again")]
+    OtherShardShape { tensor: String },
 
     #[error(
         "`{}` has no importance of any weight; expected an importance matrix, \

@@ -102,11 +102,17 @@ impl PartialImatrix {
 
     /// Reads a file that [`PartialImatrix::write`] has written.
     pub fn read(path: &Path) -> Result<Self, Error> {
+        let (file, head) = Self::head(path)?;
+        Ok(Self { entries: entries(path, &file)?, ..head })
+    }
+
+    /// Opens a file and reads its metadata, without the sums.
+    fn head(path: &Path) -> Result<(SafetensorsFile, Self), Error> {
         let file = SafetensorsFile::open(path)?;
-        let header = file.header();
-        let text = |key: &str| header.metadata.get(key).map(String::as_str).unwrap_or_default();
+        let metadata = &file.header().metadata;
+        let text = |key: &str| metadata.get(key).map(String::as_str).unwrap_or_default();
         if text("schema") != SCHEMA {
-            return Err(Error::NoPart { file: path.into(), found: shown(text("schema")) });
+            return Err(Error::NoShard { file: path.into(), found: shown(text("schema")) });
         }
         let number = |key: &str| -> Result<u32, Error> {
             let wrong = |_| Error::BadKey {
@@ -121,37 +127,15 @@ impl PartialImatrix {
             let found = format!("{}..{}", chunks.start, chunks.end);
             return Err(Error::BadKey { file: path.into(), key: "begin..end".into(), found });
         }
-        let mut entries = BTreeMap::new();
-        for name in header.tensors.keys() {
-            let Some(weight) = name.strip_suffix(SUMS).and_then(|name| name.strip_suffix('.'))
-            else {
-                continue;
-            };
-            let sums = integers(path, &file, name)?;
-            let counts = integers(path, &file, &format!("{weight}.{COUNTS}"))?;
-            let entry = PartialEntry {
-                sums: sums.as_chunks().0.iter().map(|pair| FixedSum(joined(*pair))).collect(),
-                counts: counts.into_iter().map(i64::cast_unsigned).collect(),
-            };
-            let (sums, counts) = (entry.sums.len(), entry.counts.len());
-            if counts == 0 || sums == 0 || !sums.is_multiple_of(counts) {
-                let tensor = shown(weight);
-                return Err(Error::Uneven { file: path.into(), tensor, sums, counts });
-            }
-            if let Some((at, sum)) = entry.sums.iter().enumerate().find(|(_, sum)| sum.0 < 0) {
-                let (file, tensor, found) = (path.into(), shown(weight), sum.value());
-                return Err(Error::BadNumber { file, tensor, at, found });
-            }
-            entries.insert(weight.to_owned(), entry);
-        }
-        Ok(Self {
+        let head = Self {
             identity: text("identity").to_owned(),
             chunks,
             of,
             chunk_size: number("chunk_size")?,
             dataset: text("dataset").to_owned(),
-            entries,
-        })
+            entries: BTreeMap::new(),
+        };
+        Ok((file, head))
     }
 
     /// Adds the sums of other chunks of the same text.
@@ -162,7 +146,7 @@ impl PartialImatrix {
                 continue;
             };
             if (own.sums.len(), own.counts.len()) != (entry.sums.len(), entry.counts.len()) {
-                return Err(Error::OtherPartShape { tensor: shown(&name) });
+                return Err(Error::OtherShardShape { tensor: shown(&name) });
             }
             own.sums.iter_mut().zip(&entry.sums).for_each(|(sum, &more)| sum.add(more));
             own.counts
@@ -175,33 +159,31 @@ impl PartialImatrix {
 
     /// Joins files that together hold every chunk of a text once.
     pub fn join(paths: &[PathBuf]) -> Result<Self, Error> {
-        let mut parts = Vec::with_capacity(paths.len());
+        let mut shards = Vec::with_capacity(paths.len());
         for path in paths {
-            let part = Self::read(path)?;
-            // Only the sums are large; they are read again when they are added.
-            parts.push((part.chunks.clone(), Self { entries: BTreeMap::new(), ..part }, path));
+            let (file, head) = Self::head(path)?;
+            shards.push((head, file, path));
         }
-        // An empty part comes before the one that begins where it ends.
-        parts.sort_by_key(|(chunks, ..)| (chunks.start, chunks.end));
-        let Some((_, first, first_path)) = parts.first() else { return Err(Error::NoParts) };
+        // An empty shard comes before the one that begins where it ends.
+        shards.sort_by_key(|(head, ..)| (head.chunks.start, head.chunks.end));
+        let Some((first, _, first_path)) = shards.first() else { return Err(Error::NoShards) };
         let mut whole = Self { chunks: 0..0, ..first.clone() };
-        for (chunks, part, path) in &parts {
-            let same = part.identity == whole.identity
-                && (part.of, part.chunk_size) == (whole.of, whole.chunk_size);
+        for (head, file, path) in &shards {
+            let same = head.identity == whole.identity
+                && (head.of, head.chunk_size) == (whole.of, whole.chunk_size);
             if !same {
                 let (file, other) = (PathBuf::clone(path), PathBuf::clone(first_path));
-                return Err(Error::OtherPart { file, other });
+                return Err(Error::OtherShard { file, other });
             }
-            if chunks.start != whole.chunks.end {
-                let (file, found, expected) =
-                    (PathBuf::clone(path), chunks.start, whole.chunks.end);
-                return Err(Error::PartGap { file, found, expected });
+            let (found, expected) = (head.chunks.start, whole.chunks.end);
+            if found != expected {
+                return Err(Error::ShardGap { file: PathBuf::clone(path), found, expected });
             }
-            whole.chunks.end = chunks.end;
-            whole.add(Self::read(path)?.entries)?;
+            whole.chunks.end = head.chunks.end;
+            whole.add(entries(path, file)?)?;
         }
         if whole.chunks.end != whole.of {
-            return Err(Error::PartsEnd { found: whole.chunks.end, expected: whole.of });
+            return Err(Error::ShardsEnd { found: whole.chunks.end, expected: whole.of });
         }
         Ok(whole)
     }
@@ -219,6 +201,33 @@ impl PartialImatrix {
             datasets: vec![self.dataset],
         }
     }
+}
+
+/// Reads the sums of every weight.
+fn entries(path: &Path, file: &SafetensorsFile) -> Result<BTreeMap<String, PartialEntry>, Error> {
+    let mut entries = BTreeMap::new();
+    for name in file.header().tensors.keys() {
+        let Some(weight) = name.strip_suffix(SUMS).and_then(|name| name.strip_suffix('.')) else {
+            continue;
+        };
+        let sums = integers(path, file, name)?;
+        let counts = integers(path, file, &format!("{weight}.{COUNTS}"))?;
+        let entry = PartialEntry {
+            sums: sums.as_chunks().0.iter().map(|pair| FixedSum(joined(*pair))).collect(),
+            counts: counts.into_iter().map(i64::cast_unsigned).collect(),
+        };
+        let (sums, counts) = (entry.sums.len(), entry.counts.len());
+        if counts == 0 || sums == 0 || !sums.is_multiple_of(counts) {
+            let tensor = shown(weight);
+            return Err(Error::Uneven { file: path.into(), tensor, sums, counts });
+        }
+        if let Some((at, sum)) = entry.sums.iter().enumerate().find(|(_, sum)| sum.0 < 0) {
+            let (file, tensor, found) = (path.into(), shown(weight), sum.value());
+            return Err(Error::BadNumber { file, tensor, at, found });
+        }
+        entries.insert(weight.to_owned(), entry);
+    }
+    Ok(entries)
 }
 
 fn joined([low, high]: [i64; 2]) -> i128 {
@@ -269,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_a_whole_or_say_what_is_missing() {
+    fn shards_make_a_whole_or_say_what_is_missing() {
         let dir = tempfile::tempdir().unwrap();
         let parts = [part(0..2, &[1.5, 2.0]), part(2..2, &[0.0, 0.0]), part(2..3, &[0.25, 1e9])];
         let paths: Vec<PathBuf> =
@@ -287,7 +296,7 @@ mod tests {
         assert!(lacks(&paths[1..]).contains("begins with chunk 2; expected chunk 0"));
         assert!(lacks(&paths[..2]).contains("end with chunk 2; expected 3"));
         assert!(lacks(&[&paths[..], &paths[2..]].concat()).contains("expected chunk 3"));
-        assert!(lacks(&[]).contains("no part"));
+        assert!(lacks(&[]).contains("no shard"));
         PartialImatrix { identity: "b".into(), ..parts[2].clone() }.write(&paths[2]).unwrap();
         assert!(lacks(&paths).contains("another measurement"));
         let other = PartialImatrix { entries: part(2..3, &[1.0]).entries, ..parts[2].clone() };

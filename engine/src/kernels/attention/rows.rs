@@ -40,7 +40,7 @@ pub struct CachedRows<'a> {
     pub first: usize,
 }
 
-/// The same columns of every row of a cache.
+/// Some columns of every row of a cache.
 #[derive(Clone, Copy)]
 pub struct CachedColumns<'a> {
     /// The rows.
