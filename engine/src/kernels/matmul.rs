@@ -299,6 +299,7 @@ fn blocks<'a>(
                 factor,
                 count,
                 row_bytes,
+                stored,
                 inner: inputs,
                 packed,
                 panels,
@@ -329,14 +330,17 @@ thread_local! {
     static DECODED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Decodes the rows of a block, then computes it.
+/// Computes a block. Rows of blocks are decoded first, unless one panel of `x` needs them: then they are decoded
+/// a few numbers at a time.
 fn run_block(isa: Isa, kind: PackLayout, block: &RowBlock<'_>) {
-    let Some(ty) = block.blocks else { return run_plain(isa, kind, block) };
+    let Some(ty) = block.blocks.filter(|_| block.panels.count() > 1) else {
+        return run_plain(isa, kind, block);
+    };
     let mut rows = DECODED.take();
     rows.resize(block.count * block.inner, 0.0);
-    let stored = ty.row_bytes(block.inner).unwrap_or(0);
-    decode(ty, block.factor, &block.weight[..block.count * stored], &mut rows);
-    run_plain(isa, kind, &RowBlock { weight: bytemuck::cast_slice(&rows), blocks: None, ..*block });
+    decode(ty, block.factor, &block.weight[..block.count * block.stored], &mut rows);
+    let (weight, stored) = (bytemuck::cast_slice(&rows), block.row_bytes);
+    run_plain(isa, kind, &RowBlock { weight, stored, blocks: None, ..*block });
     DECODED.set(rows);
 }
 

@@ -155,6 +155,7 @@ unsafe fn widened(block: &RowBlock<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match block.dtype {
+            Dtype::F32 if block.blocks.is_some() => tile::decoded_block::<Avx512, 4>(block),
             Dtype::F32 => tile::block::<F32Weights<Avx512>, 4>(block),
             Dtype::F16 => tile::block::<F16Weights<Avx512>, 4>(block),
             Dtype::Bf16 => tile::block::<Bf16Weights<Avx512>, 4>(block),

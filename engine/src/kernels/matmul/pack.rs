@@ -7,7 +7,7 @@ use std::cell::Cell;
 /// One cache line: a vector of sixteen f32, or of thirty-two bf16.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-pub(super) struct CacheLine([u32; 16]);
+pub(super) struct CacheLine(pub(super) [u32; 16]);
 
 /// The layout of a packed row of `x`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -116,7 +116,7 @@ unsafe fn step<F: WeightFormat, const R: usize, const N: usize>(
 
 /// Asks for a cache line, to be kept in the L2 cache; any address is fine.
 #[inline(always)]
-fn prefetch(at: *const u8) {
+pub(super) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch does not access memory and never faults; SSE is part of x86-64.
     unsafe {

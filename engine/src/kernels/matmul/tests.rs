@@ -110,6 +110,54 @@ fn very_long_rows_end_with_their_last_stretch() {
     }
 }
 
+/// Returns rows in a block format; none if it is not written.
+fn block_rows(ty: BlockType, rows: usize, inner: usize) -> Option<Vec<u8>> {
+    let (numbers, importance) = (numbers(rows * inner, 2, Dtype::F32), vec![1.0; inner]);
+    let mut bytes = vec![0; rows * ty.row_bytes(inner)?];
+    codec::encode(ty, &numbers, inner, Some(&importance), &mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[test]
+fn rows_of_blocks_are_multiplied_as_their_numbers_are() {
+    let mut seen = 0;
+    for ty in BlockType::all() {
+        for (rows, inner, out) in
+            [(1, 256, 1), (1, 2304, 9), (5, 1280, 6), (6, 1024, 3), (17, 768, 67)]
+        {
+            let Some(bytes) = block_rows(ty, out, inner) else { continue };
+            seen += 1;
+            let x = numbers(rows * inner, 1, Dtype::F32);
+            let mut widened = vec![0.0; out * inner];
+            decode(ty, 0.5, &bytes, &mut widened);
+            let plain = encode(&widened, Dtype::F32, 0);
+            let (dtype, factor) = (Dtype::F32, 0.5);
+            let view = |blocks, bytes, factor| MatrixView {
+                dtype,
+                blocks,
+                bytes,
+                outputs: out,
+                inputs: inner,
+                factor,
+                packed: None,
+            };
+            let mut expected = vec![f32::NAN; rows * out];
+            reference::matmul(&x, rows, &view(None, &plain, 1.0), None, dtype, &mut expected);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                let mut y = vec![f32::NAN; rows * out];
+                let weight = view(Some(ty), &bytes, factor);
+                let linear = Linear { weight, bias: None, round: dtype, y: &mut y };
+                matmul_many_on(isa, &x, rows, &mut [linear]);
+                assert!(
+                    y.iter().zip(&expected).all(|(y, e)| y.to_bits() == e.to_bits()),
+                    "{ty:?} {isa:?} {rows} x {inner} x {out}"
+                );
+            }
+        }
+    }
+    assert!(seen >= 5 * 20, "{seen}");
+}
+
 #[test]
 fn a_row_does_not_depend_on_the_rows_beside_it() {
     let (rows, inner, out) = (23, 333, 130);

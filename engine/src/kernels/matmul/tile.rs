@@ -9,10 +9,11 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::BLOCK_ROWS;
-use super::lanes::{Lanes, STEP, WeightFormat};
+use super::lanes::{F32Weights, Lanes, STEP, WeightFormat};
 use super::pack::{CacheLine, Panels};
 use super::register_tile::Sweep;
+use super::sweep::prefetch;
+use super::{BLOCK_ROWS, decode};
 use crate::kernels::finish::finish;
 use formats::codec::BlockType;
 use registry::dtype::Dtype;
@@ -26,6 +27,13 @@ const MAX_TILES: usize = BLOCK_ROWS / 2;
 /// Bytes of packed `x` that one stretch keeps in the L1 cache.
 const STRETCH_BYTES: usize = 24 << 10;
 
+/// Numbers of a row that are decoded at once: whole blocks of every format.
+const DECODED: usize = 1024;
+
+/// Decoded rows of a tile, from the start of a cache line.
+#[repr(align(64))]
+struct Decoded([f32; 4 * DECODED]);
+
 /// Some rows of a weight, times all of `x`.
 pub(super) struct RowBlock<'a> {
     /// From the block's first row to the end of the weight.
@@ -37,7 +45,10 @@ pub(super) struct RowBlock<'a> {
     pub(super) factor: f32,
     /// Weight rows of this block, 1 to [`BLOCK_ROWS`].
     pub(super) count: usize,
+    /// Bytes of a row as the kernel reads it, decoded if it is kept in blocks.
     pub(super) row_bytes: usize,
+    /// Bytes of a row in `weight`.
+    pub(super) stored: usize,
     pub(super) inner: usize,
     pub(super) packed: &'a [CacheLine],
     pub(super) panels: Panels,
@@ -80,6 +91,85 @@ pub(super) unsafe fn block<F: WeightFormat, const N: usize>(block: &RowBlock<'_>
                 _ => unreachable!("panels hold at most the rows of a tile"),
             }
         }
+    }
+}
+
+/// Computes one block whose weights are decoded into the L1 cache, a few rows and [`DECODED`] numbers at a time.
+/// Serves one panel of `x`: more would decode the weights again.
+///
+/// # Safety
+/// As [`block`] for f32 weights; `weight` holds `count` rows of blocks.
+#[inline(always)]
+pub(super) unsafe fn decoded_block<L: Lanes, const N: usize>(block: &RowBlock<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match block.panels.rows {
+            1 => decoded_tiles::<L, 1, N>(block),
+            2 => decoded_tiles::<L, 2, N>(block),
+            3 if L::ROWS > 2 => decoded_tiles::<L, 3, N>(block),
+            4 if L::ROWS > 3 => decoded_tiles::<L, 4, N>(block),
+            5 if L::ROWS > 3 => decoded_tiles::<L, 5, N>(block),
+            6 if L::ROWS > 3 => decoded_tiles::<L, 6, N>(block),
+            _ => unreachable!("one panel holds at most the rows of a tile"),
+        }
+    }
+}
+
+/// Runs the tiles of [`decoded_block`] for `R` rows of `x`.
+///
+/// # Safety
+/// As [`decoded_block`].
+#[inline(always)]
+unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlock<'_>) {
+    let mut decoded = Decoded([0.0; 4 * DECODED]);
+    const { assert!(N <= 4, "decoded rows have room for this tile") }
+    let Some(ty) = block.blocks else { return };
+    let steps = block.inner / STEP;
+    let mut spilled = MaybeUninit::<[[L; N]; R]>::uninit();
+    for first in (0..block.count).step_by(N) {
+        for start in (0..block.inner).step_by(DECODED) {
+            let numbers = DECODED.min(block.inner - start);
+            for (n, decoded) in decoded.0.chunks_exact_mut(DECODED).enumerate().take(N) {
+                // Rows past the end are the last row once more, and are not stored.
+                let row = (first + n).min(block.count - 1);
+                let begin = row * block.stored + start * block.stored / block.inner;
+                let bytes = numbers * block.stored / block.inner;
+                let later = block.weight.as_ptr().wrapping_add(begin + N * block.stored);
+                for line in (0..bytes).step_by(64) {
+                    prefetch(later.wrapping_add(line));
+                }
+                decode(
+                    ty,
+                    block.factor,
+                    &block.weight[begin..begin + bytes],
+                    &mut decoded[..numbers],
+                );
+            }
+            let from = decoded.0.as_ptr().cast::<u8>();
+            let sweep = Sweep {
+                weights: from_fn(|n| from.wrapping_add(4 * n * DECODED).wrapping_sub(4 * start)),
+                x: block.packed.as_ptr().cast(),
+                start: start / STEP,
+                end: (start + numbers) / STEP,
+                steps,
+                rest: 0,
+                spilled: spilled.as_mut_ptr().cast(),
+                y: block.y.wrapping_add(first),
+                y_stride: block.y_stride,
+                next: from,
+                pace: 0,
+                columns: N.min(block.count - first),
+            };
+            // SAFETY: `decoded` holds the steps `start..end` of `N` rows, and `packed` one panel of `R` rows;
+            // `y` is the caller's promise; `spilled` was written by the stretch before.
+            unsafe { F32Weights::<L>::sweep::<R, N, 1>(&sweep) }
+        }
+    }
+    for r in 0..R {
+        // SAFETY: this block's columns of row `r`, just written, and nobody else's.
+        let y =
+            unsafe { std::slice::from_raw_parts_mut(block.y.add(r * block.y_stride), block.count) };
+        finish(y, block.bias, block.round);
     }
 }
 
