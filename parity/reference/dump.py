@@ -699,24 +699,43 @@ def attempt(job) -> tuple:
         return None, error
 
 
+def steps_of(runner, cache, counts: list[int], call) -> list:
+    """What `call(number, cache)` gives, with the cache last, for forwards of so many tokens, each of which goes on from the cache of the one before."""
+    lockstep = getattr(runner, "lockstep", None)
+    if lockstep is not None and (found := lockstep.chain(cache, counts, call)) is not None:
+        return found
+    found = []
+    for number in range(len(counts)):
+        found.append(call(number, cache))
+        cache = found[-1][-1]
+    return found
+
+
 def fed_in_chunks(runner, taps, tokens: list[int], sizes) -> tuple:
     """Logits of all rows and, with `taps`, the rows of every module output, from a sequence fed in chunks through one cache."""
     import torch
 
-    cache, at, logits, parts, sizes = runner.fresh(), 0, [], {}, list(sizes)
-    count = 0
-    while at < len(tokens):
-        size = sizes.pop(0) if sizes else len(tokens) - at
-        size = max(1, min(size, len(tokens) - at))
-        step = lambda: runner.forward(tokens[at : at + size], at, cache)  # noqa: B023, E731
+    left, starts = list(sizes), [0]
+    while starts[-1] < len(tokens):
+        size = left.pop(0) if left else len(tokens) - starts[-1]
+        starts.append(starts[-1] + max(1, min(size, len(tokens) - starts[-1])))
+
+    def chunk(number, cache):
+        begin, end = starts[number], starts[number + 1]
+        step = lambda: runner.forward(tokens[begin:end], begin, cache)  # noqa: E731
         seen, (out, cache) = taps.during(step) if taps is not None else ({}, step())
-        for name, tensor in seen.items():
-            if (rows := taps.rows(name, tensor, size)) is not None:
-                parts.setdefault(name, []).append(rows)
-        logits.append(out)
-        at += size
-        count += 1
-    return torch.cat(logits), {name: torch.cat(rows) for name, rows in parts.items() if len(rows) == count}
+        found = {name: rows for name, tensor in seen.items() if (rows := taps.rows(name, tensor, end - begin)) is not None}
+        return out, found, cache
+
+    # The first forward makes what a cache has for each layer, by which the others are known to fit.
+    first = chunk(0, runner.fresh())
+    sizes = [end - begin for begin, end in zip(starts[1:], starts[2:])]
+    chunks = [first, *steps_of(runner, first[-1], sizes, lambda number, cache: chunk(number + 1, cache))]
+    parts = {}
+    for _, found, _ in chunks:
+        for name, rows in found.items():
+            parts.setdefault(name, []).append(rows)
+    return torch.cat([out for out, _, _ in chunks]), {name: torch.cat(rows) for name, rows in parts.items() if len(rows) == len(chunks)}
 
 
 # ---------------------------------------------------------------- taps
@@ -1179,22 +1198,30 @@ def record_prompt(out, kinds, runner, taps, run, prompt, topk, widths, notes) ->
         elif split in lengths:
             snapshots[layer, part] = [tensor]
     logits, steps, chosen = [], {}, []
-    for at in range(split, length):
-        seen, (row, cache) = taps.during(lambda at=at, cache=cache: runner.forward(tokens[at : at + 1], at, cache), keep=wanted and at in late)
-        chosen.append(taps.chosen)
-        if at in late:
+
+    def step(number, cache):
+        at = split + number
+        seen, (row, cache) = taps.during(lambda: runner.forward(tokens[at : at + 1], at, cache), keep=wanted and at in late)
+        newest = newest_rows(cache, getattr(runner.model, "left_out", ())) if wanted else {}
+        now = read_states(runner.model, cache, widths) if wanted and (at + 1 in lengths or at + 1 == length) else []
+        if at + 1 < length:
+            # Keys and values are read at the end.
+            now = [state for state in now if state[1] != "attention"]
+        tapped = {name: values for name, tensor in seen.items() if (values := taps.rows(name, tensor, 1)) is not None} if wanted and at in late else {}
+        return at, row if at in late else None, taps.chosen, tapped, newest, now, cache
+
+    for at, row, routed, tapped, newest, now, _ in steps_of(runner, cache, [1] * (length - split), step):
+        chosen.append(routed)
+        if row is not None:
             logits.append(row)
-        if not wanted:
-            continue
-        for name, tensor in seen.items() if at in late else ():
-            if (values := taps.rows(name, tensor, 1)) is not None:
-                steps.setdefault(name, []).append(values)
-        for key, newest in newest_rows(cache, getattr(runner.model, "left_out", ())).items():
-            streams.setdefault(key, [newest.new_zeros((at, *newest.shape[1:]))]).append(newest)
-        if at + 1 in lengths or at + 1 == length:
-            states = read_states(runner.model, cache, widths)
+        for name, values in tapped.items():
+            steps.setdefault(name, []).append(values)
+        for key, rows_ in newest.items():
+            streams.setdefault(key, [rows_.new_zeros((at, *rows_.shape[1:]))]).append(rows_)
+        if at + 1 == length and wanted:
+            states = now
         if at + 1 in lengths:
-            for layer, kind, part, tensor in states:
+            for layer, kind, part, tensor in now:
                 if kind != "attention":
                     snapshots.setdefault((layer, part), []).append(tensor)
     if logits:
@@ -1746,6 +1773,8 @@ def dump(args) -> None:
             continue
         finally:
             taps.close()
+            if layerwise is not None and len(runner.lockstep.layers):
+                say(f"{folder.name}: {run}: each layer was loaded {runner.lockstep.loads / len(runner.lockstep.layers):.0f} times, {store.read_bytes / 1e9:.1f} GB read")
         if ensemble is not None and ensemble.prompts:
             members[run], spread[run] = entry, most
         if nextn is not None and choice is None:
