@@ -62,6 +62,10 @@ class Fail(Exception):
     """A problem the caller can act on; printed without a traceback."""
 
 
+class Unusable(BaseException):
+    """A folder of parts that cannot be used. No failure of a job, which may be a result: it ends the dump from wherever it is found."""
+
+
 def say(text: str) -> None:
     print(f"dump: {text}", file=sys.stderr, flush=True)
 
@@ -1934,7 +1938,7 @@ def open_parts(args, config, facts: dict, inputs: dict, nextn):
             unit(run, "greedy", tool.GREEDY_COST, [(run, "greedy", "cached")])
     if nextn is not None and nextn.places(config) is not None:
         unit("", "head", tool.HEAD_COST * len(args.dtypes), [(run, "head", "all") for run in args.dtypes])
-    return tool.Parts(Path(args.pieces), inputs, units, Fail, say, args.piece if not args.plan else None, args.merge)
+    return tool.Parts(Path(args.pieces), inputs, units, Fail, Unusable, args.piece if not args.plan else None, args.merge)
 
 
 def chosen_layers(args, folder: Path, config, layerwise, notes: list[str]) -> dict:
@@ -2152,7 +2156,7 @@ def main(argv: list[str] | None = None) -> int:
             if importlib.util.find_spec(package) is None:
                 raise Fail(f"python package {package} is missing; run this script with `uv run`, or install torch, transformers and safetensors")
         dump(args)
-    except Fail as error:
+    except (Fail, Unusable) as error:
         print(f"dump: error: {error}", file=sys.stderr)
         return 2
     except Exception as error:

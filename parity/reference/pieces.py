@@ -30,9 +30,9 @@ class Remembered:
 class Parts:
     """The parts of one dump in a folder."""
 
-    def __init__(self, folder: Path, inputs: dict, units: list[dict], fail: type, say, piece: tuple[int, int] | None = None, merge: bool = False):
-        """`inputs`: everything that the bytes depend on, by name. `units`: objects with `run`, `name`, `cost` and `parts`, the keys that the unit makes."""
-        self.folder, self.inputs, self.units, self.fail, self.say, self.piece, self.merge = folder, inputs, units, fail, say, piece, merge
+    def __init__(self, folder: Path, inputs: dict, units: list[dict], fail: type, unusable: type, piece: tuple[int, int] | None = None, merge: bool = False):
+        """`fail` is the class of failures that a job may have, and `unusable` that of errors of this folder. `inputs`: everything that the bytes depend on, by name. `units`: objects with `run`, `name`, `cost` and `parts`, the keys that the unit makes."""
+        self.folder, self.inputs, self.units, self.fail, self.unusable, self.piece, self.merge = folder, inputs, units, fail, unusable, piece, merge
         self.identity = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
         self.planned = [key for unit in units for key in unit["parts"]]
         self.mine = self.share(*piece) if piece is not None else []
@@ -88,14 +88,16 @@ class Parts:
             raw = path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise self.unusable(f"{path}: cannot be read: {error}") from None
         head, _, body = raw.partition(b"\n")
         if head != f"{FORMAT} {hashlib.sha256(body).hexdigest()}".encode():
-            raise self.fail(f"{path}: damaged, or no part of a dump; remove it, and its piece is made again")
+            raise self.unusable(f"{path}: damaged, or no part of a dump; remove it, and its piece is made again")
         found = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
         if found["identity"] != self.identity:
-            raise self.fail(f"{path}: of another dump: {self.difference(found['inputs'])}; remove it, or give another folder for pieces")
+            raise self.unusable(f"{path}: of another dump: {self.difference(found['inputs'])}; remove it, or give another folder for pieces")
         if tuple(found["key"]) != key:
-            raise self.fail(f"{path}: holds {'/'.join(found['key'])}, a part that has another file; remove it, and its piece is made again")
+            raise self.unusable(f"{path}: holds {'/'.join(found['key'])}, a part that has another file; remove it, and its piece is made again")
         return found
 
     def difference(self, theirs: dict) -> str:
@@ -112,6 +114,12 @@ class Parts:
 
     def write(self, path: Path, raw: bytes) -> None:
         """Complete or not at all, also where several machines share the folder."""
+        try:
+            self.put_file(path, raw)
+        except OSError as error:
+            raise self.unusable(f"{path}: cannot be written: {error}") from None
+
+    def put_file(self, path: Path, raw: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
         try:
@@ -139,9 +147,9 @@ class Parts:
         except FileNotFoundError:
             return False
         except (ValueError, KeyError, TypeError):
-            raise self.fail(f"{path}: no record of a finished piece; remove it") from None
+            raise self.unusable(f"{path}: no record of a finished piece; remove it") from None
         if not same:
-            raise self.fail(f"{path}: of another dump: {self.difference(found.get('inputs') or {})}; remove it, or give another folder for pieces")
+            raise self.unusable(f"{path}: of another dump: {self.difference(found.get('inputs') or {})}; remove it, or give another folder for pieces")
         return all(self.has(key) for key in self.mine)
 
     def finish(self) -> None:
@@ -154,7 +162,7 @@ class Parts:
         missing = [key for key in self.planned if not self.has(key)]
         if missing:
             shown = ", ".join("/".join(key) for key in missing[:4])
-            raise self.fail(f"{self.folder}: {len(missing)} of {len(self.planned)} parts are missing: {shown}{', ...' if len(missing) > 4 else ''}; make them with --piece, "
+            raise self.unusable(f"{self.folder}: {len(missing)} of {len(self.planned)} parts are missing: {shown}{', ...' if len(missing) > 4 else ''}; make them with --piece, "
                             "or all that are left without --merge")
         for path in sorted(self.folder.glob(f"*{ENDING}")):
             if path.name in expected:
@@ -167,11 +175,11 @@ class Parts:
                 found = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
                 key = tuple(found["key"])
             except Exception:
-                raise self.fail(f"{path}: damaged, or no part of a dump; remove it") from None
+                raise self.unusable(f"{path}: damaged, or no part of a dump; remove it") from None
             if found["identity"] != self.identity:
-                raise self.fail(f"{path}: of another dump: {self.difference(found['inputs'])}; remove it")
+                raise self.unusable(f"{path}: of another dump: {self.difference(found['inputs'])}; remove it")
             if self.path(key) != path:
-                raise self.fail(f"{path}: holds {'/'.join(key)}, a part that has another file; remove one of the two")
+                raise self.unusable(f"{path}: holds {'/'.join(key)}, a part that has another file; remove one of the two")
 
     def lines(self, count: int) -> str:
         """The plan as text: what each of `count` pieces makes."""
