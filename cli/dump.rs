@@ -194,6 +194,8 @@ impl DumpArgs {
         term::note(&format!("running the reference with {}", python.name()));
         let mut command = python.command();
         command.arg(&script).args(self.arguments(model, output));
+        // The script ends with this process, also if it is killed.
+        command.env("ONBOARD_PARENT", std::process::id().to_string());
         // The script's output is not data: stdout stays empty.
         command.stdin(Stdio::null()).stdout(std::io::stderr());
         if self.plan.is_some() {

@@ -87,7 +87,9 @@ fn slurm_scripts_run_any_words() {
     }
     jobs(&["merge", "-n", "2"], &words).code(0).prints("measured on 7 chunks");
     assert!(dir.path().join(NAME).exists() && !dir.path().join("bad").exists());
-    jobs(&["plan", "-n", "2", "--on", "slurm", "--option", "a\nb"], &words).code(2).says("one line");
+    jobs(&["plan", "-n", "2", "--on", "slurm", "--option", "a\nb"], &words)
+        .code(2)
+        .says("one line");
 }
 
 #[test]
@@ -216,11 +218,10 @@ fn scripts_are_given_to_the_scheduler() {
     let dir = tempfile::tempdir().unwrap();
     let words = imatrix(&dir.path().join("m.gguf"));
     let path = format!("{}:/usr/bin:/bin", dir.path().display());
-    for (program, scheduler) in [("sbatch", "slurm"), ("kubectl", "kubernetes")] {
-        let file = dir.path().join(program);
+    for (name, scheduler) in [("sbatch", "slurm"), ("kubectl", "kubernetes")] {
+        let file = dir.path().join(name);
         let given = dir.path().join("given");
-        fs_err::write(&file, format!("#!/bin/sh\ncat >'{}'\n", given.display())).unwrap();
-        fs_err::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        program(&file, &format!("#!/bin/sh\ncat >'{}'\n", given.display()));
         let more = ["-n", "2", "--on", scheduler, "--image", "i", "--claim", "c", "--"];
         let submit = |path: &str| {
             run(onboard().args(["jobs", "submit"]).args(more).args(&words).env("PATH", path))
@@ -228,8 +229,36 @@ fn scripts_are_given_to_the_scheduler() {
         submit(&path).code(0).prints("when all pieces are made: ");
         let script = run(onboard().args(["jobs", "plan"]).args(more).args(&words)).code(0).out;
         assert_eq!(fs_err::read_to_string(&given).unwrap().trim_end(), script.trim_end());
-        fs_err::write(&file, "#!/bin/sh\necho no >&2\nexit 3\n").unwrap();
-        submit(&path).code(2).says(&format!("`{program}` failed"));
-        submit("/nonexistent").code(2).says(&format!("cannot start `{program}`"));
+        program(&file, "#!/bin/sh\necho no >&2\nexit 3\n");
+        submit(&path).code(2).says(&format!("`{name}` failed"));
+        submit("/nonexistent").code(2).says(&format!("cannot start `{name}`"));
     }
+}
+
+/// Writes an executable script.
+fn program(path: &Path, text: &str) {
+    fs_err::write(path, text).unwrap();
+    fs_err::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn pieces_of_a_dump_are_asked_for_and_ignored_signals_do_not_matter() {
+    let dir = tempfile::tempdir().unwrap();
+    // A reference script that writes its arguments and the record of its piece.
+    let python = dir.path().join("python");
+    let text = "#!/bin/sh\ncase \"$1\" in -c) exit 0;; esac\nshift\necho \"$*\" >>\"$(dirname \"$0\")/seen\"\n\
+                mkdir -p \"$3.pieces\"\necho {} >\"$3.pieces/piece-2-of-2.json\"\n";
+    program(&python, text);
+    let output = dir.path().join("D").display().to_string();
+    let model = fixture("lfm2").display().to_string();
+    let dump = command(&format!("parity dump {model} -o {output} --layerwise"));
+    // Workers of Ray ignore SIGCHLD.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "trap '' CHLD; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_onboard")]);
+    shell.args(["jobs", "run", "-n", "2", "--piece", "2", "--"]).args(&dump);
+    run(shell.env("ONBOARD_PYTHON", &python)).code(0).says("piece 2 of 2 is made");
+    let seen = fs_err::read_to_string(dir.path().join("seen")).unwrap();
+    let words = format!("{model} -o {output} --pieces {output}.pieces --piece 2/2 --layerwise\n");
+    assert_eq!(seen, words);
+    jobs(&["status", "-n", "2"], &dump).code(1).prints("left: 1");
 }

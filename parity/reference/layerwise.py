@@ -64,7 +64,7 @@ class Piece:
             return torch.empty(shape, dtype=self.dtype or kind, device="meta")
         count = math.prod(shape)
         offset = one.begin + (0 if self.row is None else self.row * count * kind.itemsize)
-        store.read_bytes += count * kind.itemsize
+        store.note_read((one.name, self.row), count * kind.itemsize)
         values = torch.frombuffer(store.map(one.path), dtype=kind, count=count, offset=offset).reshape(shape) if count else torch.empty(shape, dtype=kind)
         wanted = torch.float64 if store.double and self.dtype == torch.float32 and kind.itemsize <= 4 else self.dtype or kind
         if wanted == kind:
@@ -210,7 +210,7 @@ class Store:
         self.kept_bytes = self.read_bytes = 0
         self.seed, self.double, self.dtypes = None, False, {}
         # The module that runs now, counted anew for each forward; and that which a parameter was used in last.
-        self.layer, self.layers_of = 0, {}
+        self.layer, self.layers_of, self.read_in = 0, {}, {}
 
     def map(self, path: Path):
         if path not in self.maps:
@@ -365,6 +365,12 @@ class Store:
             old = self.kept.pop(key)
             del self.layers_of[key]
             self.kept_bytes -= old.numel() * old.element_size()
+
+    def note_read(self, key: tuple, size: int) -> None:
+        """Counts bytes once for each time that their layer runs: what is mapped is not read again within it."""
+        if self.read_in.get(key) != self.layer:
+            self.read_in[key] = self.layer
+            self.read_bytes += size
 
     def drop(self) -> None:
         self.kept.clear()
