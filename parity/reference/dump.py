@@ -1603,6 +1603,8 @@ def dump(args) -> None:
     break_ties()
 
     folder, target = Path(args.model), Path(args.out)
+    if args.pieces is not None and target.resolve() in (Path(args.pieces).resolve(), *Path(args.pieces).resolve().parents):
+        raise Fail(f"--pieces {args.pieces}: lies in the dump's own folder, which is replaced when the dump is written; give another folder")
     if args.piece is None and target.exists() and not ((target / "manifest.json").is_file() or (target.is_dir() and not any(target.iterdir()))):
         raise Fail(f"{target}: exists and is not a dump; choose another folder")
     raw, plain = read_config(folder)
