@@ -2,10 +2,10 @@
 
 /// Command that can be divided into pieces, each of which a machine makes alone.
 ///
-/// Words of a piece and of the merge are templates: `{i}` is the number of the piece, from 1, `{n}` the
-/// number of pieces, `{output}` the command's output. A word behind `?` is left out where the command has it. A word that is `{command}`, `{products}`, `{set}` or
-/// `{force}` alone stands for the words of the command, the products of all pieces, the first file of a set
-/// of files, and `--force` if the command has it.
+/// Words of a piece and of the merge are templates. `{i}` is the number of the piece, from 1, `{n}` the number
+/// of pieces, and `{output}` the command's output. A word behind `?` is left out if the command has it.
+/// A word that is `{command}`, `{products}`, `{set}` or `{force}` alone is replaced by the words of the
+/// command, the products of all pieces, the first file of a set, or `--force` if the command has it.
 #[derive(Debug)]
 pub(super) struct DivisibleCommand {
     /// First words of the command.

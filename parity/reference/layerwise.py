@@ -564,8 +564,10 @@ class Lockstep:
 
     def enter(self, step: Step | None, unit: int) -> None:
         """Gives a step its part of the cache as the step before left it."""
-        if step is None or step.before is None or unit >= len(self.layers) or unit in step.entered:
+        if step is None or step.before is None or unit >= len(self.layers):
             return
+        if unit in step.entered:
+            raise Early("a layer runs more than once in a step")
         before = step.before
         at = None if before.ended else self.waiting.get(before.thread)
         if not before.ended and (at is None or self.ranks[at] <= self.ranks[unit]) or before.before is not None and unit not in before.entered:
