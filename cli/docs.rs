@@ -12,6 +12,8 @@ const CI: &str = include_str!("../docs/ci.md");
 const EVALS: &str = include_str!("../docs/evals.md");
 /// Guide to launching engines, and to their sheets.
 const LAUNCH: &str = include_str!("../docs/launch.md");
+/// Guide to pieces on many machines.
+const JOBS: &str = include_str!("../docs/howto/jobs.md");
 /// Protocol of engines in child processes.
 const PROTOCOL: &str = include_str!("../docs/engine-protocol.md");
 
@@ -23,13 +25,14 @@ const ENGINES: &str = include_str!("../docs/engines.md");
 const ENDPOINTS: &str = include_str!("../docs/endpoints.md");
 
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 9] = [
+pub(crate) const PAGES: [(&str, &str, &str); 10] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("diagnose", "causes of differences", DIAGNOSE),
     ("ci", "checks in continuous integration", CI),
     ("evals", "evaluations, and two of them compared", EVALS),
     ("launch", "launching engines, and their sheets", LAUNCH),
+    ("jobs", "long commands on many machines", JOBS),
     ("engines", "what engines were found to do", ENGINES),
     ("engine-protocol", "how to connect an engine", PROTOCOL),
     ("endpoints", "checks of running servers", ENDPOINTS),

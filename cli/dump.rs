@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::convert::parse_shard;
 use crate::target::parse_dtype;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
@@ -23,6 +24,8 @@ const SCRIPT: &str = include_str!("../parity/reference/dump.py");
 const HEADS: &str = include_str!("../parity/reference/nextn.py");
 /// Script that reads weights when they are used, which the reference script runs as `layerwise.py`.
 const LAYERWISE: &str = include_str!("../parity/reference/layerwise.py");
+/// Script that keeps the parts of a dump as files, which the reference script runs as `pieces.py`.
+const PIECES: &str = include_str!("../parity/reference/pieces.py");
 
 /// Part of the reference script, by the name of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -33,10 +36,12 @@ enum ScriptFile {
     Nextn,
     /// Its module for --layerwise and --layers
     Layerwise,
+    /// Its module for --pieces
+    Pieces,
 }
 
 impl ScriptFile {
-    const ALL: [Self; 3] = [Self::Dump, Self::Nextn, Self::Layerwise];
+    const ALL: [Self; 4] = [Self::Dump, Self::Nextn, Self::Layerwise, Self::Pieces];
 
     /// Returns the file name and the text.
     fn file(self) -> (&'static str, &'static str) {
@@ -44,6 +49,7 @@ impl ScriptFile {
             Self::Dump => ("dump.py", SCRIPT),
             Self::Nextn => ("nextn.py", HEADS),
             Self::Layerwise => ("layerwise.py", LAYERWISE),
+            Self::Pieces => ("pieces.py", PIECES),
         }
     }
 }
@@ -59,6 +65,9 @@ Examples:
   parity dump MODEL -o DUMP --engine mlx          what another engine computes, for `parity diff`
   parity dump MODEL -o DUMP --layerwise           a model larger than the memory: the same dump
   parity dump MODEL -o DUMP --layers 0,3,60       these layers alone; shards of others may be absent
+  parity dump MODEL -o DUMP --pieces DIR          keeps finished parts in DIR: run again, it goes on
+  parity dump MODEL -o DUMP --pieces DIR --piece 2/8    the second of eight pieces, on any machine
+  parity dump MODEL -o DUMP --pieces DIR --merge  the dump that one process would write
   parity dump --script > dump.py                  to run it on another machine: python dump.py --help
   parity dump --script layerwise > layerwise.py   beside it, for --layerwise and --layers there
 
@@ -87,6 +96,18 @@ pub(crate) struct DumpArgs {
     /// Run these layers alone, with embedding, last norm and head: 0,3,60
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     layers: Vec<usize>,
+    /// Keep finished parts in this folder, and go on with those that are there
+    #[arg(long, value_name = "DIR", conflicts_with = "engine")]
+    pieces: Option<PathBuf>,
+    /// Make piece I of N into the folder of --pieces, and no dump
+    #[arg(long, value_name = "I/N", value_parser = parse_shard, requires = "pieces", conflicts_with_all = ["merge", "plan"])]
+    piece: Option<(usize, usize)>,
+    /// Write the dump from the folder of --pieces, if all parts are there
+    #[arg(long, requires = "pieces", conflicts_with = "plan")]
+    merge: bool,
+    /// Print what each of N pieces makes, and make nothing
+    #[arg(long, value_name = "N", requires = "pieces", value_parser = clap::value_parser!(u16).range(1..=9999))]
+    plan: Option<u16>,
     /// The dtypes to run, with commas: f32,bf16,f16
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtypes: Vec<Dtype>,
@@ -173,15 +194,22 @@ impl DumpArgs {
         term::note(&format!("running the reference with {}", python.name()));
         let mut command = python.command();
         command.arg(&script).args(self.arguments(model, output));
+        // The script ends with this process, also if it is killed.
+        command.env("ONBOARD_PARENT", std::process::id().to_string());
         // The script's output is not data: stdout stays empty.
         command.stdin(Stdio::null()).stdout(std::io::stderr());
+        if self.plan.is_some() {
+            command.stdout(Stdio::inherit());
+        }
         let status = command
             .status()
             .with_context(|| format!("cannot start {}; give --python PATH", python.name()))?;
         if !status.success() {
             return Err(python.explain(status));
         }
-        term::note(&format!("wrote {}", output.display()));
+        if self.piece.is_none() && self.plan.is_none() {
+            term::note(&format!("wrote {}", output.display()));
+        }
         Ok(CommandOutcome::Ok)
     }
 }
@@ -203,6 +231,18 @@ impl DumpArgs {
         if !self.layers.is_empty() {
             let numbers: Vec<String> = self.layers.iter().map(usize::to_string).collect();
             all.extend(["--layers".into(), numbers.join(",").into()]);
+        }
+        if let Some(folder) = &self.pieces {
+            all.extend(["--pieces".into(), folder.into()]);
+        }
+        if let Some((number, count)) = self.piece {
+            all.extend(["--piece".into(), format!("{}/{count}", number + 1).into()]);
+        }
+        if let Some(count) = self.plan {
+            all.extend(["--plan".into(), "--piece".into(), format!("1/{count}").into()]);
+        }
+        if self.merge {
+            all.push("--merge".into());
         }
         if self.trust_remote_code {
             all.push("--trust-remote-code".into());

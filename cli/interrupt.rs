@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 static UNFINISHED: Mutex<BTreeMap<PathBuf, Removal>> = Mutex::new(BTreeMap::new());
@@ -33,7 +33,12 @@ pub(crate) fn hint(text: &'static str) {
 /// waiting thread.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(wait_for_signals);
+    ONCE.call_once(|| {
+        // A parent may ignore SIGCHLD, as workers of Ray do, and its children inherit that: the exit codes of
+        // their own children are then lost. A handler ends this, here and in children.
+        drop(signal_hook::flag::register(SIGCHLD, Arc::default()));
+        wait_for_signals();
+    });
 }
 
 /// Starts the waiting thread, which installs the handlers itself. If either fails, a signal still ends the

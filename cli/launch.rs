@@ -30,6 +30,8 @@ mod show;
 mod units;
 mod verify;
 
+pub(crate) use command::shell;
+
 pub(crate) use compat::{extend, text as compat_config};
 
 /// Prints the command that starts an engine, with a reason for each flag and a plan of the memory

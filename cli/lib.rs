@@ -31,6 +31,7 @@ mod help;
 mod hub;
 mod imatrix;
 mod interrupt;
+mod jobs;
 mod launch;
 mod list;
 mod man;
@@ -115,6 +116,11 @@ enum OnboardCommand {
     },
     Convert(convert::ConvertArgs),
     Imatrix(imatrix::ImatrixArgs),
+    /// Divides a long command into pieces for many machines, by Ray, Slurm or Kubernetes
+    Jobs {
+        #[command(subcommand)]
+        command: jobs::JobsCommand,
+    },
     Launch(launch::LaunchArgs),
     Plugin(plugin::PluginArgs),
     Help(help::HelpArgs),
@@ -205,6 +211,7 @@ impl OnboardCommand {
             Self::Engine { command } => command.run(),
             Self::Convert(args) => args.run(),
             Self::Imatrix(args) => args.run(),
+            Self::Jobs { command } => command.run(),
             Self::Launch(args) => args.run(),
             Self::Plugin(args) => args.run(),
             Self::Help(args) => args.run(),

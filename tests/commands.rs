@@ -216,9 +216,11 @@ fn the_config_of_the_measured_model_has_its_size() {
 fn the_script_is_printed() {
     let ran = run(parity().args(["dump", "--script"])).code(0);
     assert_eq!(ran.out, fs_err::read_to_string(root().join("parity/reference/dump.py")).unwrap());
-    let ran = run(parity().args(["dump", "--script", "layerwise"])).code(0);
-    let file = root().join("parity/reference/layerwise.py");
-    assert_eq!(ran.out, fs_err::read_to_string(file).unwrap());
+    for part in ["nextn", "layerwise", "pieces"] {
+        let ran = run(parity().args(["dump", "--script", part])).code(0);
+        let file = root().join(format!("parity/reference/{part}.py"));
+        assert_eq!(ran.out, fs_err::read_to_string(file).unwrap());
+    }
 }
 
 #[test]

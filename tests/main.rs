@@ -20,6 +20,8 @@ mod guards;
 mod hub;
 mod idle;
 mod imatrix;
+#[cfg(unix)]
+mod jobs;
 mod kill;
 mod launch;
 mod layering;

@@ -38,7 +38,7 @@ pub(super) fn flag(launched: &PlannedLaunch, chosen: &ChosenSetting) -> Vec<Stri
 }
 
 /// Quotes a word for a shell.
-pub(super) fn shell(word: &str) -> String {
+pub(crate) fn shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

@@ -62,6 +62,10 @@ class Fail(Exception):
     """A problem the caller can act on; printed without a traceback."""
 
 
+class Unusable(BaseException):
+    """A folder of parts that cannot be used. No failure of a job, which may be a result: it ends the dump from wherever it is found."""
+
+
 def say(text: str) -> None:
     print(f"dump: {text}", file=sys.stderr, flush=True)
 
@@ -252,6 +256,9 @@ def at(error: BaseException) -> str:
     """The last place in code that is not an installed package, where an error passed one."""
     import traceback
 
+    if (place := getattr(error, "place", None)) is not None:
+        # Of a failure that an earlier process kept.
+        return place
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<") and Path(f.filename).name != "dump.py"]
     return f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
@@ -572,16 +579,24 @@ def caches(model) -> str:
 class Runner:
     """One model, stepped chunk by chunk over one sequence with explicit positions."""
 
-    def __init__(self, model):
+    def __init__(self, model, parts=None):
+        """`parts`: keeps what jobs give, for other processes (`pieces.RunParts`)."""
         import inspect
 
-        self.model = model
+        self.model, self.parts = model, parts
         self.params = inspect.signature(model.forward).parameters
         self.cache_key = next((key for key in ("past_key_values", "cache_params") if key in self.params), None)
         # A class without a cache decodes by running the whole sequence again: the tokens so far are its cache.
         inner = inspect.signature(getattr(model, model.base_model_prefix, model).forward).parameters
         self.takes_positions = "position_ids" in self.params or "position_ids" in inner
-        self.own_cache = self.cache_of_its_own()
+        self.own_cache = None
+
+        def takes_given() -> bool:
+            self.own_cache = self.cache_of_its_own()
+            return not self.own_cache
+
+        if not Work(self, {"given": takes_given}, "cache")["given"] and self.own_cache is None:
+            self.own_cache = self.cache_of_its_own()
 
     def begin(self, prompt: dict) -> None:
         """Called before a prompt is run again."""
@@ -637,40 +652,94 @@ class Runner:
 
 class Work:
     """Jobs by key, each of which is run when its result is asked for. Where the model is read layer by layer all are run at the first, in step, so that a
-    layer is read once for all of them."""
+    layer is read once for all of them. What they give is kept for other processes where there is a folder for that, and taken from there."""
 
-    def __init__(self, runner, jobs: dict):
-        self.lockstep, self.jobs, self.done = getattr(runner, "lockstep", None), jobs, None
+    def __init__(self, runner, jobs: dict, stage: str | None = None):
+        """`stage`: the name of these jobs among those of the run; without it nothing is kept."""
+        self.lockstep, self.jobs, self.done = getattr(runner, "lockstep", None), jobs, {}
+        self.parts, self.stage = getattr(runner, "parts", None) if stage is not None else None, stage
 
     def __getitem__(self, key):
-        if self.lockstep is None:
-            return self.jobs[key]()
-        if self.done is None:
-            self.done = self.lockstep.run(self.jobs)
+        if key not in self.done:
+            self.make([key] if self.lockstep is None else [other for other in self.jobs if other not in self.done])
         value, error = self.done.pop(key)
         if error is not None:
             raise error
         return value
+
+    def make(self, keys: list) -> None:
+        """Runs jobs that no process has run before."""
+        kept = {key: self.parts.get(self.stage, key) for key in keys} if self.parts is not None else {}
+        self.done.update({key: outcome for key, outcome in kept.items() if outcome is not None})
+        left = {key: self.jobs[key] for key in keys if kept.get(key) is None}
+        for batch in [left] if self.lockstep is not None and left else [{key: job} for key, job in left.items()]:
+            found = self.lockstep.run(batch) if self.lockstep is not None else {key: attempt(job) for key, job in batch.items()}
+            for key, outcome in found.items():
+                self.done[key] = outcome
+                if self.parts is not None:
+                    self.parts.put(self.stage, key, outcome)
+
+    def make_mine(self) -> None:
+        """Runs those of the jobs that the piece of this process has, and that are not there yet."""
+        for batch in [list(self.jobs)] if self.lockstep is not None else [[key] for key in self.jobs]:
+            if mine := [key for key in batch if self.parts.is_mine(self.stage, key) and not self.parts.has(self.stage, key)]:
+                self.make(mine)
+                lost = [error for _, error in self.done.values() if error is not None]
+                missing = [key for key in mine if not self.parts.has(self.stage, key)]
+                self.done.clear()
+                if missing:
+                    raise lost[0]
+
+    def is_kept(self, keys=None) -> bool:
+        """True if nothing of all jobs, or of these, has to be run."""
+        return self.parts is not None and all(self.parts.has(self.stage, key) for key in (self.jobs if keys is None else keys))
+
+
+def attempt(job) -> tuple:
+    """What a job gave, or the error that ended it."""
+    try:
+        return job(), None
+    except Exception as error:
+        return None, error
+
+
+def steps_of(runner, cache, counts: list[int], call) -> list:
+    """What `call(number, cache)` gives, with the cache last, for forwards of so many tokens, each of which goes on from the cache of the one before."""
+    lockstep = getattr(runner, "lockstep", None)
+    if lockstep is not None and (found := lockstep.chain(cache, counts, call)) is not None:
+        return found
+    found = []
+    for number in range(len(counts)):
+        found.append(call(number, cache))
+        cache = found[-1][-1]
+    return found
 
 
 def fed_in_chunks(runner, taps, tokens: list[int], sizes) -> tuple:
     """Logits of all rows and, with `taps`, the rows of every module output, from a sequence fed in chunks through one cache."""
     import torch
 
-    cache, at, logits, parts, sizes = runner.fresh(), 0, [], {}, list(sizes)
-    count = 0
-    while at < len(tokens):
-        size = sizes.pop(0) if sizes else len(tokens) - at
-        size = max(1, min(size, len(tokens) - at))
-        step = lambda: runner.forward(tokens[at : at + size], at, cache)  # noqa: B023, E731
+    left, starts = list(sizes), [0]
+    while starts[-1] < len(tokens):
+        size = left.pop(0) if left else len(tokens) - starts[-1]
+        starts.append(starts[-1] + max(1, min(size, len(tokens) - starts[-1])))
+
+    def chunk(number, cache):
+        begin, end = starts[number], starts[number + 1]
+        step = lambda: runner.forward(tokens[begin:end], begin, cache)  # noqa: E731
         seen, (out, cache) = taps.during(step) if taps is not None else ({}, step())
-        for name, tensor in seen.items():
-            if (rows := taps.rows(name, tensor, size)) is not None:
-                parts.setdefault(name, []).append(rows)
-        logits.append(out)
-        at += size
-        count += 1
-    return torch.cat(logits), {name: torch.cat(rows) for name, rows in parts.items() if len(rows) == count}
+        found = {name: rows for name, tensor in seen.items() if (rows := taps.rows(name, tensor, end - begin)) is not None}
+        return out, found, cache
+
+    # The first forward makes what a cache has for each layer, by which the others are known to fit.
+    first = chunk(0, runner.fresh())
+    sizes = [end - begin for begin, end in zip(starts[1:], starts[2:])]
+    chunks = [first, *steps_of(runner, first[-1], sizes, lambda number, cache: chunk(number + 1, cache))]
+    parts = {}
+    for _, found, _ in chunks:
+        for name, rows in found.items():
+            parts.setdefault(name, []).append(rows)
+    return torch.cat([out for out, _, _ in chunks]), {name: torch.cat(rows) for name, rows in parts.items() if len(rows) == len(chunks)}
 
 
 # ---------------------------------------------------------------- taps
@@ -773,7 +842,7 @@ class Taps:
         def seen(count):
             return self.during(lambda: runner.forward(tokens[:count], 0, runner.fresh()))[0], self.chosen
 
-        work = Work(runner, {count: lambda count=count: seen(count) for count in (short, long)})
+        work = Work(runner, {count: lambda count=count: seen(count) for count in (short, long)}, "probe")
         (a, _), (b, found) = work[short], work[long]
         # A mask and the positions that follow from it look like choices too, but have an axis of sequences where those have one of tokens.
         self.routers = {name for name, chosen in found.items() if chosen.shape[0] == long}
@@ -1133,22 +1202,30 @@ def record_prompt(out, kinds, runner, taps, run, prompt, topk, widths, notes) ->
         elif split in lengths:
             snapshots[layer, part] = [tensor]
     logits, steps, chosen = [], {}, []
-    for at in range(split, length):
-        seen, (row, cache) = taps.during(lambda at=at, cache=cache: runner.forward(tokens[at : at + 1], at, cache), keep=wanted and at in late)
-        chosen.append(taps.chosen)
-        if at in late:
+
+    def step(number, cache):
+        at = split + number
+        seen, (row, cache) = taps.during(lambda: runner.forward(tokens[at : at + 1], at, cache), keep=wanted and at in late)
+        newest = newest_rows(cache, getattr(runner.model, "left_out", ())) if wanted else {}
+        now = read_states(runner.model, cache, widths) if wanted and (at + 1 in lengths or at + 1 == length) else []
+        if at + 1 < length:
+            # Keys and values are read at the end.
+            now = [state for state in now if state[1] != "attention"]
+        tapped = {name: values for name, tensor in seen.items() if (values := taps.rows(name, tensor, 1)) is not None} if wanted and at in late else {}
+        return at, row if at in late else None, taps.chosen, tapped, newest, now, cache
+
+    for at, row, routed, tapped, newest, now, _ in steps_of(runner, cache, [1] * (length - split), step):
+        chosen.append(routed)
+        if row is not None:
             logits.append(row)
-        if not wanted:
-            continue
-        for name, tensor in seen.items() if at in late else ():
-            if (values := taps.rows(name, tensor, 1)) is not None:
-                steps.setdefault(name, []).append(values)
-        for key, newest in newest_rows(cache, getattr(runner.model, "left_out", ())).items():
-            streams.setdefault(key, [newest.new_zeros((at, *newest.shape[1:]))]).append(newest)
-        if at + 1 in lengths or at + 1 == length:
-            states = read_states(runner.model, cache, widths)
+        for name, values in tapped.items():
+            steps.setdefault(name, []).append(values)
+        for key, rows_ in newest.items():
+            streams.setdefault(key, [rows_.new_zeros((at, *rows_.shape[1:]))]).append(rows_)
+        if at + 1 == length and wanted:
+            states = now
         if at + 1 in lengths:
-            for layer, kind, part, tensor in states:
+            for layer, kind, part, tensor in now:
                 if kind != "attention":
                     snapshots.setdefault((layer, part), []).append(tensor)
     if logits:
@@ -1377,6 +1454,32 @@ def logit_distances(base, member):
     return torch.where(both.isfinite(), both, FAR)
 
 
+def forward_members(run: str, model=None) -> list[tuple]:
+    """The members that run one forward over each prompt, in the order of the manifest, and the contexts that they run in."""
+    if run == "f32":
+        return [*((f"shaken{seed}", shaken(model, seed)) for seed in range(SHAKES)), ("f64", in_f64(model))]
+    return [("sdpa", with_sdpa(model)), *((f"permuted{seed}", permuted(seed)) for seed in range(PERMUTATIONS))]
+
+
+def has_members(prompt: dict) -> bool:
+    """Prompts of one or two tokens have no ensemble."""
+    return len(prompt["tokens"]) > 2
+
+
+def member_forward(runner, taps, prompt: dict, widths: dict[int, int]) -> tuple:
+    """The logits of all positions, and the rows of taps and the states after the prefill where the prompt has them."""
+    tokens, rows, tapped = prompt["tokens"], rows_of(prompt), "prefill" in prompt["taps"]
+    runner.begin(prompt)
+    seen, (logits, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()), keep=tapped)
+    states = {(layer, part): tensor for layer, _, part, tensor in read_states(runner.model, cache, widths)} if tapped else {}
+    found = {key: values[rows] for key in seen if (values := taps.rows(key, seen[key], len(tokens))) is not None} if tapped else {}
+    return logits, found, states
+
+
+def member_work(runner, taps, prompts: list[dict], widths: dict[int, int], member: str) -> Work:
+    return Work(runner, {prompt["name"]: lambda prompt=prompt: member_forward(runner, taps, prompt, widths) for prompt in prompts}, member)
+
+
 class Ensemble:
     """How far runs that differ by rounding alone are from the f32 run's prefill, by prompt: rows of logits and of each tap, and states."""
 
@@ -1384,7 +1487,7 @@ class Ensemble:
         """`only`: the beginnings of the names of members that are made, where not all are."""
         import torch
 
-        self.prompts = [prompt for prompt in prompts if len(prompt["tokens"]) > 2]
+        self.prompts = [prompt for prompt in prompts if has_members(prompt)]
         found = {prompt["name"]: one for prompt, one in zip(prompts, recorded)}
         self.logits = {prompt["name"]: torch.log_softmax(found[prompt["name"]].full[rows_of(prompt)].double(), -1) for prompt in self.prompts}
         self.taps = {prompt["name"]: found[prompt["name"]].prefill_taps for prompt in self.prompts}
@@ -1410,6 +1513,13 @@ class Ensemble:
         far = {key: state_distance(kept[key], values) for key, values in states.items() if key in kept and values.shape == kept[key].shape}
         return whole(logit_distances(self.logits[prompt["name"]][first:], logits)), near, far
 
+    def forward_distances(self, prompt: dict, found: tuple, member: str) -> tuple:
+        """Of a member that ran one forward over a prompt (`member_forward`)."""
+        logits, taps, states = found
+        if member.startswith("shaken"):
+            self.shaken = max(self.shaken, relative(logits, self.full[prompt["name"]]))
+        return self.distances(prompt, logits[rows_of(prompt)], taps, states)
+
     def run(self, runner, taps, run: str, recorded: dict, pieces: dict, barred) -> tuple[dict, dict]:
         """All members of one run, without those that `barred` gives a reason for. Returns the manifest's entry, and the largest distances by prompt."""
         import torch
@@ -1426,26 +1536,13 @@ class Ensemble:
             rows, (logits, found) = rows_of(prompt), pieces[prompt["name"]]
             return self.distances(prompt, logits[rows], {key: values[rows] for key, values in found.items()}, {})
 
-        def forward(prompt):
-            tokens, rows = prompt["tokens"], rows_of(prompt)
-            runner.begin(prompt)
-            seen, (logits, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()), keep=bool(self.taps[prompt["name"]]))
-            found, states = {}, {}
-            if self.states[prompt["name"]]:
-                states = {(layer, part): tensor for layer, _, part, tensor in read_states(runner.model, cache, self.widths)}
-            if self.taps[prompt["name"]]:
-                found = {key: values[rows] for key in seen if (values := taps.rows(key, seen[key], len(tokens))) is not None}
-            if member.startswith("shaken"):
-                self.shaken = max(self.shaken, relative(logits, self.full[prompt["name"]]))
-            return self.distances(prompt, logits[rows], found, states)
-
         plain = contextlib.nullcontext()
         if run == "f32":
-            members = [(f"shaken{seed}", shaken(runner.model, seed), forward) for seed in range(SHAKES)]
-            members += [("f64", in_f64(runner.model), forward), ("decode", plain, decode)]
+            members = [(name, context, None) for name, context in forward_members(run, runner.model)] + [("decode", plain, decode)]
         else:
-            members = [("own", plain, own), ("decode", plain, decode), ("sdpa", with_sdpa(runner.model), forward), ("chunks", plain, chunks)]
-            members += [(f"permuted{seed}", permuted(seed), forward) for seed in range(PERMUTATIONS)]
+            members = [("own", plain, own), ("decode", plain, decode), *((name, context, None) for name, context in forward_members(run, runner.model))]
+            # `chunks` is the fourth, in the order of the manifest.
+            members.insert(3, ("chunks", plain, chunks))
         if self.only:
             members = [member for member in members if member[0].startswith(self.only)]
 
@@ -1454,9 +1551,12 @@ class Ensemble:
             try:
                 if (why := barred(member)) is not None:
                     raise Fail(why)
-                with context:
-                    work = Work(runner, {prompt["name"]: lambda prompt=prompt, each=each: each(prompt) for prompt in self.prompts})
-                    made = {prompt["name"]: work[prompt["name"]] for prompt in self.prompts}
+                if each is not None:
+                    made = {prompt["name"]: each(prompt) for prompt in self.prompts}
+                else:
+                    work = member_work(runner, taps, self.prompts, self.widths, member)
+                    with plain if work.is_kept() else context:
+                        made = {prompt["name"]: self.forward_distances(prompt, work[prompt["name"]], member) for prompt in self.prompts}
             except Exception as error:
                 failed[member] = str(error) if isinstance(error, Fail) else first_line(error).split(". ")[0]
                 continue
@@ -1503,7 +1603,9 @@ def dump(args) -> None:
     break_ties()
 
     folder, target = Path(args.model), Path(args.out)
-    if target.exists() and not ((target / "manifest.json").is_file() or (target.is_dir() and not any(target.iterdir()))):
+    if args.pieces is not None and target.resolve() in (Path(args.pieces).resolve(), *Path(args.pieces).resolve().parents):
+        raise Fail(f"--pieces {args.pieces}: lies in the dump's own folder, which is replaced when the dump is written; give another folder")
+    if args.piece is None and target.exists() and not ((target / "manifest.json").is_file() or (target.is_dir() and not any(target.iterdir()))):
         raise Fail(f"{target}: exists and is not a dump; choose another folder")
     raw, plain = read_config(folder)
     layerwise = load_beside("layerwise") if args.layerwise else None
@@ -1529,15 +1631,28 @@ def dump(args) -> None:
         notes.append(f"kernel packages present: {', '.join(kernels)}")
 
     config_hash = hashlib.sha256(raw)
+    nextn, heads, head_out = load_beside("nextn", None), {}, {}
+    parts = None
+    if args.pieces is not None:
+        parts = open_parts(args, config, facts, inputs_of(args, raw, weights_hash), nextn if choice is None else None)
+        if args.plan:
+            print(parts.lines(args.piece[1] if args.piece else 1))
+            return
+        if args.merge:
+            parts.require_all()
+        if parts.piece is not None and parts.finished():
+            say(f"{args.pieces}: piece {args.piece[0] + 1}/{args.piece[1]} is made already")
+            return
     rounded = kept = "none"
     out, kinds, audit, greedy, runs = {}, {}, {}, {}, []
     members, spread, ensemble, tolerance, patched = {}, {}, None, AUDIT_TOLERANCE, {"topk_first_of_equals"}
     prompts = vocab = topk = architecture = None
     shared: dict[str, int] = {}
-    nextn, heads, head_out = load_beside("nextn", None), {}, {}
     tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run, audit_jobs=audit_jobs, Work=Work, snapshots_of=snapshots_of,
                                   barred_member=barred_member, Ensemble=None if args.no_members else Ensemble, head_ensemble=None, tolerance=AUDIT_TOLERANCE)
     for run in args.dtypes:
+        if parts is not None and not parts.wants(run, run == args.dtypes[0]):
+            continue
         say(f"{folder.name}: loading in {run}")
         try:
             if layerwise is not None:
@@ -1560,7 +1675,7 @@ def dump(args) -> None:
         except Exception as error:
             raise Fail(f"{folder}: transformers cannot load it: {first_line(error)}{at(error)}") from None
         try:
-            runner = Runner(model)
+            runner = Runner(model, None if parts is None else parts.of_run(run, patched, at, {"recorded": Recorded}))
         except Exception as error:
             raise Fail(f"{folder}: the class {type(model).__name__} cannot be run with `input_ids` and a cache: {first_line(error)}{at(error)}") from None
         if layerwise is not None:
@@ -1582,15 +1697,25 @@ def dump(args) -> None:
                 # A class without a cache has no states, and a step of it is a forward over everything.
                 lost = PHASES if args.no_taps else () if runner.cache_key else ("decode",)
                 prompt["taps"] = [phase for phase in prompt["taps"] if phase not in lost]
-            vocab = runner.forward(prompts[0]["tokens"][:1])[0].shape[-1]
+            chosen_before = parts.get(("", "prompts")) if parts is not None else None
+            if chosen_before is not None:
+                prompts, vocab = chosen_before["value"]
+            else:
+                vocab = runner.forward(prompts[0]["tokens"][:1])[0].shape[-1]
             topk = None if vocab <= args.full_vocab_limit else min(args.topk, vocab)
         taps = Taps(runner, None if topk is None else vocab)
+        if parts is not None:
+            runner.parts.taps = taps
         try:
             # Tensors are gathered apart per run, so that a run that fails half-way leaves nothing behind.
             mine, seen_kinds, recorded = {}, {}, []
             taps.probe(runner, (max((prompt["tokens"] for prompt in prompts), key=len) * 5)[: min(5, facts["limit"])])
-            if derived and not runs:
-                reach_experts(runner, taps, prompts, facts, config_hash.digest(), known)
+            if chosen_before is None:
+                if derived and not runs:
+                    reach_experts(runner, taps, prompts, facts, config_hash.digest(), known)
+                if parts is not None:
+                    parts.put(("", "prompts"), {"value": (prompts, vocab)})
+                    chosen_before = parts
             layers = len(getattr(runner.fresh(), "layers", []))
             widths = conv_widths(model, layers)
             jobs = {}
@@ -1604,13 +1729,31 @@ def dump(args) -> None:
                     return record_prompt(pieces, met, *apart, prompt, topk, widths, remarks), pieces, met, remarks
 
                 jobs[prompt["name"], "record"] = record
-            work = Work(runner, jobs | audit_jobs(runner, taps, prompts, facts["switch"], run))
+            main, count = greedy_count(args, prompts, facts)
+
+            def head_of_run(apart=(tools, model, folder, weight_files(folder, wanted), run, prompts, facts["switch"])):
+                made, remarks = {}, []
+                return nextn.record(*apart, topk, made, remarks), made, remarks
+
+            # A head's jobs are not those of the model's layers, which run in step.
+            head = Work(types.SimpleNamespace(parts=runner.parts), {"all": head_of_run}, "head")
+            work = Work(runner, jobs | audit_jobs(runner, taps, prompts, facts["switch"], run), "prompt")
+            if parts is not None and parts.piece is not None:
+                work.make_mine()
+                for member, context in forward_members(run, model):
+                    make_member(member_work(runner, taps, [prompt for prompt in prompts if has_members(prompt)], widths, member), context)
+                if count > 0:
+                    greedy_work(runner, taps, main, count, False).make_mine()
+                if nextn is not None and choice is None and parts.head_is_mine():
+                    head.make(["all"])
+                    head.done.clear()
+                continue
             for prompt in prompts:
                 found, pieces, met, remarks = work[prompt["name"], "record"]
                 mine.update(pieces)
                 notes += remarks
-                for key, parts in met.items():
-                    seen_kinds.setdefault(key, []).extend(parts)
+                for key, named in met.items():
+                    seen_kinds.setdefault(key, []).extend(named)
                 if not bool(found.full.isfinite().all() and found.decoded.isfinite().all()):
                     raise Fail(f"the logits of prompt {prompt['name']} are not finite: a weight is NaN or infinite, or {run} overflows")
                 recorded.append(found)
@@ -1622,30 +1765,26 @@ def dump(args) -> None:
                 entry, most = ensemble.run(runner, taps, run, by_name, chunked,
                                            lambda member: barred_member(member, runner, plainly, why, ensemble.tolerance()))  # noqa: B023
                 tolerance = ensemble.tolerance()
-            main = next((prompt for prompt in prompts if prompt["taps"]), prompts[0])
-            count = min(args.greedy, facts["limit"] - len(main["tokens"]))
-            if facts["switch"] and len(main["tokens"]) <= facts["switch"]:
-                # Past the switch `generate` would drop the cache and begin again, which no plain loop does.
-                count = min(count, facts["switch"] + 1 - len(main["tokens"]))
             whole = audit.get("f32", checked)["decode_vs_prefill"] > tolerance and args.dtypes[0] == "f32"
             if count > 0:
-                made, chosen = Work(runner, {"greedy": lambda: greedy_tokens(runner, taps, main["tokens"], count, whole)})["greedy"]  # noqa: B023
+                made, chosen = greedy_work(runner, taps, main, count, whole)["whole" if whole else "cached"]
                 greedy[run] = {main["name"]: made}
                 put_chosen(mine, f"{run}/{main['name']}/greedy", chosen, count - 1)
         except Exception as error:
             why = str(error) if isinstance(error, Fail) else first_line(error) + at(error)
-            if run == args.dtypes[0]:
+            if run == args.dtypes[0] or parts is not None and parts.piece is not None and not runner.parts.put_failure(error):
                 raise Fail(f"{folder}: the {run} run failed: {why}") from error
             say(f"warning: the {run} run failed and is left out: {why}")
             notes.append(f"the {run} run failed and is left out: {why}")
             continue
         finally:
             taps.close()
+            if layerwise is not None and len(runner.lockstep.layers):
+                say(f"{folder.name}: {run}: each layer was loaded {runner.lockstep.loads / len(runner.lockstep.layers):.0f} times, {store.read_bytes / 1e9:.1f} GB read")
         if ensemble is not None and ensemble.prompts:
             members[run], spread[run] = entry, most
         if nextn is not None and choice is None:
-            pieces, remarks = {}, []
-            found = nextn.record(tools, model, folder, weight_files(folder), run, prompts, facts["switch"], topk, pieces, remarks)
+            found, pieces, remarks = head["all"]
             if found is not None:
                 heads[run] = found | dict(notes=remarks)
                 head_out.update(pieces)
@@ -1657,6 +1796,10 @@ def dump(args) -> None:
         shared.update(taps.shared)
         del model, runner
 
+    if parts is not None and parts.piece is not None:
+        parts.finish()
+        say(f"{args.pieces}: piece {args.piece[0] + 1}/{args.piece[1]} is finished")
+        return
     listed, states = settle_taps(out, runs, prompts, shared, notes), listed_states(kinds)
     for run, most in spread.items():
         put_spread(out, run, prompts, most, list(listed), states)
@@ -1708,6 +1851,96 @@ def dump(args) -> None:
         manifest["routers"] = routers
     write(target, out, manifest, head_files(heads, head_out, manifest))
     say(f"{target}: {len(out)} tensors, {len(listed)} taps, {len(manifest['states'])} states, truth {manifest['audit']['truth']}")
+
+
+def greedy_count(args, prompts: list[dict], facts: dict) -> tuple[dict, int]:
+    """The prompt that greedy tokens follow, and their number."""
+    main = next((prompt for prompt in prompts if prompt["taps"]), prompts[0])
+    count = min(args.greedy, facts["limit"] - len(main["tokens"]))
+    if facts["switch"] and len(main["tokens"]) <= facts["switch"]:
+        # Past the switch `generate` would drop the cache and begin again, which no plain loop does.
+        count = min(count, facts["switch"] + 1 - len(main["tokens"]))
+    return main, count
+
+
+def greedy_work(runner, taps, main: dict, count: int, whole: bool) -> Work:
+    return Work(runner, {"whole" if whole else "cached": lambda: greedy_tokens(runner, taps, main["tokens"], count, whole)}, "greedy")
+
+
+def make_member(work: Work, context) -> None:
+    """Makes the parts of a member that this process has. A member that cannot be made is kept as such."""
+    mine = [key for key in work.jobs if work.parts.is_mine(work.stage, key) and not work.parts.has(work.stage, key)]
+    if not mine:
+        return
+    try:
+        with context:
+            work.make_mine()
+    except Exception as error:
+        for key in mine:
+            if not work.parts.has(work.stage, key):
+                work.parts.put(work.stage, key, (None, error))
+        if not work.is_kept(mine):
+            raise
+
+
+def inputs_of(args, raw: bytes, weights_hash: str) -> dict:
+    """Everything that the bytes of a dump depend on, by name."""
+    import torch
+    import transformers
+
+    def digest(path) -> str | None:
+        path = Path(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+
+    here = Path(__file__).resolve()
+    options = {name: getattr(args, name) for name in ("dtypes", "tokens", "trust_remote_code", "full_vocab_limit", "topk", "no_taps", "no_members", "gelu_table", "layers",
+                                                      "greedy", "threads", "layerwise")}
+    return options | {
+        "config": hashlib.sha256(raw).hexdigest()[:16],
+        "weights": weights_hash[:16],
+        "prompts": digest(args.prompts) if args.prompts is not None else None,
+        "imports": [digest(path) for path in args.imports],
+        "scripts": [digest(here.with_name(f"{name}.py")) for name in (here.stem, "nextn", "layerwise", "pieces")],
+        "versions": f"transformers {transformers.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "machine": f"{platform.system()} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    }
+
+
+def open_parts(args, config, facts: dict, inputs: dict, nextn):
+    """The folder of parts, with the units of this dump."""
+    tool = load_beside("pieces", "--pieces")
+    many = 1 << 62
+    notes: list[str] = []
+    prompts = given_prompts(args, many, facts["limit"]) or derive_prompts(b"", facts, many, notes)
+    units = []
+
+    def unit(run: str, name: str, cost: float, keys: list) -> None:
+        units.append({"run": run, "name": name, "cost": cost, "parts": [tuple(part for part in key) for key in keys]})
+
+    def grouped(run: str, name: str, cost: float, each: dict) -> None:
+        """One unit for all prompts where they go through a layer together, else one for each. `each`: keys and cost by prompt."""
+        if args.layerwise:
+            unit(run, name, cost, [key for keys, _ in each.values() for key in keys])
+            return
+        for prompt, (keys, own) in each.items():
+            unit(run, f"{name}/{prompt}", own, keys)
+
+    for run in args.dtypes:
+        records = {}
+        for prompt in prompts:
+            stages = ["record", *(["plain"] if run == "f32" else []), *(["chunks"] if len(prompt["tokens"]) > 1 else []),
+                      *(["steps"] if 1 < len(prompt["tokens"]) <= STEPWISE_LIMIT else [])]
+            cost = sum({"record": 2 + len(prompt["tokens"]) - prompt["split"], "plain": 1, "chunks": len(prompt["tokens"]) / 3, "steps": len(prompt["tokens"])}[stage] for stage in stages)
+            records[prompt["name"]] = [(run, "prompt", prompt["name"], stage) for stage in stages], cost
+        grouped(run, "prompts", tool.RECORD_COST, records)
+        if "f32" in args.dtypes and not args.no_members:
+            for member, _ in forward_members(run):
+                grouped(run, member, 1.0, {prompt["name"]: ([(run, member, prompt["name"])], 1 + len(prompt["tokens"]) / 16) for prompt in prompts if has_members(prompt)})
+        if greedy_count(args, [prompt | {"taps": [] if args.no_taps else prompt["taps"]} for prompt in prompts], facts)[1] > 0:
+            unit(run, "greedy", tool.GREEDY_COST, [(run, "greedy", "cached")])
+    if nextn is not None and nextn.places(config) is not None:
+        unit("", "head", tool.HEAD_COST * len(args.dtypes), [(run, "head", "all") for run in args.dtypes])
+    return tool.Parts(Path(args.pieces), inputs, units, Fail, Unusable, args.piece if not args.plan else None, args.merge)
 
 
 def chosen_layers(args, folder: Path, config, layerwise, notes: list[str]) -> dict:
@@ -1872,6 +2105,20 @@ def compact_lists(text: str) -> str:
     return re.sub(r"(\{)\s+([^{}]*?)\s+(\})", join, text)
 
 
+def end_with_parent() -> None:
+    """Has the system end this process with the one that started it, if that asks for it. A killed piece would go on beside its second attempt."""
+    import ctypes
+    import signal
+
+    parent, die_with_parent = os.environ.pop("ONBOARD_PARENT", None), 1
+    if parent != str(os.getppid()) or platform.system() != "Linux":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+    if parent != str(os.getppid()):
+        sys.exit(2)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dump.py", description="Write a reference dump of a Hugging Face causal language model.")
     parser.add_argument("model", metavar="MODEL_DIR", help="folder with config.json and *.safetensors")
@@ -1890,9 +2137,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--layerwise", action="store_true", help="read one layer at a time, for a model that is larger than the memory: the same dump, more slowly")
     parser.add_argument("--layers", metavar="0,3,60", help="run these layers alone, with embedding, last norm and head: files that have only other layers may be absent")
     parser.add_argument("--resident", type=float, default=2.0, metavar="GB", help="with --layerwise: weights that are kept for the next use (default %(default)s)")
+    parser.add_argument("--pieces", metavar="DIR", help="keep finished parts in this folder, and take those that are there: an interrupted dump goes on")
+    parser.add_argument("--piece", metavar="I/N", help="with --pieces: make piece I of N and write no dump")
+    parser.add_argument("--merge", action="store_true", help="with --pieces: write the dump, for which all parts have to be there")
+    parser.add_argument("--plan", action="store_true", help="with --pieces: print what each piece makes (of N with --piece 1/N), and make nothing")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default %(default)s)")
     parser.add_argument("--greedy", type=int, default=16, metavar="N", help="greedy tokens per run (default %(default)s)")
     args = parser.parse_args(argv)
+    end_with_parent()
     args.dtypes = [name.strip() for name in args.dtypes.split(",") if name.strip()]
     if not args.dtypes or any(name not in DTYPES for name in args.dtypes) or len(set(args.dtypes)) != len(args.dtypes):
         parser.error(f"--dtypes: choose from {', '.join(DTYPES)}")
@@ -1903,6 +2155,15 @@ def main(argv: list[str] | None = None) -> int:
         if not all(piece.strip().isdecimal() for piece in pieces):
             parser.error("--layers: expected numbers of layers with commas, from 0")
         args.layers, args.layerwise = sorted({int(piece) for piece in pieces}), True
+    if args.pieces is None and (args.piece or args.merge or args.plan):
+        parser.error("--piece, --merge and --plan need --pieces DIR")
+    if args.merge and (args.piece or args.plan):
+        parser.error("--merge writes the dump, so it takes neither --piece nor --plan")
+    if args.piece is not None:
+        number, _, count = args.piece.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            parser.error(f"--piece {args.piece}: expected I/N with I from 1 to N, as in 2/8")
+        args.piece = (int(number) - 1, int(count))
     if not args.resident > 0:
         parser.error("--resident must be above 0")
     if args.topk < 1 or args.threads < 1:
@@ -1912,7 +2173,7 @@ def main(argv: list[str] | None = None) -> int:
             if importlib.util.find_spec(package) is None:
                 raise Fail(f"python package {package} is missing; run this script with `uv run`, or install torch, transformers and safetensors")
         dump(args)
-    except Fail as error:
+    except (Fail, Unusable) as error:
         print(f"dump: error: {error}", file=sys.stderr)
         return 2
     except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import math
 import mmap
 import threading
@@ -63,7 +64,7 @@ class Piece:
             return torch.empty(shape, dtype=self.dtype or kind, device="meta")
         count = math.prod(shape)
         offset = one.begin + (0 if self.row is None else self.row * count * kind.itemsize)
-        store.read_bytes += count * kind.itemsize
+        store.note_read((one.name, self.row), count * kind.itemsize)
         values = torch.frombuffer(store.map(one.path), dtype=kind, count=count, offset=offset).reshape(shape) if count else torch.empty(shape, dtype=kind)
         wanted = torch.float64 if store.double and self.dtype == torch.float32 and kind.itemsize <= 4 else self.dtype or kind
         if wanted == kind:
@@ -209,7 +210,7 @@ class Store:
         self.kept_bytes = self.read_bytes = 0
         self.seed, self.double, self.dtypes = None, False, {}
         # The module that runs now, counted anew for each forward; and that which a parameter was used in last.
-        self.layer, self.layers_of = 0, {}
+        self.layer, self.layers_of, self.read_in = 0, {}, {}
 
     def map(self, path: Path):
         if path not in self.maps:
@@ -365,6 +366,12 @@ class Store:
             del self.layers_of[key]
             self.kept_bytes -= old.numel() * old.element_size()
 
+    def note_read(self, key: tuple, size: int) -> None:
+        """Counts bytes once for each time that their layer runs: what is mapped is not read again within it."""
+        if self.read_in.get(key) != self.layer:
+            self.read_in[key] = self.layer
+            self.read_bytes += size
+
     def drop(self) -> None:
         self.kept.clear()
         self.layers_of.clear()
@@ -442,6 +449,79 @@ class Stopped(BaseException):
     """Ends a thread whose work is no longer wanted."""
 
 
+class Early(Exception):
+    """A step touched a layer of its cache that the step before it has not left: the class does not let its steps follow each other layer by layer."""
+
+
+# Layers of a cache whose lengths are known without running them, by the name of their class in transformers.
+SEPARABLE = {"DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer", "LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer",
+             "LinearAttentionAndSlidingWindowAttentionLayer"}
+UPDATES = ("update", "update_indexer", "update_conv_state", "update_recurrent_state")
+
+
+def separable(cache, layers) -> bool:
+    """True for a cache with a part for each layer of the model and nothing else that a step changes."""
+    own = getattr(cache, "layers", None)
+    if type(cache).__name__ != "DynamicCache" or not isinstance(own, list) or len(own) != len(layers):
+        return False
+    if any(isinstance(value, (torch.Tensor, dict)) for value in vars(cache).values()):
+        return False
+    return all(type(layer).__name__ in SEPARABLE and type(layer).__module__ == "transformers.cache_utils" for layer in own)
+
+
+def expected(layer, added: int):
+    """A part of a cache as its layer will leave it after so many more tokens, for those who ask for lengths. Whoever changes it is too early."""
+    made = copy.copy(layer)
+    if hasattr(layer, "cumulative_length"):
+        made.cumulative_length += added
+    for name, axis in (("keys", -2), ("values", -2), ("indexer_keys", 1)):
+        value = getattr(layer, name, None)
+        if isinstance(value, torch.Tensor) and value.numel():
+            shape = list(value.shape)
+            shape[axis] += added
+            if (window := getattr(layer, "sliding_window", None)) is not None and hasattr(layer, "cumulative_length"):
+                shape[axis] = min(shape[axis], window - 1)
+            setattr(made, name, value.new_zeros(()).expand(shape))
+
+    def early(*_args, **_kwargs):
+        raise Early(f"a step changes a {type(layer).__name__} of its cache before its layer runs")
+
+    for name in UPDATES:
+        if hasattr(layer, name):
+            setattr(made, name, early)
+    return made
+
+
+def handed_on(layer):
+    """A part of a cache for the next step. Keys and values are put together anew by each step, and other states are written over."""
+    made = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, dict):
+            setattr(made, name, {key: item.clone() if isinstance(item, torch.Tensor) else item for key, item in value.items()})
+    return made
+
+
+def shortened(layer):
+    """A part of a cache whose rows are not read again, but the newest: the same lengths, and memory for one row."""
+    made = copy.copy(layer)
+    for name, axis in (("keys", -2), ("values", -2), ("indexer_keys", 1)):
+        value = getattr(layer, name, None)
+        if isinstance(value, torch.Tensor) and value.numel():
+            setattr(made, name, value.narrow(axis, value.shape[axis] - 1, 1).clone().expand(value.shape))
+    return made
+
+
+class Step:
+    """A forward that goes on from the cache of another, layer by layer behind it."""
+
+    def __init__(self, cache, before: Step | None, added: int):
+        """`added`: tokens that are in the cache when the step begins and are not in that of the step before which all of them go on from."""
+        self.before, self.cache, self.entered, self.ended, self.thread = before, cache, set(), False, None
+        if before is not None:
+            self.cache = copy.copy(cache)
+            self.cache.layers = [expected(layer, added) for layer in cache.layers]
+
+
 class Lockstep:
     """Runs jobs that call one model, each in a thread of its own, of which one runs at a time. A job that reaches a module with weights of its own, a layer,
     waits until all the others have come there too: a layer is read once for all jobs, and not once for each."""
@@ -451,7 +531,12 @@ class Lockstep:
         self.turn, self.ranks, self.waiting = threading.Condition(), {}, {}
         self.running = self.current = None
         self.stopped, self.told, self.passes, self.said = False, False, 0, time.monotonic()
+        # Times that a layer became the one that runs.
+        self.loads = 0
         self.layers = decoder_layers(model)
+        self.steps: dict[int, Step] = {}
+        # Layers that read the keys of others have no part of a cache of their own.
+        self.shares = bool(getattr(model.config.get_text_config(decoder=True), "num_kv_shared_layers", None))
         # Of sequences in step each would go on from what another left in a module.
         # Classes that keep states in their modules and not in a cache.
         self.alone = any(isinstance(value, torch.Tensor) for layer in self.layers for module in layer.modules() for value in vars(module).values())
@@ -465,16 +550,94 @@ class Lockstep:
         me = threading.get_ident()
         if me not in self.waiting:
             self.store.layer += 1
+            self.loads += unit < len(self.layers)
             return
         with self.turn:
-            if unit == self.current:
-                return
-            self.waiting[me] = unit
+            if unit != self.current:
+                self.waiting[me] = unit
+                self.pass_on()
+                self.turn.wait_for(lambda: self.running == me or self.stopped)
+                if self.stopped:
+                    raise Stopped
+                self.waiting[me] = None
+        self.enter(self.steps.get(me), unit)
+
+    def enter(self, step: Step | None, unit: int) -> None:
+        """Gives a step its part of the cache as the step before left it."""
+        if step is None or step.before is None or unit >= len(self.layers):
+            return
+        if unit in step.entered:
+            raise Early("a layer runs more than once in a step")
+        before = step.before
+        at = None if before.ended else self.waiting.get(before.thread)
+        if not before.ended and (at is None or self.ranks[at] <= self.ranks[unit]) or before.before is not None and unit not in before.entered:
+            raise Early("a step reaches a layer that the step before it has not left")
+        step.cache.layers[unit] = handed_on(before.cache.layers[unit])
+        step.entered.add(unit)
+        if before.before is not None:
+            before.cache.layers[unit] = shortened(before.cache.layers[unit])
+
+    def chain(self, cache, counts: list[int], call) -> list | None:
+        """What `call(number, cache)` gives for steps of so many tokens, each of which goes on from the one before: a step enters a layer once the one before
+        has left it, so that a layer is read once for all steps. None where they have to run one after another."""
+        me = threading.get_ident()
+        if me not in self.waiting or self.alone or self.shares or len(counts) < 2 or not separable(cache, self.layers):
+            return None
+        first, threads, results = Step(cache, None, 0), [], {}
+        first.ended, before, added, left, count = True, first, 0, len(counts), torch.get_num_threads()
+
+        def work(number: int, step: Step) -> None:
+            nonlocal left
+            mine = threading.get_ident()
+            with self.turn:
+                step.thread, self.waiting[mine], self.steps[mine] = mine, -1, step
+                self.turn.notify_all()
+                self.turn.wait_for(lambda: self.running == mine or self.stopped)
+                self.waiting[mine] = None
+            try:
+                if not self.stopped and (number == 0 or results.get(number - 1, (None, None))[1] is None):
+                    torch.set_num_threads(count)
+                    results[number] = (call(number, step.cache), None)
+                    if lost := [unit for unit in range(len(self.layers)) if unit not in step.entered]:
+                        raise Early(f"layer {lost[0]} did not run in a step")
+            except Stopped:
+                pass
+            except Exception as error:
+                results[number] = (None, error)
+            finally:
+                with self.turn:
+                    step.ended = True
+                    del self.waiting[mine], self.steps[mine]
+                    left -= 1
+                    if not left:
+                        self.waiting[me] = -1
+                    self.pass_on()
+
+        for number, size in enumerate(counts):
+            step = Step(cache, before, added)
+            thread = threading.Thread(target=work, args=(number, step), daemon=True)
+            with self.turn:
+                thread.start()
+                threads.append(thread)
+                self.turn.wait_for(lambda step=step: step.thread is not None)
+            before, added = step, added + size
+        with self.turn:
             self.pass_on()
             self.turn.wait_for(lambda: self.running == me or self.stopped)
             if self.stopped:
                 raise Stopped
             self.waiting[me] = None
+        for thread in threads:
+            thread.join()
+        errors = [results[number][1] for number in sorted(results) if results[number][1] is not None]
+        if any(isinstance(error, Early) for error in errors):
+            if not self.told:
+                self.told = True
+                self.store.say(f"note: {self.label}: steps run one after another: {next(error for error in errors if isinstance(error, Early))}")
+            return None
+        if errors:
+            raise errors[0]
+        return [results[number][0] for number in range(len(counts))]
 
     def pass_on(self) -> None:
         """Lets the next job run: one that needs what is loaded, else one that is least far."""
@@ -491,6 +654,7 @@ class Lockstep:
                     self.passes += 1
                 self.current = unit
                 self.store.layer += 1
+                self.loads += 0 <= unit < len(self.layers)
                 self.progress()
         self.turn.notify_all()
 

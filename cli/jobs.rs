@@ -1,0 +1,325 @@
+//! Implements `onboard jobs`, which divides a long command into pieces for many machines.
+
+mod division;
+mod kinds;
+mod plan;
+mod records;
+mod scripts;
+mod submit;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+
+use crate::{CommandOutcome, term};
+use division::DividedCommand;
+use records::ranges;
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  onboard jobs plan -n 8 convert MODEL --to gguf:q8_0 -o model.gguf        the pieces, and the shared paths
+  onboard jobs plan -n 8 --on slurm parity dump MODEL -o DUMP --layerwise > dump.sbatch
+  onboard jobs submit -n 8 --on ray imatrix MODEL --text t.txt -o m.imatrix.gguf
+  onboard jobs status -n 8 imatrix MODEL --text t.txt -o m.imatrix.gguf    which pieces are made
+  onboard jobs merge -n 8 imatrix MODEL --text t.txt -o m.imatrix.gguf     the file that one process writes
+
+Commands that can be divided: convert, parity dump, imatrix. A piece that is made is not made again, and
+an interrupted one goes on where it stopped.")]
+pub(crate) enum JobsCommand {
+    /// Prints the pieces of a command, or the script of a scheduler
+    Plan(PlanArgs),
+    /// Runs a piece on this machine, or all that are left, one after another
+    Run(PieceRunArgs),
+    /// Checks that all pieces are made, and joins them
+    Merge(DivisionArgs),
+    /// Shows which pieces are made; exit code 1 while some are left
+    Status(StatusArgs),
+    /// Hands the pieces to Ray, Slurm or Kubernetes
+    Submit(SubmitArgs),
+}
+
+/// Program that starts pieces on machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scheduler {
+    /// Tasks of Ray (PyPI `ray`), on one machine or a cluster
+    Ray,
+    /// Array of Slurm, by `sbatch`
+    Slurm,
+    /// Indexed job of Kubernetes, by `kubectl`
+    Kubernetes,
+}
+
+/// Command and number of its pieces.
+#[derive(Debug, Args)]
+pub(crate) struct DivisionArgs {
+    /// Number of pieces
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=9999))]
+    pieces: u16,
+    /// Folder of the records of finished pieces; default: OUTPUT.jobs
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// The command to divide: convert, parity dump or imatrix, with its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    command: Vec<String>,
+}
+
+impl DivisionArgs {
+    fn divided(&self) -> Result<DividedCommand> {
+        DividedCommand::new(&self.command, self.pieces.into(), self.state.as_deref())
+    }
+}
+
+/// Settings of schedulers.
+#[derive(Debug, Args)]
+pub(crate) struct SchedulerArgs {
+    /// This program on the machines; default: its path here
+    #[arg(long, value_name = "PATH")]
+    program: Option<String>,
+    /// Working directory on the machines; default: that of this command
+    #[arg(long, value_name = "DIR")]
+    directory: Option<String>,
+    /// Times that a failed piece is tried again (Ray, Kubernetes)
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    retries: u16,
+    /// CPUs that a piece occupies (Ray)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    cpus: u16,
+    /// Address of a Ray cluster; default: RAY_ADDRESS, a cluster on this machine, or a new one
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<String>,
+    /// Python with ray (Ray)
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: PathBuf,
+    /// Option of sbatch, as `--partition=long` (Slurm, repeatable)
+    #[arg(long = "option", value_name = "OPTION", allow_hyphen_values = true)]
+    options: Vec<String>,
+    /// Container image that has this program (Kubernetes)
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// Volume claim of the shared folder (Kubernetes)
+    #[arg(long, value_name = "NAME")]
+    claim: Option<String>,
+    /// Place of the shared folder in containers; default: the working directory (Kubernetes)
+    #[arg(long, value_name = "DIR")]
+    mount: Option<String>,
+    /// Pieces at a time; default: all (Kubernetes)
+    #[arg(long, value_name = "N")]
+    parallel: Option<usize>,
+}
+
+impl SchedulerArgs {
+    fn program(&self) -> Result<String> {
+        match &self.program {
+            Some(program) => Ok(program.clone()),
+            None => named(std::env::current_exe().context("this program has no path")?),
+        }
+    }
+
+    fn directory(&self) -> Result<String> {
+        match &self.directory {
+            Some(directory) => Ok(directory.clone()),
+            None => named(std::env::current_dir().context("the working directory is gone")?),
+        }
+    }
+}
+
+/// Returns a path as text, in which scripts and JSON can name it.
+fn named(path: PathBuf) -> Result<String> {
+    path.into_os_string().into_string().map_err(|path| {
+        anyhow::anyhow!("`{}` is not UTF-8; name another path", path.to_string_lossy())
+    })
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// Print the script for this scheduler
+    #[arg(long, value_name = "SCHEDULER")]
+    on: Option<Scheduler>,
+    /// Print the plan as JSON
+    #[arg(long, conflicts_with = "on")]
+    json: bool,
+    #[command(flatten)]
+    scheduler: SchedulerArgs,
+    #[command(flatten)]
+    division: DivisionArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PieceRunArgs {
+    /// Number of the piece, from 1; default: all that are left
+    #[arg(long, value_name = "I")]
+    piece: Option<usize>,
+    /// Environment variable with the number of the piece, from 0
+    #[arg(long, value_name = "NAME", conflicts_with = "piece")]
+    index_env: Option<String>,
+    #[command(flatten)]
+    division: DivisionArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Print the state as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    division: DivisionArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SubmitArgs {
+    /// The scheduler
+    #[arg(long, value_name = "SCHEDULER")]
+    on: Scheduler,
+    #[command(flatten)]
+    scheduler: SchedulerArgs,
+    #[command(flatten)]
+    division: DivisionArgs,
+}
+
+impl JobsCommand {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
+        match self {
+            Self::Plan(args) => args.run(),
+            Self::Run(args) => args.run(),
+            Self::Merge(args) => merge(&args.divided()?),
+            Self::Status(args) => args.run(),
+            Self::Submit(args) => {
+                let divided = args.division.divided()?;
+                divided.left()?;
+                submit::submit(&divided, args.on, &args.scheduler)
+            }
+        }
+    }
+}
+
+impl PlanArgs {
+    fn run(self) -> Result<CommandOutcome> {
+        let (divided, args) = (self.division.divided()?, &self.scheduler);
+        let text = match self.on {
+            Some(Scheduler::Slurm) => scripts::slurm(&divided, args)?,
+            Some(Scheduler::Kubernetes) => scripts::kubernetes(&divided, args)?,
+            Some(Scheduler::Ray) => format!("{:#}", plan::json(&divided, args)?),
+            None if self.json => format!("{:#}", plan::json(&divided, args)?),
+            None => plan::text(&divided, args)?,
+        };
+        term::print(text.trim_end())?;
+        Ok(CommandOutcome::Ok)
+    }
+}
+
+impl PieceRunArgs {
+    fn run(self) -> Result<CommandOutcome> {
+        let divided = self.division.divided()?;
+        let number = match (&self.piece, &self.index_env) {
+            (Some(number), _) => *number,
+            (None, Some(name)) => index(name)?,
+            (None, None) => {
+                for number in divided.left()? {
+                    let outcome = run_piece(&divided, number)?;
+                    if outcome != CommandOutcome::Ok {
+                        return Ok(outcome);
+                    }
+                }
+                return Ok(CommandOutcome::Ok);
+            }
+        };
+        ensure!(
+            (1..=divided.count).contains(&number),
+            "piece {number} is not there; the command is divided into {} pieces",
+            divided.count
+        );
+        run_piece(&divided, number)
+    }
+}
+
+/// Returns the number of the piece in an environment variable, in which a scheduler counts from 0.
+fn index(name: &str) -> Result<usize> {
+    let text = std::env::var(name).with_context(|| {
+        format!("the variable `{name}` is not set; the scheduler sets it for each task")
+    })?;
+    let index: usize =
+        text.parse().ok().filter(|index| *index < 9999).with_context(|| {
+            format!("`{name}` is `{text}`; expected the number of a task, from 0")
+        })?;
+    Ok(index + 1)
+}
+
+/// Runs a piece in this process, and records that it is made.
+fn run_piece(divided: &DividedCommand, number: usize) -> Result<CommandOutcome> {
+    if divided.is_made(number)? {
+        term::print(&format!("piece {number} of {} is made already", divided.count))?;
+        return Ok(CommandOutcome::Ok);
+    }
+    let outcome = run_words(&divided.piece(number)?);
+    if outcome == CommandOutcome::Ok {
+        if let Some(product) = divided.product(number).filter(|product| !product.exists()) {
+            bail!("piece {number} ended well, but `{}` is not there", product.display());
+        }
+        divided.note_made(number)?;
+        term::note(&format!("piece {number} of {} is made", divided.count));
+    }
+    Ok(outcome)
+}
+
+/// Runs a command of this program.
+fn run_words(words: &[String]) -> CommandOutcome {
+    let own = std::iter::once("onboard").chain(words.iter().map(String::as_str));
+    match crate::run(own.map(Into::into).collect()) {
+        0 => CommandOutcome::Ok,
+        1 => CommandOutcome::Differs,
+        _ => CommandOutcome::CouldNotRun,
+    }
+}
+
+fn merge(divided: &DividedCommand) -> Result<CommandOutcome> {
+    let left = divided.left()?;
+    ensure!(
+        left.is_empty(),
+        "{} of {} pieces are not made: {}; run them first",
+        left.len(),
+        divided.count,
+        ranges(&left)
+    );
+    Ok(run_words(&divided.merge()?))
+}
+
+/// Returns the words of the merge, with this program's name on the machines.
+fn merge_words(divided: &DividedCommand, args: &SchedulerArgs) -> Result<Vec<String>> {
+    let (count, state) = (divided.count.to_string(), divided.state.display().to_string());
+    let mut words = vec![args.program()?];
+    words.extend(["jobs", "merge", "--pieces", &count, "--state", &state, "--"].map(Into::into));
+    words.extend(divided.words.clone());
+    Ok(words)
+}
+
+fn merge_line(divided: &DividedCommand, args: &SchedulerArgs) -> Result<String> {
+    Ok(plan::line(&merge_words(divided, args)?))
+}
+
+impl StatusArgs {
+    fn run(self) -> Result<CommandOutcome> {
+        let divided = self.division.divided()?;
+        let (left, count) = (divided.left()?, divided.count);
+        let made = count - left.len();
+        if self.json {
+            let all = json!({
+                "schema": "onboard-jobs/1", "command": divided.words, "identity": divided.identity(),
+                "of": count, "made": made, "left": left,
+            });
+            term::print(&format!("{all:#}"))?;
+        } else if left.is_empty() {
+            term::print(&format!("all {count} pieces are made"))?;
+        } else {
+            term::print(&format!("{made} of {count} pieces are made; left: {}", ranges(&left)))?;
+        }
+        Ok(if left.is_empty() { CommandOutcome::Ok } else { CommandOutcome::Differs })
+    }
+}

@@ -1,0 +1,214 @@
+//! Divides a command line into pieces.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{ArgMatches, CommandFactory as _};
+use sha2::{Digest as _, Sha256};
+
+use super::kinds::{self, DivisibleCommand};
+use crate::OnboardCli;
+use crate::launch::shell;
+
+/// Command line that is divided into pieces.
+#[derive(Debug)]
+pub(super) struct DividedCommand {
+    pub kind: &'static DivisibleCommand,
+    /// Words of the command, without the program's name.
+    pub words: Vec<String>,
+    /// Path that the whole command writes.
+    pub output: String,
+    /// Number of pieces.
+    pub count: usize,
+    /// Folder of the records of finished pieces.
+    pub state: PathBuf,
+}
+
+impl DividedCommand {
+    /// Divides a command. Each piece has to be a command that can be run.
+    pub(super) fn new(command: &[String], count: usize, state: Option<&Path>) -> Result<Self> {
+        let own = command.first().is_some_and(|word| is_own_name(word));
+        let words = command[usize::from(own)..].to_vec();
+        let Some(kind) = kinds::kind_of(&words) else {
+            bail!(
+                "`{}` cannot be divided; expected one of {}",
+                words.first().map_or("", String::as_str),
+                kinds::names()
+            );
+        };
+        let outputs = outputs(&words)?;
+        let [output] = &outputs[..] else {
+            bail!(
+                "the command has {} outputs, and pieces need exactly one; give -o PATH once",
+                outputs.len()
+            );
+        };
+        let output = output.trim_end_matches('/').to_owned();
+        ensure!(!output.is_empty() && output != "-", "the output has to be a file or a folder");
+        let state = state.map_or_else(|| format!("{output}.jobs").into(), Path::to_owned);
+        let made = Self { kind, words, output, count, state };
+        outputs_of(&made.piece(1)?).with_context(|| {
+            format!("`{}` cannot be divided as it is given", made.kind.name.join(" "))
+        })?;
+        Ok(made)
+    }
+
+    /// Returns the words of a piece, which is counted from 1.
+    pub(super) fn piece(&self, number: usize) -> Result<Vec<String>> {
+        let words = match self.kind.piece_output {
+            Some(template) => {
+                with_output(&self.words, &self.output, &self.filled(template, number))?
+            }
+            None => self.words.clone(),
+        };
+        let own = words.iter().take_while(|word| *word != "--");
+        let missing = |flag: &str| own.clone().all(|word| word != flag);
+        let templates = self.kind.piece.iter().filter_map(|word| match word.strip_prefix('?') {
+            Some(flag) => missing(flag).then_some(flag),
+            None => Some(*word),
+        });
+        let more = templates.map(|word| self.filled(word, number)).collect();
+        Ok(with_more(&words, more))
+    }
+
+    /// Returns the file that is there once a piece is made, if its name is known.
+    pub(super) fn product(&self, number: usize) -> Option<PathBuf> {
+        self.kind.product.map(|template| self.filled(template, number).into())
+    }
+
+    /// Returns the words of the command that joins the pieces.
+    pub(super) fn merge(&self) -> Result<Vec<String>> {
+        let (mut words, mut more) = (Vec::new(), Vec::new());
+        for word in self.kind.merge {
+            match *word {
+                "{command}" => words.extend(self.words.clone()),
+                "{products}" => {
+                    let all = (1..=self.count).filter_map(|number| self.product(number));
+                    more.extend(all.map(|path| path.display().to_string()));
+                }
+                "{set}" => more.push(self.first_of_set()?),
+                "{force}" if !self.words.iter().any(|word| word == "--force") => {}
+                "{force}" => more.push("--force".to_owned()),
+                word => more.push(self.filled(word, 0)),
+            }
+        }
+        Ok(with_more(&words, more))
+    }
+
+    /// Returns the first file of the set that the pieces wrote: the folder, the only file, or the numbered
+    /// file. The tensors may make fewer files than there are pieces.
+    fn first_of_set(&self) -> Result<String> {
+        let output = Path::new(&self.output);
+        let stem = output.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let (begin, end) = (format!("{stem}-00001-of-"), ".gguf");
+        let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let entries = fs_err::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
+        let mut found: Vec<PathBuf> = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let digits = name.strip_prefix(&begin).and_then(|rest| rest.strip_suffix(end));
+                let made = digits.and_then(|digits| digits.parse::<usize>().ok());
+                made.is_some_and(|files| files <= self.count)
+            })
+            .collect();
+        found.sort();
+        match &found[..] {
+            [one] if !output.exists() => Ok(one.display().to_string()),
+            // Before anything is written, and for a folder or a single file.
+            [] => Ok(self.output.clone()),
+            several => bail!(
+                "there are several sets of files for `{}`: `{}` and {}; remove the others",
+                self.output,
+                several[0].display(),
+                several.get(1).map_or_else(
+                    || format!("`{}`", self.output),
+                    |other| format!("`{}`", other.display())
+                )
+            ),
+        }
+    }
+
+    /// Returns the hash that ties records to this command and this number of pieces.
+    pub(super) fn identity(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(env!("CARGO_PKG_VERSION"));
+        for word in &self.words {
+            hash.update(format!("{} {word} ", word.len()));
+        }
+        hash.update(self.count.to_string());
+        format!("{:x}", hash.finalize())
+    }
+
+    /// Returns the paths that all machines have to see: those that are read, and those that are written.
+    pub(super) fn shared(&self) -> (Vec<String>, Vec<String>) {
+        let written = |word: &String| word.trim_end_matches('/') == self.output;
+        let values = self.words[self.kind.name.len()..].iter();
+        let read = values.filter(|word| !written(word) && Path::new(word).exists());
+        let mut writes = vec![self.output.clone(), self.state.display().to_string()];
+        let folder = |path: PathBuf| match path.parent() {
+            Some(folder) if folder != Path::new("") => folder.display().to_string(),
+            _ => ".".to_owned(),
+        };
+        writes.extend(self.product(1).map(folder));
+        writes.dedup();
+        (read.cloned().collect(), writes)
+    }
+
+    fn filled(&self, template: &str, number: usize) -> String {
+        let counted = template.replace("{i}", &number.to_string());
+        counted.replace("{n}", &self.count.to_string()).replace("{output}", &self.output)
+    }
+}
+
+/// True for the name of this program, which a command may begin with.
+fn is_own_name(word: &str) -> bool {
+    Path::new(word).file_stem().is_some_and(|name| name == "onboard")
+}
+
+/// Adds words before a `--`, behind which all words belong to another program.
+fn with_more(words: &[String], more: Vec<String>) -> Vec<String> {
+    let at = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    [&words[..at], &more, &words[at..]].concat()
+}
+
+/// Replaces the value of the flag for the output.
+fn with_output(words: &[String], old: &str, new: &str) -> Result<Vec<String>> {
+    let is_old = |word: &str| word.trim_end_matches('/') == old;
+    let mut made = words.to_vec();
+    for at in 0..words.len() {
+        if matches!(&*words[at], "-o" | "--output") && words.get(at + 1).is_some_and(|w| is_old(w))
+        {
+            new.clone_into(&mut made[at + 1]);
+            return Ok(made);
+        }
+        for begin in ["--output=", "-o=", "-o"] {
+            if words[at].strip_prefix(begin).is_some_and(is_old) {
+                made[at] = format!("{begin}{new}");
+                return Ok(made);
+            }
+        }
+    }
+    bail!("the output is written in a way that cannot be divided; give it as `-o {}`", shell(old))
+}
+
+/// Returns the outputs of a command line that can be run.
+fn outputs(words: &[String]) -> Result<Vec<String>> {
+    outputs_of(words).with_context(|| format!("the command `{}` cannot be run", words.join(" ")))
+}
+
+fn outputs_of(words: &[String]) -> Result<Vec<String>> {
+    let line = std::iter::once("onboard").chain(words.iter().map(String::as_str));
+    let parsed = OnboardCli::command().try_get_matches_from(line).map_err(|error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        anyhow::anyhow!("{}", first.trim_start_matches("error: "))
+    })?;
+    let mut at: &ArgMatches = &parsed;
+    while let Some((_, inner)) = at.subcommand() {
+        at = inner;
+    }
+    let values = at.try_get_raw("output").ok().flatten().into_iter().flatten();
+    Ok(values.map(|value| value.to_string_lossy().into_owned()).collect())
+}
