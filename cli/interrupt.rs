@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -26,6 +27,22 @@ pub(crate) fn hint(text: &'static str) {
     *HINT.lock().unwrap_or_else(PoisonError::into_inner) = text;
 }
 
+/// True while the next signal only asks for a stop.
+static DEFERRED: AtomicBool = AtomicBool::new(false);
+/// Signal that asked for a stop; 0 for none.
+static REQUESTED: AtomicI32 = AtomicI32::new(0);
+
+/// Lets the next signal ask for a stop, which [`requested`] returns, instead of ending the process. A
+/// further one ends the process.
+pub(crate) fn defer() {
+    DEFERRED.store(true, Ordering::SeqCst);
+}
+
+/// Returns the signal that asked for a stop, if any.
+pub(crate) fn requested() -> Option<i32> {
+    Some(REQUESTED.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
+}
+
 /// Installs handlers that remove unfinished files when a signal stops the command. The exit code is the
 /// shell's for the signal: 130 for SIGINT, 143 for SIGTERM.
 ///
@@ -41,8 +58,11 @@ pub(crate) fn install() {
 fn wait_for_signals() {
     let wait = || {
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
-        if let Some(signal) = signals.forever().next() {
-            stop(signal);
+        for signal in signals.forever() {
+            if !DEFERRED.swap(false, Ordering::SeqCst) {
+                stop(signal);
+            }
+            REQUESTED.store(signal, Ordering::SeqCst);
         }
     };
     drop(std::thread::Builder::new().name("signals".to_owned()).spawn(wait));
