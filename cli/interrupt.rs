@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
@@ -28,10 +29,17 @@ pub(crate) fn hint(text: &'static str) {
 
 /// Action of the first signal, in place of the stop.
 static FIRST: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+/// First signal; 0 for none.
+static REQUESTED: AtomicI32 = AtomicI32::new(0);
 
 /// Sets the action of the first signal. The second one stops the command.
 pub(crate) fn on_first(action: impl FnOnce() + Send + 'static) {
     *FIRST.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(action));
+}
+
+/// Returns the signal that asked for a stop and was left to the action of [`on_first`], if any.
+pub(crate) fn requested() -> Option<i32> {
+    Some(REQUESTED.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 
 /// Installs handlers that remove unfinished files when a signal stops the command. The exit code is the
@@ -57,7 +65,10 @@ fn wait_for_signals() {
         for signal in signals.forever() {
             let action = FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
             match action {
-                Some(action) => action(),
+                Some(action) => {
+                    REQUESTED.store(signal, Ordering::SeqCst);
+                    action();
+                }
                 None => stop(signal),
             }
         }

@@ -15,6 +15,7 @@ mod add_model;
 mod annotate;
 mod arithmetic;
 mod bench;
+mod bench_serve;
 mod calibrate;
 mod card;
 mod check;
@@ -65,6 +66,8 @@ pub(crate) enum CommandOutcome {
     Differs,
     /// The command could not run, and has reported the reason.
     CouldNotRun,
+    /// A signal stopped the command, which has reported its results so far.
+    Stopped(i32),
 }
 
 /// Takes a new language model from its checkpoint to a proven engine graph.
@@ -105,6 +108,7 @@ enum OnboardCommand {
     Run(run::RunArgs),
     Serve(serve_command::ServeArgs),
     Bench(bench::BenchArgs),
+    BenchServe(bench_serve::BenchServeArgs),
     Synth(synth::SynthArgs),
     /// Compares engines with references: `parity check`, `dump`, `schedules`, ...
     Parity {
@@ -209,6 +213,7 @@ impl OnboardCommand {
             Self::Run(args) => args.run(),
             Self::Serve(args) => args.run(),
             Self::Bench(args) => args.run(),
+            Self::BenchServe(args) => args.run(),
             Self::Synth(args) => args.run(),
             Self::Parity { command } => command.run(),
             Self::Engine { command } => command.run(),
@@ -272,6 +277,8 @@ fn start<P: Parser>(
         Ok(CommandOutcome::Ok) => 0,
         Ok(CommandOutcome::Differs) => 1,
         Ok(CommandOutcome::CouldNotRun) => 2,
+        // The exit code of a shell for a signal.
+        Ok(CommandOutcome::Stopped(signal)) => (128 + signal) as u8,
         Err(error) if error.is::<findings::ReportedError>() => 2,
         Err(error) if is_broken_pipe(&error) => BROKEN_PIPE,
         Err(error) => {

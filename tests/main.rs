@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
 mod bench;
+mod bench_serve;
 mod block_types;
 mod book;
 mod calibrated;

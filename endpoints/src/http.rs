@@ -7,9 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use ureq::http::Uri;
+use ureq::config::ConfigBuilder;
 use ureq::http::header::HeaderValue;
+use ureq::http::{Response, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::typestate::AgentScope;
 use ureq::{Agent, Timeout};
 
 use crate::address::{ServerOrigin, base, redirect};
@@ -27,6 +29,8 @@ const SLOW: &str =
     "give it more time with the engine option `timeout=SECONDS`, or ask a server that is less busy";
 const GONE: &str = "start the server, or correct the address";
 const CERTIFICATE: &str = "trust its certificate with the engine option `ca=FILE.pem`, or any with the engine option `insecure=true`";
+
+type AgentConfig = ConfigBuilder<AgentScope>;
 
 /// Connection to one server.
 #[derive(Debug)]
@@ -65,8 +69,37 @@ impl From<Error> for FailedRequest {
     }
 }
 
+/// Size of a connection's buffers under load: hundreds of connections are open at once.
+const LOAD_BUFFER: usize = 32 << 10;
+/// Maximum age of an idle connection under load. Uvicorn and cpp-httplib close one after 5 seconds.
+const LOAD_IDLE: Duration = Duration::from_secs(4);
+
 impl ServerConnection {
     pub(crate) fn new(url: &str, options: &EndpointOptions) -> Result<Self, Error> {
+        Self::build(url, options, |config| config)
+    }
+
+    /// Returns a connection that keeps up to `open` idle connections, for load tests.
+    pub(crate) fn for_load(
+        url: &str,
+        options: &EndpointOptions,
+        open: usize,
+    ) -> Result<Self, Error> {
+        Self::build(url, options, |config| {
+            config
+                .max_idle_connections(open)
+                .max_idle_connections_per_host(open)
+                .max_idle_age(LOAD_IDLE)
+                .input_buffer_size(LOAD_BUFFER)
+                .output_buffer_size(LOAD_BUFFER)
+        })
+    }
+
+    fn build(
+        url: &str,
+        options: &EndpointOptions,
+        adapt: impl FnOnce(AgentConfig) -> AgentConfig,
+    ) -> Result<Self, Error> {
         let (base, origin) = base(url)?;
         let header = |key: &String| {
             let fits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
@@ -86,10 +119,9 @@ impl ServerConnection {
             .proxy(None)
             .timeout_resolve(Some(options.connect))
             .timeout_connect(Some(options.connect))
-            .timeout_global(Some(options.answer))
-            .build();
+            .timeout_global(Some(options.answer));
         Ok(Self {
-            agent: config.new_agent(),
+            agent: adapt(config).build().new_agent(),
             base,
             origin,
             key: options.key.as_ref().map(header).transpose()?,
@@ -108,6 +140,17 @@ impl ServerConnection {
     /// Sends a POST request with a JSON body.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Result<ServerResponse, Error> {
         self.persist(path, Some(body))
+    }
+
+    /// Sends a POST request with JSON once, without redirects, and returns the response before its body.
+    pub(crate) fn send_once(
+        &self,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Response<ureq::Body>, ureq::Error> {
+        let request = self.agent.post(format!("{}{path}", self.base));
+        let request = request.header("content-type", "application/json");
+        self.with_key(request).send(body)
     }
 
     /// Repeats an attempt until it succeeds, fails permanently, or has failed too often.
@@ -257,7 +300,7 @@ fn tls(trust: &TrustedCertificates) -> Result<TlsConfig, Error> {
 }
 
 /// Returns the server's error message: the message of a JSON error, or the text.
-fn words(bytes: &[u8]) -> String {
+pub(crate) fn words(bytes: &[u8]) -> String {
     let json: Option<Value> = serde_json::from_slice(bytes).ok();
     let message = json.as_ref().and_then(|json| {
         let inner = json.get("error").unwrap_or(json);

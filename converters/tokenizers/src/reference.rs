@@ -132,6 +132,11 @@ impl ReferenceTokenizer {
         &self.file
     }
 
+    /// Returns the number of tokens, added ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
     /// Returns the ignored settings of the file, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes

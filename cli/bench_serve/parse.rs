@@ -1,0 +1,140 @@
+//! Values of the flags of `onboard bench-serve`.
+
+use endpoints::load::{LengthDistribution, MOST_CONNECTIONS, ServiceObjective, SloMetric};
+use serde_json::{Map, Value};
+
+/// Most tokens of a prompt or an answer.
+const LONGEST: usize = 1 << 24;
+/// Most requests of a run.
+const MOST_REQUESTS: usize = 1_000_000;
+
+fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|n| (least..=most).contains(n));
+    number.ok_or_else(|| format!("`{text}` is not an integer from {least} to {most}"))
+}
+
+/// Parses a number of requests.
+pub(super) fn parse_prompts(text: &str) -> Result<usize, String> {
+    within(text, 1, MOST_REQUESTS)
+}
+
+/// Parses a number of requests in flight.
+pub(super) fn parse_connections(text: &str) -> Result<usize, String> {
+    within(text, 1, MOST_CONNECTIONS)
+}
+
+/// Parses a number of requests per second, or `inf`.
+pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| *rate >= 1e-4);
+    rate.ok_or_else(|| format!("`{text}` is no rate; expected requests per second, or inf"))
+}
+
+/// Parses the half width of a range, relative to its middle.
+pub(super) fn parse_ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse::<f64>().ok().filter(|ratio| (0.0..1.0).contains(ratio));
+    ratio.ok_or_else(|| format!("`{text}` is no ratio; expected a number from 0 to below 1"))
+}
+
+/// Parses the rank of a percentile.
+pub(super) fn parse_percentile(text: &str) -> Result<f64, String> {
+    let rank = text.trim().parse::<f64>().ok().filter(|rank| (0.0..=100.0).contains(rank));
+    rank.ok_or_else(|| format!("`{text}` is no percentile; expected a number from 0 to 100"))
+}
+
+/// Parses `128`, `64..256` or `normal:MEAN,DEVIATION`.
+pub(super) fn parse_lengths(text: &str) -> Result<LengthDistribution, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is no length; expected tokens as in 128, 64..256 or normal:128,32, \
+             each from 1 to {LONGEST}"
+        )
+    };
+    let length = |text: &str| within(text, 1, LONGEST).map_err(|_| wrong());
+    if let Some(pair) = text.strip_prefix("normal:") {
+        let (mean, deviation) = pair.split_once(',').ok_or_else(wrong)?;
+        let number = |text: &str, least: f64| {
+            let number = text.trim().parse::<f64>().ok();
+            number.filter(|n| (least..=LONGEST as f64).contains(n)).ok_or_else(wrong)
+        };
+        return Ok(LengthDistribution::Normal(number(mean, 1.0)?, number(deviation, 0.0)?));
+    }
+    let Some((low, high)) = text.split_once("..") else {
+        return Ok(LengthDistribution::Fixed(length(text)?));
+    };
+    let (low, high) = (length(low)?, length(high.trim_start_matches('='))?);
+    if low > high { Err(wrong()) } else { Ok(LengthDistribution::Uniform(low, high)) }
+}
+
+/// Parses `ttft:MS`, `tpot:MS` or `e2el:MS`.
+pub(super) fn parse_objective(text: &str) -> Result<ServiceObjective, String> {
+    let wrong = || {
+        format!("`{text}` is no objective; expected ttft:MS, tpot:MS or e2el:MS with MS above 0")
+    };
+    let (name, bound) = text.split_once(':').ok_or_else(wrong)?;
+    let metric = match name {
+        "ttft" => SloMetric::Ttft,
+        "tpot" => SloMetric::Tpot,
+        "e2el" => SloMetric::E2el,
+        _ => return Err(wrong()),
+    };
+    let bound = bound.parse::<f64>().ok().filter(|bound| *bound > 0.0 && bound.is_finite());
+    Ok(ServiceObjective { metric, milliseconds: bound.ok_or_else(wrong)? })
+}
+
+/// Parses a JSON object, or `@FILE` with one.
+pub(super) fn parse_body(text: &str) -> Result<Map<String, Value>, String> {
+    let json = match text.strip_prefix('@') {
+        Some(path) => registry::file::read_text(path.as_ref(), registry::file::CONFIG)
+            .map_err(|error| format!("cannot read `{path}`: {error}"))?,
+        None => text.to_owned(),
+    };
+    let body: Map<String, Value> =
+        serde_json::from_str(&json).map_err(|error| format!("it is no JSON object: {error}"))?;
+    match body.get("stream") {
+        None | Some(Value::Bool(true)) => Ok(body),
+        Some(other) => {
+            Err(format!("`stream` is `{other}`; only streamed answers show the time of each token"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_distributions() {
+        assert_eq!(parse_lengths("128"), Ok(LengthDistribution::Fixed(128)));
+        assert_eq!(parse_lengths("64..256"), Ok(LengthDistribution::Uniform(64, 256)));
+        assert_eq!(parse_lengths("64..=256"), Ok(LengthDistribution::Uniform(64, 256)));
+        assert_eq!(parse_lengths("normal:128,32.5"), Ok(LengthDistribution::Normal(128.0, 32.5)));
+        for wrong in ["", "0", "9..3", "normal:1", "normal:nan,1", "normal:5,-1", "99999999999"] {
+            assert!(parse_lengths(wrong).unwrap_err().contains("expected tokens"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_ratios_and_percentiles_are_within_bounds() {
+        assert_eq!((parse_rate("inf"), parse_rate("0.5")), (Ok(f64::INFINITY), Ok(0.5)));
+        assert_eq!((parse_ratio("0.5"), parse_percentile("99.9")), (Ok(0.5), Ok(99.9)));
+        for wrong in ["nan", "-1", "", "x"] {
+            assert!(parse_rate(wrong).is_err() && parse_ratio(wrong).is_err(), "{wrong}");
+            assert!(parse_percentile(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_rate("0").is_err() && parse_ratio("1").is_err());
+        assert!(parse_prompts("0").is_err() && parse_connections("1025").is_err());
+    }
+
+    #[test]
+    fn objectives_and_bodies_are_checked() {
+        let objective = ServiceObjective { metric: SloMetric::Tpot, milliseconds: 50.0 };
+        assert_eq!(parse_objective("tpot:50"), Ok(objective));
+        for wrong in ["tpot", "itl:5", "ttft:0", "ttft:inf", "e2el:-1"] {
+            assert!(parse_objective(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_body("{\"top_p\": 0.9}").unwrap().len(), 1);
+        assert!(parse_body("[1]").unwrap_err().contains("no JSON object"));
+        assert!(parse_body("{\"stream\": false}").unwrap_err().contains("`stream`"));
+        assert!(parse_body("@/nowhere/at/all").unwrap_err().contains("cannot read"));
+    }
+}

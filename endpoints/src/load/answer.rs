@@ -1,0 +1,286 @@
+//! Streamed answers as measurements: times of chunks, and counts of tokens.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::failure::{LoadFailure, LoadFailureKind};
+use super::sse::{TimedBytes, events};
+use crate::error::shown;
+
+/// Measurement of one request. Times are seconds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RequestRecord {
+    /// Number of the prompt in the plan.
+    pub index: usize,
+    /// Time at which the request was due, from the beginning of the run.
+    pub due: f64,
+    /// Time at which the request was sent, from the beginning of the run.
+    pub sent: f64,
+    /// Time at which the answer ended, from the beginning of the run.
+    pub ended: f64,
+    /// Time from sending the request to the first chunk of the output.
+    pub ttft: f64,
+    /// Time from sending the request to the last chunk.
+    pub latency: f64,
+    /// Times between consecutive chunks of the output.
+    pub itl: Vec<f64>,
+    /// Number of chunks of the output.
+    pub chunks: usize,
+    /// Number of tokens of the prompt as it was made, if known.
+    pub prompt_length: Option<u64>,
+    /// Number of tokens of the prompt that the server counted.
+    pub prompt_tokens: Option<u64>,
+    /// Number of generated tokens that the server counted.
+    pub output_tokens: Option<u64>,
+    /// Generated text, if it was asked for.
+    pub text: Option<String>,
+    /// Reason why the request failed.
+    pub failure: Option<LoadFailure>,
+}
+
+/// Largest count of tokens that is believed.
+const MOST_TOKENS: u64 = 1 << 32;
+
+#[derive(Deserialize)]
+struct ChunkJson {
+    #[serde(default)]
+    choices: Option<Vec<ChoiceJson>>,
+    #[serde(default)]
+    usage: Option<UsageJson>,
+    #[serde(default)]
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct ChoiceJson {
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    delta: Option<DeltaJson>,
+    #[serde(default)]
+    finish_reason: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct DeltaJson {
+    #[serde(default)]
+    role: Option<IgnoredAny>,
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    reasoning_content: Option<String>,
+    #[serde(default)]
+    reasoning: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<IgnoredAny>>,
+    #[serde(default)]
+    function_call: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct UsageJson {
+    #[serde(default)]
+    prompt_tokens: Option<u64>,
+    #[serde(default)]
+    completion_tokens: Option<u64>,
+}
+
+impl ChoiceJson {
+    /// True if the chunk carries output. A token may decode to no text, but the chunks that only open or
+    /// finish an answer are no tokens.
+    fn is_output(&self) -> bool {
+        let filled = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let unfinished = self.finish_reason.is_none();
+        match &self.delta {
+            Some(delta) => {
+                filled(&delta.content)
+                    || filled(&delta.reasoning_content)
+                    || filled(&delta.reasoning)
+                    || delta.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
+                    || delta.function_call.is_some()
+                    || (delta.content.is_some() && delta.role.is_none() && unfinished)
+            }
+            None => filled(&self.text) || (self.text.is_some() && unfinished),
+        }
+    }
+
+    fn add_text(&self, to: &mut String) {
+        let delta = self.delta.as_ref();
+        // Some servers send reasoning under both names; the text is the same.
+        let reasoning = delta.and_then(|d| d.reasoning_content.as_ref().or(d.reasoning.as_ref()));
+        let content = delta.and_then(|d| d.content.as_ref());
+        for text in [self.text.as_ref(), reasoning, content].into_iter().flatten() {
+            to.push_str(text);
+        }
+    }
+}
+
+impl RequestRecord {
+    /// Fills in the times and counts of an answer. `most` is the largest number of tokens that was asked
+    /// for; the text is kept if `keep_text`.
+    pub(super) fn read(
+        &mut self,
+        stream: &TimedBytes,
+        most: usize,
+        keep_text: bool,
+    ) -> Result<(), LoadFailure> {
+        let malformed = |words| LoadFailure::new(LoadFailureKind::Malformed, words);
+        let mut text = String::new();
+        let mut last: Option<Duration> = None;
+        let (mut done, mut finished, mut any) = (false, false, false);
+        for event in events(stream)? {
+            any = true;
+            if event.data.trim() == "[DONE]" {
+                done = true;
+                break;
+            }
+            let chunk: ChunkJson = serde_json::from_str(&event.data).map_err(|error| {
+                let near = shown(&event.data.chars().take(80).collect::<String>());
+                malformed(format!("event `{near}` is no chunk: {}", shown(&error.to_string())))
+            })?;
+            if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
+                let message = error.get("message").and_then(Value::as_str);
+                let words = shown(message.unwrap_or(&error.to_string()));
+                return Err(LoadFailure::new(LoadFailureKind::ErrorEvent, words));
+            }
+            if let Some(usage) = chunk.usage {
+                let believed = |count: Option<u64>| match count {
+                    Some(count) if count > MOST_TOKENS => {
+                        Err(malformed(format!("`usage` counts {count} tokens")))
+                    }
+                    Some(0) | None => Ok(None),
+                    count => Ok(count),
+                };
+                self.prompt_tokens = believed(usage.prompt_tokens)?.or(self.prompt_tokens);
+                self.output_tokens = believed(usage.completion_tokens)?.or(self.output_tokens);
+            }
+            let Some(choice) = chunk.choices.and_then(|list| list.into_iter().next()) else {
+                continue;
+            };
+            finished |= choice.finish_reason.is_some();
+            self.latency = event.at.as_secs_f64();
+            if !choice.is_output() {
+                continue;
+            }
+            match last {
+                None => self.ttft = event.at.as_secs_f64(),
+                Some(last) => self.itl.push(event.at.saturating_sub(last).as_secs_f64()),
+            }
+            last = Some(event.at);
+            self.chunks += 1;
+            if self.chunks > most.saturating_mul(2).saturating_add(64) {
+                let words = format!("more than {} chunks for {most} tokens", self.chunks - 1);
+                return Err(malformed(words));
+            }
+            if keep_text {
+                choice.add_text(&mut text);
+            }
+        }
+        if !any {
+            return Err(LoadFailure::new(LoadFailureKind::NoOutput, "the answer has no event"));
+        }
+        if !done && !finished {
+            let words = "the stream ends without `[DONE]` and without a `finish_reason`";
+            return Err(LoadFailure::new(LoadFailureKind::BrokenOff, words));
+        }
+        if last.is_none() {
+            let words = "the stream ends before the first token";
+            return Err(LoadFailure::new(LoadFailureKind::NoOutput, words));
+        }
+        self.text = keep_text.then_some(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Reads an answer whose events arrive one second apart.
+    fn read(events: &[&str]) -> Result<RequestRecord, LoadFailure> {
+        let mut stream = TimedBytes::default();
+        for (n, event) in events.iter().enumerate() {
+            let line = format!("data: {event}\n\n");
+            stream.push(line.as_bytes(), Duration::from_secs(n as u64 + 1));
+        }
+        let mut record = RequestRecord::default();
+        record.read(&stream, 8, true).map(|()| record)
+    }
+
+    #[test]
+    fn times_and_counts_of_completions() {
+        let record = read(&[
+            r#"{"choices": [{"text": "a", "finish_reason": null}]}"#,
+            r#"{"choices": [{"text": "", "finish_reason": null}]}"#,
+            r#"{"choices": [{"text": "b", "finish_reason": "length"}]}"#,
+            r#"{"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 4}}"#,
+            "[DONE]",
+        ])
+        .unwrap();
+        assert_eq!((record.ttft, record.latency, record.chunks), (1.0, 3.0, 3));
+        assert_eq!(record.itl, [1.0, 1.0]);
+        assert_eq!((record.prompt_tokens, record.output_tokens), (Some(5), Some(4)));
+        assert_eq!(record.text.as_deref(), Some("ab"));
+    }
+
+    #[test]
+    fn chunks_that_open_and_finish_a_chat_are_no_tokens() {
+        let record = read(&[
+            r#"{"choices": [{"delta": {"role": "assistant", "content": ""}}]}"#,
+            r#"{"choices": [{"delta": {"reasoning_content": "x", "reasoning": "x"}}]}"#,
+            r#"{"choices": [{"delta": {"content": ""}}]}"#,
+            r#"{"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}"#,
+            r#"{"choices": [{"delta": {}, "finish_reason": "stop"}]}"#,
+        ])
+        .unwrap();
+        assert_eq!((record.ttft, record.latency, record.chunks), (2.0, 5.0, 3));
+        assert_eq!(record.text.as_deref(), Some("x"));
+        assert_eq!((record.prompt_tokens, record.output_tokens), (None, None));
+    }
+
+    #[test]
+    fn a_last_chunk_with_text_counts_and_one_without_does_not() {
+        let first = r#"{"choices": [{"text": "a"}]}"#;
+        let chunks = |last| read(&[first, last]).unwrap().chunks;
+        assert_eq!(chunks(r#"{"choices": [{"text": "", "finish_reason": "length"}]}"#), 1);
+        assert_eq!(chunks(r#"{"choices": [{"text": "b", "finish_reason": "length"}]}"#), 2);
+    }
+
+    #[test]
+    fn faults_have_a_kind() {
+        let token = r#"{"choices": [{"text": "a"}]}"#;
+        let many = vec![token; 81];
+        for (events, kind) in [
+            (&[][..], LoadFailureKind::NoOutput),
+            (&["[DONE]"], LoadFailureKind::NoOutput),
+            (&[token], LoadFailureKind::BrokenOff),
+            (&[token, "{\"choices\": 1}"], LoadFailureKind::Malformed),
+            (&[token, "{"], LoadFailureKind::Malformed),
+            (&[r#"{"error": {"message": "no room"}}"#], LoadFailureKind::ErrorEvent),
+            (&[token, r#"{"usage": {"completion_tokens": 1e99}}"#], LoadFailureKind::Malformed),
+            (
+                &[token, r#"{"usage": {"prompt_tokens": 18446744073709551615}}"#],
+                LoadFailureKind::Malformed,
+            ),
+            (&many, LoadFailureKind::Malformed),
+        ] {
+            assert_eq!(read(events).unwrap_err().kind, kind, "{events:?}");
+        }
+        let failure = read(&[r#"{"error": {"message": "no room"}}"#]).unwrap_err();
+        assert_eq!(failure.to_string(), "error event: no room");
+    }
+
+    proptest! {
+        #[test]
+        fn any_event_is_read_or_refused(
+            text in "[\\[\\]{}\":,a-z0-9_.-]{0,40}|\\{\"choices\":\\[\\{\"text\":\"a\"[^x]{0,9}",
+        ) {
+            drop(read(&[&text]));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! One request and its streamed answer: only bytes and times are kept while the answer arrives.
+
+use std::io::{self, Read as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use ureq::Timeout;
+
+use super::failure::{LoadFailure, LoadFailureKind};
+use super::sse::TimedBytes;
+use crate::error::shown;
+use crate::http::{ServerConnection, words};
+
+/// Bytes read at a time.
+const PART: usize = 16 << 10;
+/// Bytes charged for the time of a part.
+const ARRIVAL: u64 = 24;
+/// Maximum bytes of an error message.
+const MOST_ERROR: usize = 64 << 10;
+
+/// Bounds on the memory of answers.
+#[derive(Debug)]
+pub(super) struct AnswerBudget {
+    /// Maximum bytes of one answer.
+    pub(super) one: u64,
+    /// Maximum bytes of all answers that are being received.
+    pub(super) all: u64,
+    pub(super) held: AtomicU64,
+}
+
+impl AnswerBudget {
+    /// Charges bytes to an answer, which then holds `of_answer`.
+    fn charge(&self, bytes: u64, of_answer: &mut u64) -> Result<(), LoadFailure> {
+        *of_answer += bytes;
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let over = |what: &str, most: u64| {
+            let words = format!("{what} longer than {most} bytes");
+            Err(LoadFailure::new(LoadFailureKind::TooLong, words))
+        };
+        if *of_answer > self.one {
+            over("the answer is", self.one)
+        } else if held > self.all {
+            over("the answers of all requests are together", self.all)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Sends a request and reads the answer to its end. Times count from the moment of sending, which is
+/// returned.
+pub(super) fn exchange(
+    http: &ServerConnection,
+    path: &str,
+    body: &[u8],
+    budget: &AnswerBudget,
+) -> (Instant, TimedBytes, Result<(), LoadFailure>) {
+    let mut stream = TimedBytes::default();
+    let mut part = vec![0; PART];
+    let mut charged = 0;
+    let begun = Instant::now();
+    let result = receive(http, path, body, |reader| {
+        loop {
+            match reader.read(&mut part) {
+                Ok(0) => return Ok(()),
+                Ok(count) => {
+                    stream.push(&part[..count], begun.elapsed());
+                    budget.charge(count as u64 + ARRIVAL, &mut charged)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // An answer is complete with its last event, however the connection ends.
+                Err(_) if stream.is_done() => return Ok(()),
+                Err(error) => {
+                    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+                    return Err(inner.map_or_else(
+                        || LoadFailure::new(LoadFailureKind::BrokenOff, shown(&error.to_string())),
+                        failure,
+                    ));
+                }
+            }
+        }
+    });
+    budget.held.fetch_sub(charged, Ordering::Relaxed);
+    (begun, stream, result)
+}
+
+fn receive(
+    http: &ServerConnection,
+    path: &str,
+    body: &[u8],
+    read: impl FnOnce(&mut dyn io::Read) -> Result<(), LoadFailure>,
+) -> Result<(), LoadFailure> {
+    let mut answer = http.send_once(path, body).map_err(|error| failure(&error))?;
+    let status = answer.status().as_u16();
+    let mut reader = answer.body_mut().as_reader();
+    if status == 200 {
+        return read(&mut reader);
+    }
+    let (mut message, mut part) = (Vec::new(), [0; 1 << 10]);
+    while message.len() < MOST_ERROR
+        && let Ok(count @ 1..) = reader.read(&mut part)
+    {
+        message.extend_from_slice(&part[..count]);
+    }
+    Err(LoadFailure::new(LoadFailureKind::Status(status), words(&message)))
+}
+
+fn failure(error: &ureq::Error) -> LoadFailure {
+    let kind = match error {
+        ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect)
+        | ureq::Error::HostNotFound
+        | ureq::Error::ConnectionFailed => LoadFailureKind::Connect,
+        ureq::Error::Timeout(_) => LoadFailureKind::Timeout,
+        ureq::Error::Io(io) => match io.kind() {
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::AddrNotAvailable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable => LoadFailureKind::Connect,
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => LoadFailureKind::Timeout,
+            _ => LoadFailureKind::BrokenOff,
+        },
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => LoadFailureKind::Connect,
+        _ => LoadFailureKind::BrokenOff,
+    };
+    LoadFailure::new(kind, shown(&error.to_string()))
+}
