@@ -1,7 +1,7 @@
 //! `attend` and `attend_to` on a device.
 
 use crate::Error;
-use crate::device::DeviceBuffer;
+use crate::device::{DeviceBuffer, KernelArgument};
 use crate::kernels::attention::ScoreRounding;
 use crate::ops::attend::{Attend, AttendWindow};
 use crate::ops::device::index;
@@ -166,7 +166,7 @@ impl DeviceAttend {
             None => (0, false),
             Some(AttendWindow { size, chunked }) => (index(ctx, size)?, chunked),
         };
-        let place = [
+        let place: [KernelArgument; 5] = [
             index(ctx, part.start)?.into(),
             index(ctx, base)?.into(),
             index(ctx, span)?.into(),
@@ -182,7 +182,7 @@ impl DeviceAttend {
             ScoreRounding::None => 2,
         };
         let (cache, first) = memory.keys.cache()?;
-        let mut arguments = vec![
+        let mut arguments: Vec<KernelArgument> = vec![
             (&*q.buffer).into(),
             q.dtype.into(),
             first_row.into(),
@@ -194,7 +194,7 @@ impl DeviceAttend {
         arguments.extend(cache.list);
         arguments.push(first.into());
         arguments.extend(place);
-        arguments.extend([
+        arguments.extend::<[KernelArgument; 5]>([
             slopes.into(),
             rule.scale.into(),
             rounding.into(),
@@ -202,9 +202,9 @@ impl DeviceAttend {
             (&scores).into(),
         ]);
         queue.launch_each("attend_scores", queries * span, &arguments)?;
-        let mut arguments = vec![(&scores).into(), head_count.into()];
+        let mut arguments: Vec<KernelArgument> = vec![(&scores).into(), head_count.into()];
         arguments.extend(place);
-        arguments.extend([
+        arguments.extend::<[KernelArgument; 6]>([
             rule.softcap.unwrap_or(0.0).into(),
             sinks.into(),
             rule.gated.into(),
@@ -214,7 +214,7 @@ impl DeviceAttend {
         ]);
         queue.launch("attend_weights", queries, &arguments)?;
         let (cache, first) = memory.values.cache()?;
-        let mut arguments = vec![
+        let mut arguments: Vec<KernelArgument> = vec![
             (&scores).into(),
             count.into(),
             head_count.into(),
@@ -225,7 +225,7 @@ impl DeviceAttend {
         arguments.extend(cache.list);
         arguments.push(first.into());
         arguments.extend(place);
-        arguments.extend([
+        arguments.extend::<[KernelArgument; 4]>([
             gates.as_ref().into(),
             (&*y.buffer).into(),
             y.dtype.into(),
