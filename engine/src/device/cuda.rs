@@ -291,7 +291,7 @@ fn compiled(capability: (i32, i32), newest: i32) -> Result<Vec<u8>, DeviceError>
     let code = compile(&text, &options)?;
     if let Some(path) = path {
         // A folder that cannot be written costs time at the next start, and nothing else.
-        let _: std::io::Result<()> = keep(&path, &code);
+        keep(&path, &code).unwrap_or_default();
     }
     Ok(ended(code))
 }

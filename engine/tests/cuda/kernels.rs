@@ -1,7 +1,7 @@
 //! The launch of kernels: what does not fit is refused before it runs.
 
 use libtest_mimic::Trial;
-use onboard_engine::device::{KernelArgument, count};
+use onboard_engine::device::{DeviceBuffer, KernelArgument, count};
 use registry::dtype::Dtype;
 
 use crate::{emulation, trials};
@@ -44,7 +44,7 @@ fn sixteen_bits_are_those_of_the_engine() {
     let queue = emulation::device(false);
     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
     let x = queue.upload(&bytes).unwrap();
-    let convert = |from: Dtype, x, to: Dtype| {
+    let convert = |from: Dtype, x: &DeviceBuffer, to: Dtype| {
         let y = queue.allocate(numbers.len() * to.size()).unwrap();
         let total = numbers.len();
         let zero = count(0);
