@@ -14,6 +14,7 @@ use self::peers::PeerChoice;
 use self::plan::{BenchGrid, BenchTest, parse_count, parse_pair, parse_tokens};
 use self::table::{BenchForm, BenchRow, BenchSamples, render};
 use crate::arithmetic::ArithmeticArgs;
+use crate::engines::DeviceArgs;
 use crate::findings::engine_error;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, term};
@@ -88,6 +89,8 @@ pub(crate) struct BenchArgs {
     tokens: Vec<u32>,
     #[command(flatten)]
     arithmetic: ArithmeticArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Share matrices out to this many ranks
     #[arg(long, value_name = "N", default_value_t = 1)]
     tensor_parallel: usize,
@@ -190,7 +193,7 @@ impl BenchArgs {
             ranks: self.tensor_parallel,
             rollback: SessionOptions::default().rollback.max(usize::from(self.k)),
             threads,
-            arithmetic: self.arithmetic.of(target)?,
+            arithmetic: self.arithmetic.of(target, self.device.is_cpu())?,
             ..SessionOptions::default()
         })
     }
@@ -207,7 +210,7 @@ impl BenchArgs {
         let (bytes, parameters) = target.extent()?;
         let options = self.options(target, dtype, Some(threads))?;
         let begun = Instant::now();
-        let mut session = crate::engines::native()?
+        let mut session = self.device.native()?
             .open(&target::source(target), &options)
             .map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
@@ -252,7 +255,7 @@ impl BenchArgs {
         let dtype = self.dtype.first().copied().unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         let options = self.options(&target, dtype, self.threads.first().copied())?;
-        let mut session = crate::engines::native()?
+        let mut session = self.device.native()?
             .open(&target::source(&target), &options)
             .map_err(engine_error)
             .context("cannot open the model")?;

@@ -3,11 +3,11 @@
 mod catalog;
 mod start;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use engine::Engine;
 use engine::drivers::{DRIVERS, EngineDriver};
 use parity::Dump;
@@ -28,14 +28,54 @@ pub(crate) struct EngineArgs {
     /// Seconds that such an engine may take for one answer
     #[arg(long = "engine-timeout", value_name = "SECONDS", default_value = "600", value_parser = parse_seconds)]
     pub timeout: Duration,
+    #[command(flatten)]
+    pub device: DeviceArgs,
 }
 
 const NATIVE: &str = "native";
 
+/// The native engine on a GPU.
+const CUDA: &str = "cuda";
+
+/// Where the native engine runs.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct DeviceArgs {
+    /// Where the native engine runs: `cuda` is the one visible NVIDIA GPU, as with `--engine cuda` where there is
+    /// that flag
+    #[arg(long, value_name = "DEVICE", value_enum, default_value_t)]
+    device: DeviceName,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum DeviceName {
+    /// The CPU
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU, in builds that have the feature `cuda`
+    Cuda,
+}
+
+impl DeviceArgs {
+    /// True for the CPU.
+    pub(crate) fn is_cpu(self) -> bool {
+        self.device == DeviceName::Cpu
+    }
+
+    /// Creates the native engine on the device.
+    pub(crate) fn native(self) -> Result<Box<dyn Engine>> {
+        if self.is_cpu() {
+            return native();
+        }
+        let driver = DRIVERS.into_iter().find(|driver| driver.name == CUDA);
+        start(driver.context("the table of engines has the GPU")?, 0)
+    }
+}
+
 impl Default for EngineArgs {
     fn default() -> Self {
         let timeout = Duration::from_secs(600);
-        Self { engine: NATIVE.to_owned(), options: Vec::new(), timeout }
+        let (engine, device) = (NATIVE.to_owned(), DeviceArgs::default());
+        Self { engine, options: Vec::new(), timeout, device }
     }
 }
 
@@ -65,12 +105,21 @@ fn is_address(name: &str) -> bool {
 impl EngineArgs {
     /// True for the engine of this program that runs unless another is chosen.
     pub(crate) fn is_native(&self) -> bool {
-        self.engine == NATIVE
+        self.name() == NATIVE
+    }
+
+    /// Returns the name of the engine, which the device may decide.
+    pub(crate) fn name(&self) -> &str {
+        if self.engine == NATIVE && !self.device.is_cpu() { CUDA } else { &self.engine }
     }
 
     /// Finds the engine.
     pub(crate) fn find(&self) -> Result<ResolvedEngine> {
-        let name = self.engine.as_str();
+        let name = self.name();
+        ensure!(
+            self.device.is_cpu() || name == CUDA,
+            "--device is a choice of the native engine; `{name}` has settings of its own"
+        );
         if let Some(driver) = DRIVERS.into_iter().find(|driver| driver.name == name) {
             ensure!(
                 self.options.is_empty(),
@@ -100,7 +149,7 @@ impl EngineArgs {
 
     /// Creates an engine of this process that runs resolved models.
     pub(crate) fn of_models(&self) -> Result<Box<dyn Engine>> {
-        let name = &self.engine;
+        let name = self.name();
         match self.find()? {
             ResolvedEngine::InProcess(driver) if driver.describe.is_none() => start(driver, 0),
             ResolvedEngine::InProcess(_) => {
@@ -124,10 +173,23 @@ pub(crate) fn native() -> Result<Box<dyn Engine>> {
 
 /// Creates an engine of this process with room for a number of positions.
 pub(crate) fn start(driver: &'static EngineDriver, context: usize) -> Result<Box<dyn Engine>> {
+    #[cfg(feature = "cuda")]
+    if let Some(folder) = cache_folder() {
+        engine::device::cuda::keep_compiled_in(&folder);
+    }
     let make = driver
         .start
         .map_err(|how| anyhow::anyhow!("this build has no engine `{}`; {how}", driver.name))?;
     Ok(make(context))
+}
+
+/// Returns the folder of kernels that were compiled: `onboard/kernels` of the user's cache folder.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only kernels of GPUs are kept"))]
+fn cache_folder() -> Option<PathBuf> {
+    let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
+    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
+    Some(cache.join("onboard/kernels"))
 }
 
 /// File and engine, with room for the comparison.

@@ -166,9 +166,9 @@ impl EvalArgs {
         let tokenizer =
             if items.iter().any(needs_text) { Some(EvalTokenizer::of(&target)?) } else { None };
         if !self.engine.is_native() {
-            self.arithmetic.refuse_for(&self.engine.engine)?;
+            self.arithmetic.refuse_for(self.engine.name())?;
         }
-        let arithmetic = self.arithmetic.of(&target)?;
+        let arithmetic = self.arithmetic.of(&target, self.engine.is_native())?;
         let options = SessionOptions {
             dtype,
             threads: self.threads,
@@ -182,7 +182,7 @@ impl EvalArgs {
             ResolvedEngine::InProcess(_) | ResolvedEngine::Server(_) => self.engine.of_models()?,
         };
         let mut session = engine.open(&target::source(&target), &options).map_err(engine_error)?;
-        let settings = (&target.spec.sha256, &self.engine.engine, &self.engine.options, dtype);
+        let settings = (&target.spec.sha256, self.engine.name(), &self.engine.options, dtype);
         let scoring = (self.arithmetic, &self.until, self.max_tokens, &self.regex, self.last);
         let identity =
             format!("{:?}", (stamps(&target, &self.tasks)?, settings, scoring, items.len()));
@@ -194,7 +194,7 @@ impl EvalArgs {
             regex: self.regex,
             last: self.last,
         };
-        let facts = facts(&target, &self.tasks, &self.engine.engine, dtype);
+        let facts = facts(&target, &self.tasks, self.engine.name(), dtype);
         let bar = term::count_bar(items.len() as u64, "items");
         let mut lines = format!("{}\n", evals::head(&facts));
         let mut all: Vec<ScoredItem> = Vec::new();

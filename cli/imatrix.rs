@@ -189,7 +189,7 @@ impl ImatrixArgs {
         let options = SessionOptions {
             dtype: self.dtype(target),
             threads: self.threads,
-            arithmetic: self.arithmetic.of(target)?,
+            arithmetic: self.arithmetic.of(target, true)?,
             ..SessionOptions::default()
         };
         let want = if self.process_output { OutputRows::All } else { OutputRows::None };

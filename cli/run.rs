@@ -10,6 +10,7 @@ use registry::dtype::Dtype;
 use serde_json::json;
 
 use crate::arithmetic::ArithmeticArgs;
+use crate::engines::DeviceArgs;
 use crate::findings::{engine_error, warn};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::token_io::TokenIo;
@@ -60,6 +61,8 @@ pub(crate) struct RunArgs {
     dtype: Option<Dtype>,
     #[command(flatten)]
     arithmetic: ArithmeticArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Worker threads
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -96,14 +99,14 @@ impl RunArgs {
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
-        let arithmetic = self.arithmetic.of(&target)?;
+        let arithmetic = self.arithmetic.of(&target, self.device.is_cpu())?;
         let options = SessionOptions {
             dtype,
             threads: self.threads,
             arithmetic,
             ..SessionOptions::default()
         };
-        let mut session = crate::engines::native()?
+        let mut session = self.device.native()?
             .open(&target::source(&target), &options)
             .map_err(engine_error)?;
         let slot = session.open_slot();

@@ -44,7 +44,7 @@ pub(super) fn run(
     );
     let Some(model) = nextn.layers.first().cloned() else { bail!("the head has no layers") };
     let source = ModelSource { model: Arc::clone(&model), dir: &target.dir };
-    let mut head = engines::native()?.open(&source, options).map_err(engine_error)?;
+    let mut head = bench.device.native()?.open(&source, options).map_err(engine_error)?;
     let prompt = prompt(bench, target.model.vocab);
     let begun = Instant::now();
     let slow = plain(session, &prompt, count)?;

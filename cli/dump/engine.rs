@@ -84,6 +84,7 @@ impl EngineDumpArgs {
             engine: name.to_owned(),
             options: self.options.clone(),
             timeout: self.timeout,
+            ..EngineArgs::default()
         };
         let which = ModelArgs::at(model.to_owned());
         match args.find()? {

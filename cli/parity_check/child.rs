@@ -80,12 +80,12 @@ impl ParityCheckArgs {
         let (can, cannot): (Vec<Dtype>, Vec<Dtype>) = asked.into_iter().partition(has);
         match cannot.first() {
             Some(dtype) if !self.dtype.is_empty() || can.is_empty() => {
-                bail!("engine `{}` does not run in {dtype}", self.engine.engine)
+                bail!("engine `{}` does not run in {dtype}", self.engine.name())
             }
             Some(dtype) => {
                 term::note(&format!(
                     "note: engine `{}` does not run in {dtype}",
-                    self.engine.engine
+                    self.engine.name()
                 ));
                 Ok(can)
             }

@@ -3,6 +3,8 @@
 use registry::dtype::Dtype;
 use registry::rope::RopeTable;
 
+use crate::Error;
+use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::round::round;
 
 /// Cosines and sines of one table, `[rows, dim / 2]`, in f32 and rounded to the activation dtype.
@@ -41,6 +43,32 @@ impl Angles {
         round(activation, &mut angles.cos_rounded);
         round(activation, &mut angles.sin_rounded);
         angles
+    }
+}
+
+/// [`Angles`] in the memory of a device.
+#[derive(Debug)]
+pub struct DeviceAngles {
+    /// Pairs rotated per row.
+    pub pairs: usize,
+    /// The number of rows.
+    pub rows: usize,
+    /// Cosines and sines in f32.
+    pub plain: [DeviceBuffer; 2],
+    /// Cosines and sines on the grid of the activation dtype.
+    pub rounded: [DeviceBuffer; 2],
+}
+
+impl Angles {
+    /// Copies the angles to a device.
+    pub fn upload(&self, queue: &DeviceQueue) -> Result<DeviceAngles, Error> {
+        let copy = |numbers: &[f32]| queue.upload(bytemuck::cast_slice(numbers));
+        Ok(DeviceAngles {
+            pairs: self.pairs,
+            rows: self.cos.len().checked_div(self.pairs).unwrap_or(0),
+            plain: [copy(&self.cos)?, copy(&self.sin)?],
+            rounded: [copy(&self.cos_rounded)?, copy(&self.sin_rounded)?],
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Engines that run in this process. Each has one line of the table; the engines live in files of their own.
 
+mod cuda;
 mod llama_cpp;
 mod native;
 
@@ -34,4 +35,5 @@ pub struct EngineDriver {
 }
 
 /// Every engine of this process, the default first.
-pub static DRIVERS: [&EngineDriver; 2] = [&native::DRIVER, &llama_cpp::DRIVER];
+pub static DRIVERS: [&EngineDriver; 3] =
+    [&native::DRIVER, &cuda::DRIVER, &llama_cpp::DRIVER];

@@ -13,6 +13,22 @@ pub enum Error {
     /// The checkpoint could not be read.
     #[error(transparent)]
     Checkpoint(Box<dyn std::error::Error + Send + Sync>),
+    /// A device failed, or does not have enough memory.
+    #[error("the device: {0}")]
+    Device(#[from] crate::device::DeviceError),
+    /// The weights do not fit the memory of the device.
+    #[error(
+        "the weights take {} MiB in the memory of `{device}`, which has {} MiB free; run 16-bit activations, take a \
+         device with more memory, or run on the CPU", .needed.div_ceil(1 << 20), .free >> 20
+    )]
+    DeviceMemory {
+        /// The name of the device.
+        device: String,
+        /// The bytes that the weights take.
+        needed: u64,
+        /// The bytes that are free.
+        free: u64,
+    },
     /// A tensor of another shape than the spec's.
     #[error("tensor `{name}` has shape {got:?}; the spec expects {want:?}")]
     WeightShape {

@@ -12,10 +12,11 @@ use registry::graph::Graph;
 use registry::ops::Trait;
 use registry::rope::RopeTable;
 
-use crate::angles::Angles;
+use crate::angles::{Angles, DeviceAngles};
+use crate::device::{DeviceQueue, count};
 use crate::ops::{ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Slot;
-use crate::value::GraphValue;
+use crate::value::{DeviceValue, GraphValue, stored_bytes};
 use crate::weights::SessionWeights;
 use crate::{Error, InputObserver, Probe};
 
@@ -27,6 +28,8 @@ pub(crate) struct PreparedGraph {
     dead: Vec<Vec<usize>>,
     head: usize,
     output: usize,
+    /// The device that kernels run on; none for the CPU.
+    device: Option<DeviceQueue>,
 }
 
 /// The inputs of one step.
@@ -46,7 +49,12 @@ pub(crate) struct StepInputs<'a> {
 impl PreparedGraph {
     /// Looks every op up and plans when values die. Findings if the graph is not one that can
     /// run in order.
-    pub(crate) fn new(graph: Graph, kernels: &Kernels, ropes: usize) -> Result<Self, Error> {
+    pub(crate) fn new(
+        graph: Graph,
+        kernels: &Kernels,
+        ropes: usize,
+        device: Option<DeviceQueue>,
+    ) -> Result<Self, Error> {
         let mut findings = Vec::new();
         let mut found = Vec::new();
         let mut made = vec![false; graph.values.len()];
@@ -122,7 +130,7 @@ impl PreparedGraph {
             }
         }
         let head = first_free.min(graph.nodes.len());
-        Ok(Self { graph, kernels: found, dead, head, output })
+        Ok(Self { graph, kernels: found, dead, head, output, device })
     }
 
     /// Runs one step; gives the logits of the wanted rows. States have the step's rows appended,
@@ -139,9 +147,14 @@ impl PreparedGraph {
             feed.chunks.iter().map(|c| first + c.start..first + c.start + c.rows.len()).collect();
         let angles: Vec<Angles> =
             feed.ropes.iter().map(|table| Angles::new(table, &spans, feed.activation)).collect();
+        let on_device = |queue: &DeviceQueue| -> Result<Vec<DeviceAngles>, Error> {
+            angles.iter().map(|angles| angles.upload(queue)).collect()
+        };
+        let device_angles = self.device.as_ref().map(on_device).transpose()?.unwrap_or_default();
         let mut values: Vec<Option<GraphValue>> = vec![None; self.graph.values.len()];
         if let Some(fed) = self.graph.fed {
-            values[fed.value.0].clone_from(&feed.hidden);
+            let hidden = feed.hidden.clone().map(|hidden| self.placed(fed.value.0, hidden, feed));
+            values[fed.value.0] = hidden.transpose()?;
         }
         let watched: Vec<bool> = self
             .graph
@@ -176,6 +189,8 @@ impl PreparedGraph {
                         slots: &mut *slots,
                         chunks: &feed.chunks,
                         angles: &angles,
+                        device: self.device.as_ref(),
+                        device_angles: &device_angles,
                         activation: feed.activation,
                         observer: feed.observer,
                     };
@@ -197,7 +212,7 @@ impl PreparedGraph {
                 Ok(())
             })?;
             if watched[to - 1] {
-                self.show(to - 1, &mut values, probe)?;
+                self.show(to - 1, &mut values, feed, probe)?;
                 self.dead[to - 1].iter().for_each(|&v| values[v] = None);
             }
             from = to;
@@ -220,6 +235,7 @@ impl PreparedGraph {
         &self,
         node: usize,
         values: &mut [Option<GraphValue>],
+        feed: &StepInputs<'_>,
         probe: &mut dyn Probe,
     ) -> Result<(), Error> {
         for v in &self.graph.nodes[node].outputs {
@@ -230,10 +246,24 @@ impl PreparedGraph {
                 let mut data = value.to_vec();
                 let shape = value.shape().to_vec();
                 probe.tap(tap, &shape, &mut data);
-                values[v.0] = Some(GraphValue::new(data, &shape)?);
+                values[v.0] = Some(self.placed(v.0, GraphValue::new(data, &shape)?, feed)?);
             }
         }
         Ok(())
+    }
+
+    /// Puts a value where the kernels run.
+    fn placed(
+        &self,
+        value: usize,
+        numbers: GraphValue,
+        feed: &StepInputs<'_>,
+    ) -> Result<GraphValue, Error> {
+        let Some(queue) = &self.device else { return Ok(numbers) };
+        let dtype = self.graph.values[value].dtype.resolve(feed.activation);
+        let buffer = Arc::new(queue.upload(&stored_bytes(dtype, &numbers.view()))?);
+        let shape = numbers.shape().to_vec();
+        Ok(GraphValue::on_device(DeviceValue { buffer, dtype, shape }))
     }
 }
 
@@ -254,8 +284,33 @@ fn select(values: &mut [Option<GraphValue>], feed: &StepInputs<'_>) -> Result<()
     if feed.wanted.len() == feed.tokens.len() {
         return Ok(());
     }
-    for value in values.iter_mut().flatten() {
+    for slot in values.iter_mut().flatten() {
+        let value = &*slot;
         let width = value.width();
+        if let Some(value) = value.device().cloned() {
+            let queue = value.buffer.queue();
+            let wanted: Vec<u8> =
+                feed.wanted.iter().flat_map(|row| (*row as u32).to_le_bytes()).collect();
+            let rows = queue.upload(&wanted)?;
+            let total = feed.wanted.len() * width;
+            let buffer = queue.allocate(total * value.dtype.size())?;
+            let (dtype, from) = (value.dtype, &*value.buffer);
+            let arguments = [
+                from.into(),
+                dtype.into(),
+                (&rows).into(),
+                (width as u32).into(),
+                (&buffer).into(),
+                dtype.into(),
+                count(total),
+            ];
+            queue.launch_each("chosen_rows", total, &arguments)?;
+            let mut shape = value.shape.clone();
+            shape[0] = feed.wanted.len();
+            let buffer = Arc::new(buffer);
+            *slot = GraphValue::on_device(DeviceValue { buffer, dtype, shape });
+            continue;
+        }
         let mut data = Vec::with_capacity(feed.wanted.len() * width);
         {
             let view = value.view();
@@ -265,7 +320,7 @@ fn select(values: &mut [Option<GraphValue>], feed: &StepInputs<'_>) -> Result<()
         }
         let mut shape = value.shape().to_vec();
         shape[0] = feed.wanted.len();
-        *value = GraphValue::new(data, &shape)?;
+        *slot = GraphValue::new(data, &shape)?;
     }
     Ok(())
 }

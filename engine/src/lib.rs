@@ -28,6 +28,7 @@
 pub mod angles;
 pub mod capability;
 pub mod child;
+pub mod device;
 pub mod draft;
 pub mod drivers;
 pub mod importance;

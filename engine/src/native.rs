@@ -6,6 +6,7 @@ use checkpoints::checkpoint::Checkpoint;
 use checkpoints::{GgufWeights, own_names};
 use formats::gguf::GgufFile;
 use registry::attention_modules::attention_modules;
+use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node};
 use registry::model::Model;
@@ -13,6 +14,7 @@ use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
 use crate::capability::{EngineSheet, Feature, mismatches, refuse, refuse_features};
+use crate::device::DeviceQueue;
 use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::finite::diagnose;
 use crate::ops::{ChunkRows, Kernels};
@@ -21,7 +23,7 @@ use crate::states::{Slot, saved};
 use crate::value::GraphValue;
 use crate::weights::{SessionWeights, WeightSource};
 use crate::{
-    Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionOptions, SlotId,
+    BlockArithmetic, Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionOptions, SlotId,
     StateValue,
 };
 
@@ -33,11 +35,13 @@ pub struct NativeEngine {
     pub kernels: Kernels,
     /// Rewrites of the graph, applied in order when [`SessionOptions::rewrites`] is set.
     pub rewrites: Vec<Rewrite>,
+    /// The device that the kernels run on; none for the CPU.
+    device: Option<DeviceQueue>,
 }
 
 impl Default for NativeEngine {
     fn default() -> Self {
-        Self { kernels: Kernels::default(), rewrites: rewrite::all() }
+        Self { kernels: Kernels::default(), rewrites: rewrite::all(), device: None }
     }
 }
 
@@ -47,10 +51,18 @@ impl NativeEngine {
         Self::default()
     }
 
-    /// Returns the native engine's sheet, with the ops that this one has kernels for.
+    /// Creates an engine that runs on a device, with the ops that have kernels there.
+    pub fn on(device: DeviceQueue) -> Self {
+        let kernels = Kernels::of_devices();
+        Self { kernels, device: Some(device), ..Self::default() }
+    }
+
+    /// Returns the engine's sheet, with the ops that this one has kernels for.
     pub fn sheet(&self) -> EngineSheet {
         let ops = self.kernels.names().map(str::to_owned).collect();
-        EngineSheet { ops, ..EngineSheet::native() }
+        let sheet =
+            if self.device.is_some() { EngineSheet::of("cuda") } else { EngineSheet::native() };
+        EngineSheet { ops, ..sheet }
     }
 
     /// Opens a model whose weights come from anywhere.
@@ -67,12 +79,22 @@ impl NativeEngine {
             model.graph.clone()
         };
         let pool = WorkerPool::new(options.threads)?;
-        let mut program = PreparedGraph::new(graph, &self.kernels, model.ropes.len())?;
+        let device = self.device.clone();
+        let mut program =
+            PreparedGraph::new(graph, &self.kernels, model.ropes.len(), device.clone())?;
         let mut weights = pool.run(|| {
             SessionWeights::load(&program.graph, tensors, options.dtype, options.arithmetic)
         })?;
         weights.round_inputs(&program.graph, options.rounds)?;
         weights.fix_states(&attention_modules(&model.graph), &mut program.graph)?;
+        if let Some(queue) = &device {
+            if weights.rounds_inputs() {
+                let message = "the checkpoint has the inputs of matrices rounded, which the device does not do; run it \
+                               without rounding, or on the CPU";
+                return Err(Error::Refused(vec![Finding::unplaced(message)]));
+            }
+            weights.upload(&program.graph, queue)?;
+        }
         let states = &program.graph.states;
         let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
@@ -82,6 +104,7 @@ impl NativeEngine {
             pool,
             slots: Vec::new(),
             spare: Vec::new(),
+            device,
             ropes: model.ropes.clone(),
             fingerprint,
             options: options.clone(),
@@ -107,6 +130,16 @@ impl NativeEngine {
         let sheet = self.sheet();
         let mut findings = refuse_features(&sheet, &Feature::required(model, options));
         findings.extend(refuse(model, &sheet, options.dtype));
+        if self.device.is_some() {
+            let asked = [
+                (options.observer.is_some(), "an observer of the inputs of matrices"),
+                (options.arithmetic != BlockArithmetic::Exact, "products in integers"),
+            ];
+            let refused = asked.into_iter().filter(|(asked, _)| *asked);
+            findings.extend(refused.map(|(_, name)| {
+                Finding::unplaced(format!("engine `{}` has no {name}; run on the CPU", sheet.engine))
+            }));
+        }
         if !options.allow_dtype_mismatch {
             findings.extend(mismatches(model, options.dtype));
         }
@@ -116,7 +149,7 @@ impl NativeEngine {
 
 impl Engine for NativeEngine {
     fn name(&self) -> &'static str {
-        "native"
+        if self.device.is_some() { "cuda" } else { "native" }
     }
 
     fn exact(&self) -> bool {
@@ -190,6 +223,8 @@ struct NativeSession {
     slots: Vec<Option<Slot>>,
     /// Memory of released slots, cleared, for the next ones.
     spare: Vec<Slot>,
+    /// The device that states are on; none for the CPU.
+    device: Option<DeviceQueue>,
     fingerprint: u64,
     options: SessionOptions,
 }
@@ -214,9 +249,20 @@ impl NativeSession {
     }
 
     fn empty(&mut self) -> Slot {
-        self.spare.pop().unwrap_or_else(|| {
-            Slot::new(&self.program.graph, self.options.dtype, self.options.rollback)
-        })
+        self.spare.pop().unwrap_or_else(|| self.new_slot())
+    }
+
+    fn new_slot(&self) -> Slot {
+        let mut slot = Slot::new(&self.program.graph, self.options.dtype, self.options.rollback);
+        if let Some(queue) = &self.device {
+            slot.place_on(queue);
+        }
+        slot
+    }
+
+    /// Returns the failure of the device that a call could not return.
+    fn check_device(&self) -> Result<(), Error> {
+        self.device.as_ref().map_or(Ok(()), DeviceQueue::check)
     }
 
     /// Returns the input besides tokens, as a value of the graph.
@@ -330,6 +376,9 @@ impl Session for NativeSession {
             observer: self.options.observer.as_deref(),
         };
         let mut result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
+        if result.is_ok() {
+            result = self.check_device().and(result);
+        }
         if self.options.finite && result.as_ref().is_ok_and(|made| !made.finite) {
             result = Err(diagnose(&self.program, &feed, &mut self.slots, &self.pool));
         }
@@ -361,6 +410,7 @@ impl Session for NativeSession {
 
     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error> {
         let copy = self.slot(slot)?.clone();
+        self.check_device()?;
         Ok(self.place(copy))
     }
 
@@ -373,18 +423,22 @@ impl Session for NativeSession {
     }
 
     fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error> {
-        Ok(saved::save(self.slot(slot)?, self.fingerprint))
+        let bytes = saved::save(self.slot(slot)?, self.fingerprint);
+        self.check_device()?;
+        Ok(bytes)
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error> {
-        let empty = Slot::new(&self.program.graph, self.options.dtype, self.options.rollback);
-        let slot = saved::restore(empty, self.fingerprint, bytes);
+        let slot = saved::restore(self.new_slot(), self.fingerprint, bytes);
         let slot = slot.map_err(|why| Error::Restore(why.to_string()))?;
+        self.check_device()?;
         Ok(self.place(slot))
     }
 
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error> {
-        Ok(self.slot(slot)?.values(&self.program.graph))
+        let values = self.slot(slot)?.values(&self.program.graph);
+        self.check_device()?;
+        Ok(values)
     }
 
     fn nudge(&mut self, units: u32) {
@@ -405,7 +459,10 @@ impl Session for NativeSession {
     fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
         let mut slot = self.empty();
         match slot.seed(&self.program.graph, position, states) {
-            Ok(()) => Ok(self.place(slot)),
+            Ok(()) => {
+                self.check_device()?;
+                Ok(self.place(slot))
+            }
             Err(why) => {
                 slot.clear(self.options.poison);
                 self.spare.push(slot);

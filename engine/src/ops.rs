@@ -17,6 +17,7 @@ mod attend;
 mod causal_conv;
 mod ctx;
 mod delta_rule;
+mod device;
 mod differ;
 mod elementwise;
 mod embed;
@@ -108,6 +109,15 @@ impl Default for Kernels {
 }
 
 impl Kernels {
+    /// Returns the ops that have kernels on devices.
+    pub fn of_devices() -> Self {
+        let mut kernels = Self { table: BTreeMap::new() };
+        for register in device::FILES {
+            register(&mut kernels);
+        }
+        kernels
+    }
+
     /// Registers a kernel of an op without arguments; one of the same name gives way.
     pub fn add(&mut self, op: &str, kernel: impl Kernel + 'static) {
         let kernel: Arc<dyn Kernel> = Arc::new(kernel);

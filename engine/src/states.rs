@@ -4,9 +4,11 @@ use registry::dtype::Dtype;
 use registry::graph::{Graph, StateId, StateKind};
 
 use crate::StateValue;
+use crate::device::DeviceQueue;
 
 pub mod attention;
 pub mod conv;
+pub mod device;
 pub mod history;
 pub mod latent;
 pub mod past;
@@ -140,6 +142,21 @@ impl Slot {
             })
             .collect();
         Self { position: 0, memories }
+    }
+
+    /// Moves an empty slot to a device.
+    pub fn place_on(&mut self, queue: &DeviceQueue) {
+        for memory in &mut self.memories {
+            match memory {
+                Memory::Attention(a) => {
+                    a.keys.place_on(queue);
+                    a.values.place_on(queue);
+                }
+                Memory::Conv(c) => c.inputs.place_on(queue),
+                // A graph with one of these has an op that the device does not compute.
+                Memory::Latent(_) | Memory::Index(_) | Memory::Recurrent(_) => {}
+            }
+        }
     }
 
     fn pasts(&mut self) -> impl Iterator<Item = &mut dyn Past> {

@@ -1,33 +1,101 @@
-//! Values of a graph: CPU tensors in f32, `[rows, ...]`, contiguous.
+//! Values of a graph: CPU tensors in f32, `[rows, ...]`, contiguous; or memory of a device, in their dtype.
 //!
 //! A thin seam over candle's tensors: slices come out without a copy, and a vector goes in
 //! without one.
 
 use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use candle_core::{CpuStorage, Device, Storage, Tensor};
+use registry::dtype::Dtype;
 
 use crate::Error;
+use crate::device::DeviceBuffer;
+use crate::kernels::round::{from_bits, to_bits};
 
 /// A value of a graph, as made by one node in one step.
 #[derive(Debug, Clone)]
 pub struct GraphValue {
-    tensor: Tensor,
+    numbers: ValueNumbers,
+}
+
+#[derive(Debug, Clone)]
+enum ValueNumbers {
+    Host(Tensor),
+    Device(DeviceValue),
+}
+
+/// A value in the memory of a device: numbers of `[rows, ...]`, stored in a dtype.
+#[derive(Debug, Clone)]
+pub struct DeviceValue {
+    /// The numbers.
+    pub buffer: Arc<DeviceBuffer>,
+    /// The dtype that they are stored in.
+    pub dtype: Dtype,
+    /// `[rows, ...]`.
+    pub shape: Vec<usize>,
+}
+
+impl DeviceValue {
+    /// Returns the number of rows.
+    pub fn rows(&self) -> usize {
+        self.shape.first().copied().unwrap_or(0)
+    }
+
+    /// Numbers per row.
+    pub fn width(&self) -> usize {
+        self.shape.iter().skip(1).product()
+    }
+
+    /// Returns the number of numbers.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// True if there are no numbers.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn download(&self) -> Result<Vec<f32>, Error> {
+        let bytes = self.buffer.read(0, self.len() * self.dtype.size())?;
+        Ok(match self.dtype {
+            Dtype::F32 => {
+                let numbers = bytes.chunks_exact(4);
+                numbers.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            narrow => {
+                let numbers = bytes.chunks_exact(2);
+                numbers.map(|b| from_bits(narrow, u16::from_le_bytes([b[0], b[1]]))).collect()
+            }
+        })
+    }
+}
+
+/// Returns numbers as a device stores them in a dtype.
+pub(crate) fn stored_bytes(dtype: Dtype, numbers: &[f32]) -> Vec<u8> {
+    match dtype {
+        Dtype::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        narrow => numbers.iter().flat_map(|x| to_bits(narrow, *x).to_le_bytes()).collect(),
+    }
 }
 
 /// A borrowed look at a value's numbers; `G` is the guard of candle's storage.
-struct ValueView<G> {
-    storage: G,
-    range: Range<usize>,
+enum ValueView<G> {
+    Host { storage: G, range: Range<usize> },
+    Downloaded(Vec<f32>),
 }
 
 impl<G: Deref<Target = Storage>> Deref for ValueView<G> {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        match &*self.storage {
-            Storage::Cpu(CpuStorage::F32(data)) => &data[self.range.clone()],
-            _ => &[], // never: `GraphValue::new` and `GraphValue::from_tensor` admit nothing else
+        match self {
+            Self::Downloaded(numbers) => numbers,
+            Self::Host { storage, range } => match &**storage {
+                Storage::Cpu(CpuStorage::F32(data)) => &data[range.clone()],
+                _ => &[], // never: `GraphValue::new` and `GraphValue::from_tensor` admit nothing else
+            },
         }
     }
 }
@@ -35,23 +103,35 @@ impl<G: Deref<Target = Storage>> Deref for ValueView<G> {
 impl GraphValue {
     /// Creates a value from its numbers; `shape` is `[rows, ...]`.
     pub fn new(data: Vec<f32>, shape: &[usize]) -> Result<Self, Error> {
-        Ok(Self { tensor: Tensor::from_vec(data, shape, &Device::Cpu)? })
+        Ok(Self { numbers: ValueNumbers::Host(Tensor::from_vec(data, shape, &Device::Cpu)?) })
     }
 
     /// Takes a tensor over; it is made f32, contiguous and on the CPU if it is not.
     pub fn from_tensor(tensor: &Tensor) -> Result<Self, Error> {
         let tensor = tensor.to_device(&Device::Cpu)?;
-        Ok(Self { tensor: tensor.to_dtype(candle_core::DType::F32)?.contiguous()? })
+        let tensor = tensor.to_dtype(candle_core::DType::F32)?.contiguous()?;
+        Ok(Self { numbers: ValueNumbers::Host(tensor) })
     }
 
-    /// Returns the tensor.
-    pub fn tensor(&self) -> &Tensor {
-        &self.tensor
+    /// Takes a value of a device over.
+    pub fn on_device(value: DeviceValue) -> Self {
+        Self { numbers: ValueNumbers::Device(value) }
+    }
+
+    /// Returns the value if it is on a device.
+    pub fn device(&self) -> Option<&DeviceValue> {
+        match &self.numbers {
+            ValueNumbers::Host(_) => None,
+            ValueNumbers::Device(value) => Some(value),
+        }
     }
 
     /// Returns the shape `[rows, ...]`.
     pub fn shape(&self) -> &[usize] {
-        self.tensor.dims()
+        match &self.numbers {
+            ValueNumbers::Host(tensor) => tensor.dims(),
+            ValueNumbers::Device(value) => &value.shape,
+        }
     }
 
     /// Returns the number of rows.
@@ -64,16 +144,36 @@ impl GraphValue {
         self.shape().iter().skip(1).product()
     }
 
-    /// Returns the numbers, without a copy.
+    /// Returns the numbers, without a copy if they are in memory. The failure of a device is noted there, and the
+    /// numbers are then missing.
     pub fn view(&self) -> impl Deref<Target = [f32]> + '_ {
-        let (storage, layout) = self.tensor.storage_and_layout();
-        let start = layout.start_offset();
-        ValueView { storage, range: start..start + layout.shape().elem_count() }
+        match &self.numbers {
+            ValueNumbers::Host(tensor) => {
+                let (storage, layout) = tensor.storage_and_layout();
+                let start = layout.start_offset();
+                ValueView::Host { storage, range: start..start + layout.shape().elem_count() }
+            }
+            ValueNumbers::Device(value) => {
+                let numbers = value.buffer.queue().note(value.download());
+                ValueView::Downloaded(numbers.unwrap_or_default())
+            }
+        }
     }
 
     /// Returns the same numbers with another shape, without a copy.
     pub fn reshape(&self, shape: &[usize]) -> Result<Self, Error> {
-        Ok(Self { tensor: self.tensor.reshape(shape)? })
+        Ok(match &self.numbers {
+            ValueNumbers::Host(tensor) => {
+                Self { numbers: ValueNumbers::Host(tensor.reshape(shape)?) }
+            }
+            ValueNumbers::Device(value) => {
+                if shape.iter().product::<usize>() != value.len() {
+                    let message = format!("{:?} cannot have the shape {shape:?}", value.shape);
+                    return Err(Error::Other(message));
+                }
+                Self::on_device(DeviceValue { shape: shape.to_vec(), ..value.clone() })
+            }
+        })
     }
 
     /// Returns a copy of the numbers.

@@ -13,9 +13,11 @@ use registry::dtype::Dtype;
 use registry::graph::{Graph, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;
 
+use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::q8::PackedMatrix;
 use crate::kernels::round;
+use crate::value::stored_bytes;
 use crate::{BlockArithmetic, Error, InputRounding};
 
 /// A source of the numbers of weights.
@@ -126,6 +128,27 @@ impl WeightMatrix<'_> {
     }
 }
 
+/// A matrix in the memory of a device.
+#[derive(Debug)]
+pub struct DeviceMatrix {
+    /// Rows of numbers.
+    pub buffer: DeviceBuffer,
+    /// The dtype that they are stored in.
+    pub dtype: Dtype,
+    /// Rows.
+    pub outputs: usize,
+    /// Columns.
+    pub inputs: usize,
+}
+
+/// A weight in the memory of a device.
+#[derive(Debug)]
+enum DeviceWeight {
+    Matrix(DeviceMatrix),
+    /// Numbers in f32.
+    Vector(DeviceBuffer),
+}
+
 /// All weights of a graph.
 pub struct SessionWeights {
     tensors: Box<dyn WeightSource>,
@@ -134,6 +157,8 @@ pub struct SessionWeights {
     shapes: Vec<Vec<usize>>,
     /// The rounding of input rows, by weight.
     rounding: BTreeMap<usize, Rounding>,
+    /// Copies in the memory of a device, if there is one.
+    on_device: Vec<DeviceWeight>,
 }
 
 impl SessionWeights {
@@ -186,7 +211,85 @@ impl SessionWeights {
             });
         }
         let shapes = graph.weights.iter().map(|weight| weight.shape.clone()).collect();
-        Ok(Self { tensors, held, shapes, rounding: BTreeMap::new() })
+        Ok(Self { tensors, held, shapes, rounding: BTreeMap::new(), on_device: Vec::new() })
+    }
+
+    /// Copies all weights to a device. Weights in blocks, and those that are computed, are decoded first. Refuses
+    /// before the first copy what does not fit its free memory.
+    pub fn upload(&mut self, graph: &Graph, queue: &DeviceQueue) -> Result<(), Error> {
+        let sizes = graph.weights.iter().zip(&self.held).map(|(weight, form)| {
+            let each = match form {
+                WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) | WeightForm::OnDemand(dtype) => {
+                    dtype.size()
+                }
+                WeightForm::Blocks(..) | WeightForm::F32(_) => 4,
+            };
+            weight.shape.iter().fold(each as u64, |bytes, n| bytes.saturating_mul(*n as u64))
+        });
+        let needed = sizes.fold(0, u64::saturating_add);
+        let free = queue.free_bytes()?;
+        if needed > free {
+            return Err(Error::DeviceMemory { device: queue.name(), needed, free });
+        }
+        let mut copies = Vec::with_capacity(self.held.len());
+        for (n, form) in self.held.iter().enumerate() {
+            copies.push(match form {
+                WeightForm::F32(numbers) => {
+                    DeviceWeight::Vector(queue.upload(bytemuck::cast_slice(numbers))?)
+                }
+                WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) => {
+                    let view = self.matrix(WeightId(n))?;
+                    let (outputs, inputs) = (view.outputs, view.inputs);
+                    let buffer = queue.upload(view.bytes)?;
+                    DeviceWeight::Matrix(DeviceMatrix { buffer, dtype: *dtype, outputs, inputs })
+                }
+                WeightForm::Blocks(..) => {
+                    let view = self.matrix(WeightId(n))?;
+                    let (outputs, inputs) = (view.outputs, view.inputs);
+                    let buffer = queue.allocate(outputs * inputs * 4)?;
+                    let mut row = vec![0.0; inputs];
+                    for output in 0..outputs {
+                        view.widen_row(output, &mut row);
+                        buffer.write(output * inputs * 4, bytemuck::cast_slice(&row))?;
+                    }
+                    DeviceWeight::Matrix(DeviceMatrix { buffer, dtype: Dtype::F32, outputs, inputs })
+                }
+                WeightForm::OnDemand(dtype) => {
+                    let made = self.on_demand(WeightId(n))?;
+                    let view = made.view();
+                    let mut numbers = vec![0.0; view.outputs * view.inputs];
+                    for (row, into) in numbers.chunks_exact_mut(view.inputs.max(1)).enumerate() {
+                        view.widen_row(row, into);
+                    }
+                    let buffer = queue.upload(&stored_bytes(*dtype, &numbers))?;
+                    let (outputs, inputs) = (view.outputs, view.inputs);
+                    DeviceWeight::Matrix(DeviceMatrix { buffer, dtype: *dtype, outputs, inputs })
+                }
+            });
+        }
+        self.on_device = copies;
+        Ok(())
+    }
+
+    /// Returns a matrix of the device; none if the weight is small, or there is no device.
+    pub fn device_matrix(&self, id: WeightId) -> Option<&DeviceMatrix> {
+        match self.on_device.get(id.0) {
+            Some(DeviceWeight::Matrix(matrix)) => Some(matrix),
+            _ => None,
+        }
+    }
+
+    /// Returns a small weight of the device; none if it is held as a matrix, or there is no device.
+    pub fn device_vector(&self, id: WeightId) -> Option<&DeviceBuffer> {
+        match self.on_device.get(id.0) {
+            Some(DeviceWeight::Vector(numbers)) => Some(numbers),
+            _ => None,
+        }
+    }
+
+    /// True if rows that some weight multiplies are rounded first.
+    pub fn rounds_inputs(&self) -> bool {
+        !self.rounding.is_empty()
     }
 
     /// Sets the weights whose input rows are rounded.

@@ -114,7 +114,7 @@ impl EngineSheet {
     }
 
     /// Reads a sheet: a map of `engine` and the lists `ops` (of names, of lists of names, or the
-    /// word `kernels` for those of this program), `states` and `dtypes`. An engine that opens files by itself has `architectures` and
+    /// word `kernels` or `device_kernels` for those of this program), `states` and `dtypes`. An engine that opens files by itself has `architectures` and
     /// `formats` in place of the first two.
     pub fn parse(text: &str) -> Result<Self, SheetError> {
         let documents = Yaml::load_from_str(text)
@@ -135,6 +135,9 @@ impl EngineSheet {
             let list = entries.get(key).ok_or(SheetError::Missing { key })?;
             if key == "ops" && list.as_str() == Some("kernels") {
                 return Ok(Kernels::default().names().map(str::to_owned).collect());
+            }
+            if key == "ops" && list.as_str() == Some("device_kernels") {
+                return Ok(Kernels::of_devices().names().map(str::to_owned).collect());
             }
             let mut names = BTreeSet::new();
             gather(list, &mut names).ok_or(SheetError::NotNames { key })?;

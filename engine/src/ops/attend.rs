@@ -36,15 +36,15 @@ struct AttendTask<'a> {
 
 /// The positions that a query sees.
 #[derive(Debug, Clone, Copy)]
-struct AttendWindow {
-    size: usize,
+pub(super) struct AttendWindow {
+    pub(super) size: usize,
     /// True if positions are in chunks of that size, and a query sees its own chunk.
-    chunked: bool,
+    pub(super) chunked: bool,
 }
 
 impl AttendWindow {
     /// Returns the first position that a query at `position` sees.
-    fn oldest(self, position: usize) -> usize {
+    pub(super) fn oldest(self, position: usize) -> usize {
         if self.chunked {
             position / self.size * self.size
         } else {
@@ -80,21 +80,21 @@ struct Salience<'a> {
 }
 
 /// The arguments of an attention.
-struct Attend {
-    window: Option<AttendWindow>,
-    slopes: Option<Vec<f32>>,
-    paired: bool,
-    scale: f32,
-    softcap: Option<f32>,
-    softmax_rounds: bool,
-    scores: ScoreRounding,
-    gated: bool,
+pub(super) struct Attend {
+    pub(super) window: Option<AttendWindow>,
+    pub(super) slopes: Option<Vec<f32>>,
+    pub(super) paired: bool,
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    pub(super) softmax_rounds: bool,
+    pub(super) scores: ScoreRounding,
+    pub(super) gated: bool,
     /// The largest number of keys that count, if keys have a salience.
-    keep: Option<usize>,
+    pub(super) keep: Option<usize>,
 }
 
 impl Attend {
-    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         let chunked = args.flag("chunked")?;
         let window = args.count_or_null("window")?;
         Ok(Self {

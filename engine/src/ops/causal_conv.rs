@@ -15,8 +15,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// The activation after the convolution, and the rounding of rows that continue a sequence.
 pub(super) struct CausalConv {
-    then: Option<Activation>,
-    stepwise: bool,
+    pub(super) then: Option<Activation>,
+    pub(super) stepwise: bool,
 }
 
 impl CausalConv {

@@ -2,17 +2,19 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use checkpoints::checkpoint::Rounding;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, State, WeightId};
 
-use crate::angles::Angles;
+use crate::angles::{Angles, DeviceAngles};
+use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::tokens::round_rows;
 use crate::states::{Memory, Slot};
-use crate::value::GraphValue;
-use crate::weights::{SessionWeights, WeightMatrix};
+use crate::value::{DeviceValue, GraphValue};
+use crate::weights::{DeviceMatrix, SessionWeights, WeightMatrix};
 use crate::{Error, InputObserver};
 
 /// One chunk of a step, as kernels see it.
@@ -36,6 +38,8 @@ pub struct Ctx<'a> {
     pub(crate) slots: &'a mut [Option<Slot>],
     pub(crate) chunks: &'a [ChunkRows],
     pub(crate) angles: &'a [Angles],
+    pub(crate) device: Option<&'a DeviceQueue>,
+    pub(crate) device_angles: &'a [DeviceAngles],
     pub(crate) activation: Dtype,
     pub(crate) observer: Option<&'a dyn InputObserver>,
 }
@@ -194,6 +198,50 @@ impl<'a> Ctx<'a> {
             .rope
             .and_then(|id| all.get(id.0))
             .ok_or_else(|| self.error("it has no rotary table"))
+    }
+
+    /// Returns the device that the kernels run on.
+    pub fn queue(&self) -> Result<&'a DeviceQueue, Error> {
+        self.device.ok_or_else(|| self.error("its kernel needs a device"))
+    }
+
+    /// Returns an input in the memory of the device.
+    pub fn device_input(&self, n: usize) -> Result<DeviceValue, Error> {
+        let value = self.input(n)?;
+        value.device().cloned().ok_or_else(|| self.error(format!("input {n} is not on the device")))
+    }
+
+    /// Allocates an output, of as many rows as given.
+    pub fn device_output(&self, n: usize, rows: usize) -> Result<DeviceValue, Error> {
+        let dtype = self.output_dtype(n);
+        let shape: Vec<usize> = [rows].iter().chain(self.output_shape(n)?).copied().collect();
+        let bytes = shape.iter().product::<usize>() * dtype.size();
+        let buffer = Arc::new(self.queue()?.allocate(bytes)?);
+        Ok(DeviceValue { buffer, dtype, shape })
+    }
+
+    /// Puts an output of the device in place.
+    pub fn set_device(&mut self, n: usize, value: DeviceValue) -> Result<(), Error> {
+        self.share(n, GraphValue::on_device(value))
+    }
+
+    /// Returns a matrix of the device by its role.
+    pub fn device_matrix(&self, role: &str) -> Result<&'a DeviceMatrix, Error> {
+        let id = self.weight(role)?;
+        let found = self.weights.device_matrix(id);
+        found.ok_or_else(|| self.error(format!("weight `{role}` is no matrix of the device")))
+    }
+
+    /// Returns a small weight of the device by its role, in f32; none if the node does not have it.
+    pub fn device_vector(&self, role: &str) -> Option<&'a DeviceBuffer> {
+        self.node().weights.get(role).and_then(|id| self.weights.device_vector(*id))
+    }
+
+    /// Returns the rotary angles of the step's rows on the device.
+    pub fn device_angles(&self) -> Result<&'a DeviceAngles, Error> {
+        let all: &'a [DeviceAngles] = self.device_angles;
+        let own = self.node().rope.and_then(|id| all.get(id.0));
+        own.ok_or_else(|| self.error("it has no rotary table"))
     }
 
     /// Returns the state of this node, as the graph declares it.

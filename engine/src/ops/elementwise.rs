@@ -62,7 +62,7 @@ impl Kernel for BinaryElementwise {
 
 /// The operation with a constant number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ScalarKind {
+pub(super) enum ScalarKind {
     Scale,
     Offset,
     Divide,
@@ -71,9 +71,9 @@ enum ScalarKind {
 
 /// A value and a number: `x * s`, `x + s`, `x / s`, `s / x`.
 pub(super) struct ScalarElementwise {
-    with: ScalarKind,
-    s: f32,
-    rounds: bool,
+    pub(super) with: ScalarKind,
+    pub(super) s: f32,
+    pub(super) rounds: bool,
 }
 
 impl ScalarElementwise {
@@ -150,7 +150,7 @@ fn with_weight(ctx: &mut Ctx<'_>, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<
 
 /// `c * tanh(x / c)`, each step rounded.
 pub(super) struct Softcap {
-    c: f32,
+    pub(super) c: f32,
 }
 
 impl Softcap {
@@ -182,8 +182,8 @@ impl Kernel for Softcap {
 
 /// The bounds of each number.
 pub(super) struct Clamp {
-    low: f32,
-    high: f32,
+    pub(super) low: f32,
+    pub(super) high: f32,
 }
 
 impl Clamp {
@@ -253,7 +253,7 @@ fn apply(f: BinaryKind, a: &[f32], b: &[f32], y: &mut [f32]) {
 }
 
 /// Returns for each number of a row of shape `out` the index in `from` that is broadcast there.
-fn spread(out: &[usize], from: &[usize]) -> Option<Vec<usize>> {
+pub(super) fn spread(out: &[usize], from: &[usize]) -> Option<Vec<usize>> {
     let lead = out.len().checked_sub(from.len())?;
     let mut at = vec![0];
     for (n, &size) in out.iter().enumerate() {

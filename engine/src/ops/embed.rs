@@ -10,9 +10,9 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// The rows of a matrix, one per token.
 pub(super) struct Embed {
-    scale: Option<f32>,
-    rounds: bool,
-    first: bool,
+    pub(super) scale: Option<f32>,
+    pub(super) rounds: bool,
+    pub(super) first: bool,
 }
 
 impl Embed {

@@ -28,9 +28,9 @@ impl NormCast {
 
 /// Normalisation by the root mean square.
 pub(super) struct RmsNorm {
-    eps: f32,
-    cast: NormCast,
-    plus_one: bool,
+    pub(super) eps: f32,
+    pub(super) cast: NormCast,
+    pub(super) plus_one: bool,
 }
 
 impl RmsNorm {
@@ -59,9 +59,9 @@ impl Kernel for RmsNorm {
 
 /// Normalisation by mean and variance.
 pub(super) struct LayerNorm {
-    eps: f32,
-    cast: NormCast,
-    plus_one: bool,
+    pub(super) eps: f32,
+    pub(super) cast: NormCast,
+    pub(super) plus_one: bool,
 }
 
 impl LayerNorm {
@@ -101,7 +101,7 @@ impl Kernel for LayerNorm {
 
 /// Normalisation by the root mean square without a weight, as query and key norms of that name compute it.
 pub(super) struct L2Norm {
-    eps: f32,
+    pub(super) eps: f32,
 }
 
 impl L2Norm {

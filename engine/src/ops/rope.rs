@@ -10,7 +10,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// The rounding of cosines and sines, and of the products with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RopeCompute {
+pub(super) enum RopeCompute {
     /// Everything is of the activation dtype: cos, sin, each product, the sum.
     Activation,
     /// Everything is f32 until the end.
@@ -21,7 +21,7 @@ enum RopeCompute {
 
 /// The place of the two numbers of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PairLayout {
+pub(super) enum PairLayout {
     /// Half the rotated numbers apart.
     Half,
     /// Side by side.
@@ -32,9 +32,9 @@ enum PairLayout {
 
 /// The rotation of one node.
 pub(super) struct Rope {
-    compute: RopeCompute,
-    layout: PairLayout,
-    inverse: bool,
+    pub(super) compute: RopeCompute,
+    pub(super) layout: PairLayout,
+    pub(super) inverse: bool,
 }
 
 impl Rope {

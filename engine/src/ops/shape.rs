@@ -35,7 +35,7 @@ pub(super) fn split(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 
 /// Columns `from..to` of the last axis.
 pub(super) struct Slice {
-    from: usize,
+    pub(super) from: usize,
 }
 
 impl Slice {
@@ -71,7 +71,7 @@ pub(super) fn concat(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-fn last(shape: &[usize]) -> usize {
+pub(super) fn last(shape: &[usize]) -> usize {
     shape.last().copied().unwrap_or(1)
 }
 

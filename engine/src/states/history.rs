@@ -4,7 +4,12 @@ use registry::dtype::Dtype;
 
 use super::past::{self, Past};
 use super::store::RowStore;
+use crate::Error;
+use crate::device::DeviceQueue;
 use crate::kernels::attention::{CachedColumns, CachedRows};
+use crate::value::DeviceValue;
+
+use super::device::CacheArguments;
 
 /// Rows of a sequence by position: all of them, or the last `needed` and some more to roll
 /// back by.
@@ -49,6 +54,36 @@ impl History {
 
     fn of(store: RowStore, width: usize, needed: Option<usize>, rollback: usize) -> Self {
         Self { store, width, needed, rollback, first: 0, rows: 0, floor: 0 }
+    }
+
+    /// Moves an empty history to a device.
+    pub fn place_on(&mut self, queue: &DeviceQueue) {
+        let empty = RowStore::new(Dtype::F32);
+        self.store = std::mem::replace(&mut self.store, empty).on(queue);
+    }
+
+    /// Adds rows `from..from + rows` of a value of the device at the end.
+    pub(crate) fn append_value(
+        &mut self,
+        value: &DeviceValue,
+        from: usize,
+        rows: usize,
+    ) -> Result<(), Error> {
+        let RowStore::Device(store) = &mut self.store else {
+            return Err(Error::Other("the state is not on the device".to_owned()));
+        };
+        let width = self.width;
+        store.write_value(self.rows * width, value, from * width, rows * width)?;
+        self.rows += rows;
+        Ok(())
+    }
+
+    /// Returns the rows as kernels read them, and the position of the first.
+    pub(crate) fn cache(&self) -> Result<(CacheArguments, u32), Error> {
+        match &self.store {
+            RowStore::Device(store) => Ok((store.arguments(), self.first as u32)),
+            _ => Err(Error::Other("the state is not on the device".to_owned())),
+        }
     }
 
     /// Numbers per row.

@@ -5,6 +5,8 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
+use super::device::DeviceRows;
+use crate::device::DeviceQueue;
 use crate::kernels::attention::{CodedNumbers, StoredNumbers};
 use crate::kernels::round::{round1, to_bits};
 
@@ -33,6 +35,8 @@ pub enum RowStore {
         /// The grid of quotients and products.
         dtype: Dtype,
     },
+    /// Any of these in the memory of a device.
+    Device(DeviceRows),
 }
 
 impl RowStore {
@@ -55,12 +59,19 @@ impl RowStore {
         Self::FixedFp8 { bytes: Vec::new(), scale: round1(dtype, scale), dtype }
     }
 
+    /// Moves an empty store to a device.
+    #[must_use]
+    pub fn on(self, queue: &DeviceQueue) -> Self {
+        Self::Device(DeviceRows::new(self, queue))
+    }
+
     /// Returns the capacity in numbers.
     pub fn len(&self) -> usize {
         match self {
             Self::F32(data) => data.len(),
             Self::Half(_, data) => data.len(),
             Self::GroupedFp8 { bytes, .. } | Self::FixedFp8 { bytes, .. } => bytes.len(),
+            Self::Device(rows) => rows.len(),
         }
     }
 
@@ -76,6 +87,7 @@ impl RowStore {
             Self::Half(..) => numbers * 2,
             Self::GroupedFp8 { group, .. } => numbers + numbers / group * 4,
             Self::FixedFp8 { .. } => numbers,
+            Self::Device(rows) => rows.form().bytes(numbers),
         }
     }
 
@@ -88,6 +100,7 @@ impl RowStore {
                 scales.resize(len.div_ceil(*group), f32::NAN);
             }
             Self::FixedFp8 { bytes, .. } => bytes.resize(len, f32_to_f8_e4m3(f32::NAN)),
+            Self::Device(_) => {} // which grows when it is written
         }
     }
 
@@ -119,6 +132,7 @@ impl RowStore {
                     *byte = f32_to_f8_e4m3(round1(*dtype, x / *scale));
                 }
             }
+            Self::Device(rows) => rows.write(at, from),
         }
     }
 
@@ -145,6 +159,7 @@ impl RowStore {
                     *x = round1(*dtype, f8_e4m3_to_f32(byte) * scale);
                 }
             }
+            Self::Device(rows) => rows.read(at, into),
         }
     }
 
@@ -153,7 +168,9 @@ impl RowStore {
         match self {
             Self::F32(data) => StoredNumbers::Wide(data),
             Self::Half(dtype, data) => StoredNumbers::Half(*dtype, data),
-            Self::GroupedFp8 { .. } | Self::FixedFp8 { .. } => StoredNumbers::Coded(self),
+            Self::GroupedFp8 { .. } | Self::FixedFp8 { .. } | Self::Device(_) => {
+                StoredNumbers::Coded(self)
+            }
         }
     }
 
@@ -167,6 +184,7 @@ impl RowStore {
                 scales.copy_within(from / *group..(from + len) / *group, 0);
             }
             Self::FixedFp8 { bytes, .. } => bytes.copy_within(from..from + len, 0),
+            Self::Device(rows) => rows.shift(from, len),
         }
     }
 
@@ -180,6 +198,7 @@ impl RowStore {
                 scales.fill(f32::NAN);
             }
             Self::FixedFp8 { bytes, .. } => bytes.fill(f32_to_f8_e4m3(f32::NAN)),
+            Self::Device(rows) => rows.poison(),
         }
     }
 
@@ -197,6 +216,7 @@ impl RowStore {
                 }
             }
             Self::FixedFp8 { bytes, .. } => out.extend(&bytes[from..to]),
+            Self::Device(rows) => rows.to_bytes(from, to, out),
         }
     }
 
@@ -215,6 +235,7 @@ impl RowStore {
                 (*bytes, *scales) = (own.to_vec(), wide(rest));
             }
             Self::FixedFp8 { bytes, .. } => *bytes = from.to_vec(),
+            Self::Device(rows) => rows.set_bytes(from),
         }
     }
 }

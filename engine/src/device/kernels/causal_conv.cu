@@ -1,0 +1,31 @@
+// `causal_conv`: each channel over its last inputs; those before the step come from the state.
+
+#define NO_ACTIVATION 12u
+
+KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 channels, const float *weight, u32 taps,
+       const float *bias, const u8 *past, u32 past_dtype, u32 first, u32 start, u32 stepwise, u32 kind, u8 *y,
+       u32 dtype) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < (u64)rows * channels) {
+            u32 c = (u32)(n % channels), row = (u32)(n / channels);
+            float sum = 0.0f;
+            for (u32 tap = 0; tap < taps; ++tap) {
+                // Inputs before the first position are zero.
+                u32 back = taps - 1u - tap;
+                float z = 0.0f;
+                if (row >= back)
+                    z = load(x, stored, (u64)(x_row + row - back) * channels + c);
+                else if (start + row >= back)
+                    z = load(past, past_dtype, (u64)(start + row - back - first) * channels + c);
+                float product = z * weight[(u64)c * taps + tap];
+                sum += stepwise ? round_to(dtype, product) : product;
+            }
+            if (stepwise) sum = round_to(dtype, sum);
+            if (bias) sum += bias[c];
+            sum = round_to(dtype, sum);
+            if (kind != NO_ACTIVATION) sum = activate(kind, dtype, sum);
+            store(y, dtype, (u64)x_row * channels + n, sum);
+        }
+    }
+}

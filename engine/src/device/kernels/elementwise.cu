@@ -1,0 +1,67 @@
+// Arithmetic number by number.
+
+#define ADD 0u
+#define SUBTRACT 1u
+#define MULTIPLY 2u
+#define DIVIDE 3u
+#define DIVIDE_INTO 4u
+
+DEVICE float combine(u32 kind, float a, float b) {
+    if (kind == ADD) return a + b;
+    if (kind == SUBTRACT) return a - b;
+    if (kind == MULTIPLY) return a * b;
+    return kind == DIVIDE ? a / b : b / a;
+}
+
+// Two values. `*_map` gives for each number of a row the place of its operand; null for the same place.
+KERNEL(binary, u32 kind, const u8 *a, u32 a_dtype, const u32 *a_map, u32 a_width, const u8 *b, u32 b_dtype,
+       const u32 *b_map, u32 b_width, u32 width, u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) {
+            u64 row = n / width, at = n % width;
+            float p = load(a, a_dtype, row * a_width + (a_map ? a_map[at] : at));
+            float q = load(b, b_dtype, row * b_width + (b_map ? b_map[at] : at));
+            store(y, dtype, n, combine(kind, p, q));
+        }
+    }
+}
+
+// A value and a number.
+KERNEL(scalar, u32 kind, const u8 *x, u32 stored, float s, u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) store(y, dtype, n, combine(kind, load(x, stored, n), s));
+    }
+}
+
+// A value and a weight in f32.
+KERNEL(with_weight, u32 kind, const u8 *x, u32 stored, const float *weight, const u32 *map, u32 width, u8 *y, u32 dtype,
+       u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) store(y, dtype, n, combine(kind, load(x, stored, n), weight[map[n % width]]));
+    }
+}
+
+// `c * tanh(x / c)`, each step rounded.
+KERNEL(softcap, const u8 *x, u32 stored, float c, u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) {
+            float z = round_to(dtype, load(x, stored, n) / c);
+            store(y, dtype, n, round_to(dtype, tanhf(z)) * c);
+        }
+    }
+}
+
+KERNEL(clamp, const u8 *x, u32 stored, float low, float high, u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) {
+            float z = load(x, stored, n);
+            float above = z > low ? z : low;
+            store(y, dtype, n, is_nan(z) ? z : above < high ? above : high);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Source text of the kernels, and what they take.
+
+use std::collections::BTreeMap;
+
+use registry::dtype::Dtype;
+
+/// Threads of every block: `THREADS` of `device.h`.
+pub const THREADS: usize = 128;
+
+/// Files of kernels, in an order in which each finds what it uses.
+const FILES: [&str; 11] = [
+    include_str!("kernels/device.h"),
+    include_str!("kernels/shape.cu"),
+    include_str!("kernels/cache.cu"),
+    include_str!("kernels/embed.cu"),
+    include_str!("kernels/norm.cu"),
+    include_str!("kernels/linear.cu"),
+    include_str!("kernels/rope.cu"),
+    include_str!("kernels/elementwise.cu"),
+    include_str!("kernels/activation.cu"),
+    include_str!("kernels/attend.cu"),
+    include_str!("kernels/causal_conv.cu"),
+];
+
+/// Options of NVRTC, besides the architecture. Without contraction, sums have the bits of the CPU.
+pub const OPTIONS: [&str; 2] = ["--fmad=false", "--std=c++17"];
+
+/// Prefix of the names of kernels in the compiled code.
+pub const PREFIX: &str = "op_";
+
+/// Number of the encoding in 8 bits with a scale for each group, in kernels.
+pub const FP8_GROUPS: u32 = 3;
+
+/// Number of the encoding in 8 bits with one scale, in kernels.
+pub const FP8_FIXED: u32 = 4;
+
+/// Returns the whole source text.
+pub fn text() -> String {
+    FILES.concat()
+}
+
+/// Returns the number of a dtype in kernels.
+pub fn dtype(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::F32 => 0,
+        Dtype::Bf16 => 1,
+        Dtype::F16 => 2,
+    }
+}
+
+/// The kind of a parameter of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParameterKind {
+    /// A pointer.
+    Address,
+    /// `u64`.
+    Count,
+    /// `u32`.
+    Index,
+    /// `float`.
+    Number,
+}
+
+/// The kernels of the source text with their parameters.
+#[derive(Debug, Clone)]
+pub struct KernelSources {
+    parameters: BTreeMap<String, Vec<ParameterKind>>,
+}
+
+impl KernelSources {
+    /// Reads the declarations of the kernels of this program.
+    ///
+    /// # Panics
+    /// If a declaration has a parameter of another type; the text is part of the program, and a test reads it.
+    pub fn builtin() -> Self {
+        let text = FILES[1..].concat();
+        let declarations = text.split("\nKERNEL(").skip(1).map(|rest| {
+            let end = rest.find(") {").expect("a declaration has a body");
+            let mut words = rest[..end].split(',').map(str::trim);
+            let name = words.next().unwrap_or_default().to_owned();
+            (name, words.map(kind).collect())
+        });
+        Self { parameters: declarations.collect() }
+    }
+
+    /// Returns the parameters of a kernel; none if there is no such kernel.
+    pub fn parameters(&self, kernel: &str) -> Option<&[ParameterKind]> {
+        self.parameters.get(kernel).map(Vec::as_slice)
+    }
+
+    /// Returns the names of the kernels, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.parameters.keys().map(String::as_str)
+    }
+}
+
+fn kind(parameter: &str) -> ParameterKind {
+    if parameter.contains('*') {
+        return ParameterKind::Address;
+    }
+    match parameter.split_whitespace().next() {
+        Some("u64") => ParameterKind::Count,
+        Some("u32") => ParameterKind::Index,
+        Some("float") => ParameterKind::Number,
+        _ => unreachable!("a kernel takes pointers, u64, u32 and float, not `{parameter}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declarations_are_read() {
+        let sources = KernelSources::builtin();
+        use ParameterKind::{Address, Count, Index, Number};
+        assert_eq!(
+            sources.parameters("softcap"),
+            Some(&[Address, Index, Number, Address, Index, Count][..])
+        );
+        assert_eq!(sources.names().count(), text().matches("\nKERNEL(").count());
+        assert_eq!(sources.parameters("norm").map(<[_]>::len), Some(15));
+        assert!(text().contains(&format!("#define THREADS {THREADS}u\n")));
+    }
+}

@@ -1,0 +1,54 @@
+//! Ops on devices: the kernels of `device/kernels`, with the arguments and checks of their twins on the CPU.
+
+use super::{Ctx, Kernels};
+use crate::Error;
+use crate::device::{DeviceQueue, count};
+use crate::value::DeviceValue;
+
+mod activation;
+mod attend;
+mod causal_conv;
+mod elementwise;
+mod embed;
+mod linear;
+mod norm;
+mod rope;
+mod shape;
+
+/// Every file of kernels registers its own ops.
+pub(super) const FILES: &[fn(&mut Kernels)] = &[
+    activation::kernels,
+    attend::kernels,
+    causal_conv::kernels,
+    elementwise::kernels,
+    embed::kernels,
+    linear::kernels,
+    norm::kernels,
+    rope::kernels,
+    shape::kernels,
+];
+
+/// The shape of the last axis.
+fn last_axis(value: &DeviceValue) -> usize {
+    value.shape.iter().skip(1).next_back().copied().unwrap_or(1)
+}
+
+/// Copies numbers into a value of another dtype.
+fn convert(queue: &DeviceQueue, from: &DeviceValue, to: &DeviceValue) -> Result<(), Error> {
+    let total = from.len();
+    let arguments = [
+        (&*from.buffer).into(),
+        from.dtype.into(),
+        count(0),
+        (&*to.buffer).into(),
+        to.dtype.into(),
+        count(0),
+        count(total),
+    ];
+    queue.launch_each("convert", total, &arguments)
+}
+
+/// Reads a size as kernels take it.
+fn index(ctx: &Ctx<'_>, size: usize) -> Result<u32, Error> {
+    u32::try_from(size).map_err(|_| ctx.error(format!("{size} is too large for a kernel")))
+}

@@ -1,0 +1,236 @@
+//! `attend` and `attend_to` on a device.
+
+use crate::Error;
+use crate::device::{DeviceBuffer, KernelArgument};
+use crate::kernels::attention::ScoreRounding;
+use crate::ops::attend::{Attend, AttendWindow};
+use crate::ops::device::index;
+use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
+use crate::states::Memory;
+use crate::value::DeviceValue;
+
+/// Scores that are held at once; more rows of a chunk go in turn.
+const SCORES: usize = 1 << 26;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("attend", |args| DeviceAttend::prepare(args, true));
+    kernels.prepared("attend_to", |args| DeviceAttend::prepare(args, false));
+}
+
+struct DeviceAttend {
+    rule: Attend,
+    /// True if keys and values are added to the state first.
+    keeps: bool,
+}
+
+impl DeviceAttend {
+    fn prepare(args: &Args<'_>, keeps: bool) -> Result<Self, Error> {
+        let rule = Attend::prepare(args)?;
+        if rule.keep.is_some() {
+            return Err(args.error("keys with a salience have no kernel on the device"));
+        }
+        Ok(Self { rule, keeps })
+    }
+}
+
+/// Sizes that all launches share.
+struct HeadSizes {
+    heads: usize,
+    kv_heads: usize,
+    key_dim: usize,
+    /// Numbers of a value as it is cached.
+    stored: usize,
+    value_dim: usize,
+}
+
+/// Adds the step's keys and values to the state.
+fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    for part in 0..2 {
+        let x = ctx.device_input(part + 1)?;
+        for chunk in ctx.chunks() {
+            let wrong = ctx.error("its state does not hold keys and values of this shape");
+            let Memory::Attention(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+            let history = if part == 0 { &mut memory.keys } else { &mut memory.values };
+            if history.width() != x.width() || history.end() != chunk.start {
+                return Err(wrong);
+            }
+            history.append_value(&x, chunk.rows.start, chunk.rows.len())?;
+        }
+    }
+    Ok(())
+}
+
+impl Kernel for DeviceAttend {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        if self.keeps {
+            keep(ctx)?;
+        }
+        let rule = &self.rule;
+        let queue = ctx.queue()?;
+        let q = ctx.device_input(0)?;
+        let &[_, heads, key_dim] = q.shape.as_slice() else {
+            return Err(ctx.error("a query has two axes, heads and head size"));
+        };
+        let state = ctx.state().ok_or_else(|| ctx.error("it has no state"))?;
+        let [keys, values] = state.parts.as_slice() else {
+            return Err(ctx.error("its state has keys and values"));
+        };
+        let (&[kv_heads, size], &[v_heads, stored]) =
+            (keys.shape.as_slice(), values.shape.as_slice())
+        else {
+            return Err(ctx.error("its state holds heads"));
+        };
+        if kv_heads == 0
+            || heads % kv_heads != 0
+            || v_heads != kv_heads
+            || size != key_dim
+            || (rule.paired && !kv_heads.is_multiple_of(2))
+        {
+            return Err(ctx.error(format!(
+                "{heads} query heads of {key_dim}, {kv_heads} key heads of {size} and {v_heads} value heads do not fit"
+            )));
+        }
+        if state.window.is_some_and(|kept| rule.window.is_none_or(|window| window.size > kept)) {
+            return Err(ctx.error("it would see more than its state keeps"));
+        }
+        let sinks = ctx.device_vector("sinks");
+        if sinks.is_some_and(|s| s.bytes() != 4 * heads)
+            || rule.slopes.as_ref().is_some_and(|s| s.len() != heads)
+            || rule.window.is_some_and(|w| w.size == 0)
+        {
+            return Err(ctx.error(
+                "it has a sink and a slope per head, if any, and a window of at least 1",
+            ));
+        }
+        let slopes = rule.slopes.as_ref().map(|s| queue.upload(bytemuck::cast_slice(s)));
+        let slopes = slopes.transpose()?;
+        let value_dim = if rule.paired { 2 * stored } else { stored };
+        let sizes = HeadSizes { heads, kv_heads, key_dim, stored, value_dim };
+        let y = ctx.device_output(0, q.rows())?;
+        if y.width() != heads * value_dim {
+            return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
+        }
+        for ChunkRows { slot, rows, start } in ctx.chunks() {
+            let end = start + rows.len();
+            let per_row = heads * (end - rule.oldest(*start));
+            let batch = (SCORES / per_row.max(1)).max(1);
+            for from in rows.clone().step_by(batch) {
+                let part = from..rows.end.min(from + batch);
+                let start = start + from - rows.start;
+                let part = ChunkRows { slot: *slot, rows: part, start };
+                self.attend(ctx, &part, end, &sizes, (&q, &y), (sinks, slopes.as_ref()))?;
+            }
+        }
+        ctx.set_device(0, y)
+    }
+}
+
+impl Attend {
+    /// Returns the first position that a query at `position` sees.
+    fn oldest(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| window.oldest(position))
+    }
+}
+
+impl DeviceAttend {
+    /// Computes some rows of one chunk, which ends at `end` positions.
+    fn attend(
+        &self,
+        ctx: &Ctx<'_>,
+        part: &ChunkRows,
+        end: usize,
+        sizes: &HeadSizes,
+        (q, y): (&DeviceValue, &DeviceValue),
+        (sinks, slopes): (Option<&DeviceBuffer>, Option<&DeviceBuffer>),
+    ) -> Result<(), Error> {
+        let (queue, rule) = (ctx.queue()?, &self.rule);
+        let &HeadSizes { heads, kv_heads, key_dim, stored, value_dim } = sizes;
+        let Memory::Attention(memory) = ctx.memory(part.slot)? else {
+            return Err(ctx.error("its state is of another kind"));
+        };
+        if memory.keys.end() != end
+            || memory.values.end() != end
+            || memory.keys.width() != kv_heads * key_dim
+            || memory.values.width() != kv_heads * stored
+        {
+            return Err(ctx.error("its state does not hold what the step's rows see"));
+        }
+        let rows = part.rows.len();
+        let base = rule.oldest(part.start);
+        let span = part.start + rows - base;
+        let queries = rows * heads;
+        let scores = queue.allocate(queries * span * 4)?;
+        let gates = (rule.gated && sinks.is_some()).then(|| queue.allocate(queries * 4));
+        let gates = gates.transpose()?;
+        let (size, chunked) = match rule.window {
+            None => (0, false),
+            Some(AttendWindow { size, chunked }) => (index(ctx, size)?, chunked),
+        };
+        let place: [KernelArgument; 5] = [
+            index(ctx, part.start)?.into(),
+            index(ctx, base)?.into(),
+            index(ctx, span)?.into(),
+            size.into(),
+            chunked.into(),
+        ];
+        let (head_count, kv_count) = (index(ctx, heads)?, index(ctx, kv_heads)?);
+        let first_row = index(ctx, part.rows.start)?;
+        let count = index(ctx, rows)?;
+        let rounding = match rule.scores {
+            ScoreRounding::Rounded => 0_u32,
+            ScoreRounding::Once => 1,
+            ScoreRounding::None => 2,
+        };
+        let (cache, first) = memory.keys.cache()?;
+        let mut arguments: Vec<KernelArgument> = vec![
+            (&*q.buffer).into(),
+            q.dtype.into(),
+            first_row.into(),
+            count.into(),
+            head_count.into(),
+            kv_count.into(),
+            index(ctx, key_dim)?.into(),
+        ];
+        arguments.extend(cache.list);
+        arguments.push(first.into());
+        arguments.extend(place);
+        arguments.extend::<[KernelArgument; 5]>([
+            slopes.into(),
+            rule.scale.into(),
+            rounding.into(),
+            y.dtype.into(),
+            (&scores).into(),
+        ]);
+        queue.launch_each("attend_scores", queries * span, &arguments)?;
+        let mut arguments: Vec<KernelArgument> = vec![(&scores).into(), head_count.into()];
+        arguments.extend(place);
+        arguments.extend::<[KernelArgument; 6]>([
+            rule.softcap.unwrap_or(0.0).into(),
+            sinks.into(),
+            rule.gated.into(),
+            rule.softmax_rounds.into(),
+            y.dtype.into(),
+            gates.as_ref().into(),
+        ]);
+        queue.launch("attend_weights", queries, &arguments)?;
+        let (cache, first) = memory.values.cache()?;
+        let mut arguments: Vec<KernelArgument> = vec![
+            (&scores).into(),
+            count.into(),
+            head_count.into(),
+            kv_count.into(),
+            index(ctx, value_dim)?.into(),
+            index(ctx, stored)?.into(),
+        ];
+        arguments.extend(cache.list);
+        arguments.push(first.into());
+        arguments.extend(place);
+        arguments.extend::<[KernelArgument; 4]>([
+            gates.as_ref().into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            first_row.into(),
+        ]);
+        queue.launch_each("attend_values", queries * value_dim, &arguments)
+    }
+}

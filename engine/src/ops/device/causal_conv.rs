@@ -1,0 +1,80 @@
+//! `causal_conv` on a device.
+
+use crate::Error;
+use crate::ops::causal_conv::CausalConv;
+use crate::ops::device::{activation, index};
+use crate::ops::{Args, Ctx, Kernel, Kernels};
+use crate::states::Memory;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("causal_conv", DeviceConv::prepare);
+}
+
+struct DeviceConv {
+    kind: u32,
+    stepwise: bool,
+}
+
+impl DeviceConv {
+    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let CausalConv { then: _, stepwise } = CausalConv::prepare(args)?;
+        Ok(Self { kind: activation::argument(args, "activation")?, stepwise })
+    }
+}
+
+impl Kernel for DeviceConv {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let queue = ctx.queue()?;
+        let x = ctx.device_input(0)?;
+        let channels = x.width();
+        let (weight, bias) = (ctx.device_vector("weight"), ctx.device_vector("bias"));
+        let weight = weight.ok_or_else(|| ctx.error("weight `weight` is missing"))?;
+        let taps = (weight.bytes() / 4).checked_div(channels).unwrap_or(0);
+        if taps == 0
+            || taps * channels * 4 != weight.bytes()
+            || bias.is_some_and(|b| b.bytes() != 4 * channels)
+        {
+            return Err(ctx.error(format!(
+                "a weight of {} numbers for {channels} channels",
+                weight.bytes() / 4
+            )));
+        }
+        let y = ctx.device_output(0, x.rows())?;
+        for chunk in ctx.chunks() {
+            let wrong = ctx.error("its state does not hold inputs of this shape");
+            let (rows, from) = (chunk.rows.len(), chunk.rows.start);
+            let Memory::Conv(memory) = ctx.memory(chunk.slot)? else { return Err(wrong) };
+            if memory.inputs.width() != channels
+                || memory.needed != taps - 1
+                || memory.inputs.end() != chunk.start
+            {
+                return Err(wrong);
+            }
+            let (past, first) = memory.inputs.cache()?;
+            let [past, past_dtype, ..] = past.list;
+            let arguments = [
+                (&*x.buffer).into(),
+                x.dtype.into(),
+                index(ctx, from)?.into(),
+                index(ctx, rows)?.into(),
+                index(ctx, channels)?.into(),
+                weight.into(),
+                index(ctx, taps)?.into(),
+                bias.into(),
+                past,
+                past_dtype,
+                first.into(),
+                index(ctx, chunk.start)?.into(),
+                (self.stepwise && chunk.start > 0).into(),
+                self.kind.into(),
+                (&*y.buffer).into(),
+                y.dtype.into(),
+            ];
+            queue.launch_each("causal_conv", rows * channels, &arguments)?;
+            if let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? {
+                memory.inputs.append_value(&x, from, rows)?;
+            }
+        }
+        ctx.set_device(0, y)
+    }
+}

@@ -1,0 +1,48 @@
+//! `linear` and `linears` on a device.
+
+use crate::Error;
+use crate::ops::device::index;
+use crate::ops::{Ctx, Kernels};
+
+/// Rows of one block, and outputs: `LINEAR_ROWS` of `linear.cu`, and threads by lanes.
+const TILE: (usize, usize) = (4, 8);
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.add("linear", |ctx: &mut Ctx<'_>| multiply(ctx, 0, "weight", "bias"));
+    kernels.add("linears", |ctx: &mut Ctx<'_>| {
+        (0..ctx.node().outputs.len())
+            .try_for_each(|n| multiply(ctx, n, &format!("weight.{n}"), &format!("bias.{n}")))
+    });
+}
+
+fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(), Error> {
+    let queue = ctx.queue()?;
+    let x = ctx.device_input(0)?;
+    let (weight, bias) = (ctx.device_matrix(weight)?, ctx.device_vector(bias));
+    let (outputs, inputs, rows) = (weight.outputs, weight.inputs, x.rows());
+    if inputs != x.width() || outputs != ctx.output_width(n)? {
+        return Err(ctx.error(format!(
+            "a weight [{outputs}, {inputs}] does not take {} numbers to {}",
+            x.width(),
+            ctx.output_width(n)?
+        )));
+    }
+    if let Some(found) = bias.map(|bias| bias.bytes() / 4).filter(|found| *found != outputs) {
+        return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
+    }
+    let y = ctx.device_output(n, rows)?;
+    let arguments = [
+        (&*x.buffer).into(),
+        x.dtype.into(),
+        index(ctx, rows)?.into(),
+        (&weight.buffer).into(),
+        weight.dtype.into(),
+        index(ctx, outputs)?.into(),
+        index(ctx, inputs)?.into(),
+        bias.into(),
+        (&*y.buffer).into(),
+        y.dtype.into(),
+    ];
+    queue.launch("linear", rows.div_ceil(TILE.0) * outputs.div_ceil(TILE.1), &arguments)?;
+    ctx.set_device(n, y)
+}

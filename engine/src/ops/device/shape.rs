@@ -1,0 +1,83 @@
+//! `heads`, `merge`, `split`, `concat`, `slice` on a device.
+
+use crate::Error;
+use crate::device::count;
+use crate::ops::device::index;
+use crate::ops::shape::{Slice, last, reshape};
+use crate::ops::{Args, Ctx, Kernel, Kernels};
+use crate::value::DeviceValue;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.add("heads", reshape);
+    kernels.add("merge", reshape);
+    kernels.add("split", split);
+    kernels.add("concat", concat);
+    kernels.prepared("slice", |args: &Args<'_>| Slice::prepare(args).map(DeviceSlice));
+}
+
+/// Copies `width` columns of every line from column `from` of `x` to column `to` of `y`.
+fn columns(
+    ctx: &Ctx<'_>,
+    (x, from): (&DeviceValue, usize),
+    (y, to): (&DeviceValue, usize),
+    width: usize,
+) -> Result<(), Error> {
+    let (x_axis, y_axis) = (last(&x.shape), last(&y.shape));
+    let lines = x.len().checked_div(x_axis).unwrap_or(0);
+    if from + width > x_axis || to + width > y_axis || lines * y_axis != y.len() {
+        return Err(ctx.error(format!("columns {from}..{} of {x_axis}", from + width)));
+    }
+    let total = lines * width;
+    let arguments = [
+        (&*x.buffer).into(),
+        x.dtype.into(),
+        index(ctx, x_axis)?.into(),
+        index(ctx, from)?.into(),
+        (&*y.buffer).into(),
+        y.dtype.into(),
+        index(ctx, y_axis)?.into(),
+        index(ctx, to)?.into(),
+        index(ctx, width)?.into(),
+        count(total),
+    ];
+    ctx.queue()?.launch_each("columns", total, &arguments)
+}
+
+fn split(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.device_input(0)?;
+    let mut from = 0;
+    for n in 0..ctx.node().outputs.len() {
+        let y = ctx.device_output(n, x.rows())?;
+        let width = last(&y.shape);
+        columns(ctx, (&x, from), (&y, 0), width)?;
+        ctx.set_device(n, y)?;
+        from += width;
+    }
+    Ok(())
+}
+
+struct DeviceSlice(Slice);
+
+impl Kernel for DeviceSlice {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.device_input(0)?;
+        let y = ctx.device_output(0, x.rows())?;
+        columns(ctx, (&x, self.0.from), (&y, 0), last(&y.shape))?;
+        ctx.set_device(0, y)
+    }
+}
+
+fn concat(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let inputs = (0..ctx.node().inputs.len()).map(|n| ctx.device_input(n));
+    let inputs: Vec<DeviceValue> = inputs.collect::<Result<_, _>>()?;
+    let y = ctx.device_output(0, inputs.first().map_or(0, DeviceValue::rows))?;
+    if inputs.iter().map(|x| last(&x.shape)).sum::<usize>() != last(&y.shape) {
+        return Err(ctx.error("its inputs do not make up the output"));
+    }
+    let mut to = 0;
+    for x in &inputs {
+        columns(ctx, (x, 0), (&y, to), last(&x.shape))?;
+        to += last(&x.shape);
+    }
+    ctx.set_device(0, y)
+}

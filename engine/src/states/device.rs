@@ -1,0 +1,262 @@
+//! Rows of a state in the memory of a device, encoded as [`RowStore`] encodes them.
+
+use std::fmt;
+
+use registry::dtype::Dtype;
+
+use super::store::RowStore;
+use crate::Error;
+use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument, count, source};
+use crate::value::DeviceValue;
+
+/// Numbers that fill memory until they are written: NaN in every encoding.
+const NAN: u8 = 0xff;
+
+/// A store of rows in the memory of a device.
+///
+/// Calls that return nothing leave their failure with the device, and the session looks there.
+pub struct DeviceRows {
+    /// An empty store of the same encoding.
+    form: Box<RowStore>,
+    queue: DeviceQueue,
+    numbers: DeviceBuffer,
+    /// Scales of groups, or the one scale; empty for other encodings.
+    scales: DeviceBuffer,
+    /// Room, in numbers.
+    len: usize,
+}
+
+impl fmt::Debug for DeviceRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceRows").field("form", &self.form).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for DeviceRows {
+    fn eq(&self, other: &Self) -> bool {
+        let all = |rows: &Self| {
+            let mut bytes = Vec::new();
+            rows.to_bytes(0, rows.len, &mut bytes);
+            bytes
+        };
+        self.form == other.form && all(self) == all(other)
+    }
+}
+
+impl Clone for DeviceRows {
+    fn clone(&self) -> Self {
+        let copy = |buffer: &DeviceBuffer| self.queue.note(buffer.duplicate());
+        let (numbers, scales) = (copy(&self.numbers), copy(&self.scales));
+        let (form, queue) = (self.form.clone(), self.queue.clone());
+        match (numbers, scales) {
+            (Some(numbers), Some(scales)) => Self { form, queue, numbers, scales, len: self.len },
+            _ => Self::empty(form, queue),
+        }
+    }
+}
+
+/// A store as a kernel reads it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheArguments {
+    /// The numbers, the encoding, the scales and the group.
+    pub(crate) list: [KernelArgument; 4],
+}
+
+impl DeviceRows {
+    /// Creates an empty store of the encoding of an empty store.
+    pub fn new(form: RowStore, queue: &DeviceQueue) -> Self {
+        let mut rows = Self::empty(Box::new(form), queue.clone());
+        if let RowStore::FixedFp8 { scale, .. } = *rows.form
+            && let Some(scales) = queue.note(queue.upload(&scale.to_le_bytes()))
+        {
+            rows.scales = scales;
+        }
+        rows
+    }
+
+    fn empty(form: Box<RowStore>, queue: DeviceQueue) -> Self {
+        let none = || DeviceBuffer::none(&queue);
+        Self { form, numbers: none(), scales: none(), len: 0, queue }
+    }
+
+    /// Returns the room in numbers.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there is no room.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the encoding, without numbers.
+    pub fn form(&self) -> &RowStore {
+        &self.form
+    }
+
+    /// Bytes of so many numbers, without their scales.
+    fn number_bytes(&self, numbers: usize) -> usize {
+        match &*self.form {
+            RowStore::GroupedFp8 { .. } => numbers,
+            other => other.bytes(numbers),
+        }
+    }
+
+    /// Bytes of the scales of so many numbers.
+    fn scale_bytes(&self, numbers: usize) -> usize {
+        self.form.bytes(numbers) - self.number_bytes(numbers)
+    }
+
+    fn group(&self) -> usize {
+        if let RowStore::GroupedFp8 { group, .. } = &*self.form { *group } else { 1 }
+    }
+
+    fn grow(&mut self, len: usize) -> Result<(), Error> {
+        let len = len.next_multiple_of(self.group());
+        let grown = |old: &DeviceBuffer, bytes: usize| {
+            let new = self.queue.allocate(bytes)?;
+            new.copy_from(old, 0, old.bytes())?;
+            new.fill(old.bytes(), NAN)?;
+            Ok::<_, Error>(new)
+        };
+        let numbers = grown(&self.numbers, self.number_bytes(len))?;
+        if self.scale_bytes(len) > 0 {
+            self.scales = grown(&self.scales, self.scale_bytes(len))?;
+        }
+        (self.numbers, self.len) = (numbers, len);
+        Ok(())
+    }
+
+    fn reserve(&mut self, len: usize) -> Result<(), Error> {
+        if self.len < len { self.grow(len.max(self.len * 2)) } else { Ok(()) }
+    }
+
+    /// Writes whole rows at `at`.
+    pub fn write(&mut self, at: usize, from: &[f32]) {
+        let mut encoded = (*self.form).clone();
+        encoded.write(0, from);
+        let mut bytes = Vec::new();
+        encoded.to_bytes(0, from.len(), &mut bytes);
+        let made = self.reserve(at + from.len()).and_then(|()| self.put(at, from.len(), &bytes));
+        self.queue.note(made);
+    }
+
+    /// Writes encoded numbers.
+    fn put(&self, at: usize, numbers: usize, bytes: &[u8]) -> Result<(), Error> {
+        let (own, scales) = bytes.split_at(self.number_bytes(numbers));
+        self.numbers.write(self.number_bytes(at), own)?;
+        if scales.is_empty() { Ok(()) } else { self.scales.write(self.scale_bytes(at), scales) }
+    }
+
+    /// Writes rows of a value of the device at `at`.
+    pub(crate) fn write_value(
+        &mut self,
+        at: usize,
+        value: &DeviceValue,
+        from: usize,
+        numbers: usize,
+    ) -> Result<(), Error> {
+        self.reserve(at + numbers)?;
+        let input = [(&*value.buffer).into(), value.dtype.into(), count(from)];
+        let plain = |dtype: Dtype| -> Result<(), Error> {
+            let output = [(&self.numbers).into(), dtype.into(), count(at), count(numbers)];
+            self.queue.launch_each("convert", numbers, &[&input[..], &output].concat())
+        };
+        match &*self.form {
+            RowStore::F32(_) => plain(Dtype::F32),
+            RowStore::Half(dtype, _) => plain(*dtype),
+            RowStore::GroupedFp8 { group, .. } => {
+                let groups = numbers / group;
+                let output = [
+                    (&self.numbers).into(),
+                    (&self.scales).into(),
+                    (*group as u32).into(),
+                    count(at),
+                    count(groups),
+                ];
+                self.queue.launch_each("keep_groups", groups, &[&input[..], &output].concat())
+            }
+            RowStore::FixedFp8 { dtype, .. } => {
+                let (bytes, scale) = (&self.numbers, &self.scales);
+                let output =
+                    [bytes.into(), scale.into(), (*dtype).into(), count(at), count(numbers)];
+                self.queue.launch_each("keep_fixed", numbers, &[&input[..], &output].concat())
+            }
+            RowStore::Device(_) => Err(Error::Other("a store of a device has a form".to_owned())),
+        }
+    }
+
+    /// Returns the store as kernels read it.
+    pub(crate) fn arguments(&self) -> CacheArguments {
+        let (form, group) = match &*self.form {
+            RowStore::Half(dtype, _) => (source::dtype(*dtype), 0),
+            RowStore::GroupedFp8 { group, .. } => (source::FP8_GROUPS, *group as u32),
+            RowStore::FixedFp8 { dtype, .. } => (source::FP8_FIXED, source::dtype(*dtype)),
+            RowStore::F32(_) | RowStore::Device(_) => (source::dtype(Dtype::F32), 0),
+        };
+        let list = [(&self.numbers).into(), form.into(), (&self.scales).into(), group.into()];
+        CacheArguments { list }
+    }
+
+    /// Reads numbers from `at` on.
+    pub fn read(&self, at: usize, into: &mut [f32]) {
+        let group = self.group();
+        let (from, to) = (at / group * group, (at + into.len()).next_multiple_of(group));
+        let mut bytes = Vec::new();
+        self.to_bytes(from, to, &mut bytes);
+        let mut decoded = (*self.form).clone();
+        decoded.set_bytes(&bytes);
+        if decoded.len() == to - from {
+            decoded.read(at - from, into);
+        } else {
+            into.fill(f32::NAN); // the failure has been noted
+        }
+    }
+
+    /// Moves whole rows to the front.
+    pub fn shift(&mut self, from: usize, len: usize) {
+        let moved = |old: &DeviceBuffer, at: usize, bytes: usize| {
+            let new = self.queue.allocate(old.bytes())?;
+            new.fill(0, NAN)?;
+            new.copy_from(old, at, bytes)?;
+            Ok::<_, Error>(new)
+        };
+        let numbers = moved(&self.numbers, self.number_bytes(from), self.number_bytes(len));
+        let scaled = self.scale_bytes(self.len) > 0;
+        let scales =
+            scaled.then(|| moved(&self.scales, self.scale_bytes(from), self.scale_bytes(len)));
+        if let Some(numbers) = self.queue.note(numbers) {
+            self.numbers = numbers;
+        }
+        if let Some(scales) = scales.and_then(|scales| self.queue.note(scales)) {
+            self.scales = scales;
+        }
+    }
+
+    /// Fills it with NaN.
+    pub fn poison(&mut self) {
+        self.queue.note(self.numbers.fill(0, NAN));
+        if self.scale_bytes(self.len) > 0 {
+            self.queue.note(self.scales.fill(0, NAN));
+        }
+    }
+
+    /// Numbers `from..to` of whole rows as bytes, as [`RowStore::to_bytes`] writes them.
+    pub fn to_bytes(&self, from: usize, to: usize, out: &mut Vec<u8>) {
+        let numbers = to - from;
+        let own = self.numbers.read(self.number_bytes(from), self.number_bytes(numbers));
+        out.extend(self.queue.note(own).unwrap_or_default());
+        if self.scale_bytes(numbers) > 0 {
+            let scales = self.scales.read(self.scale_bytes(from), self.scale_bytes(numbers));
+            out.extend(self.queue.note(scales).unwrap_or_default());
+        }
+    }
+
+    /// Takes over what [`DeviceRows::to_bytes`] gave; the caller has checked the length.
+    pub fn set_bytes(&mut self, from: &[u8]) {
+        let group = self.group();
+        let numbers = from.len() / self.form.bytes(group).max(1) * group;
+        let made = self.reserve(numbers).and_then(|()| self.put(0, numbers, from));
+        self.queue.note(made);
+    }
+}

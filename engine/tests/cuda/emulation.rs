@@ -1,0 +1,132 @@
+//! A device whose kernels run on the CPU: the same source text, compiled by the C++ compiler.
+#![expect(unsafe_code, reason = "calls compiled kernels")]
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use libloading::Library;
+use onboard_engine::device::{ComputeDevice, DeviceError, DeviceQueue, source};
+
+/// A kernel: arguments, blocks, and the order of threads and blocks.
+type Entry = unsafe extern "C" fn(*mut *mut c_void, u32, u32);
+
+/// Device memory in the memory of this process.
+pub(crate) struct Emulation {
+    library: Arc<Library>,
+    /// True to run blocks and threads from the last to the first.
+    reversed: bool,
+    /// Free bytes that the device reports.
+    free: u64,
+    memory: Mutex<BTreeMap<u64, Vec<u128>>>,
+}
+
+/// Returns a device.
+pub(crate) fn device(reversed: bool) -> DeviceQueue {
+    with_memory(reversed, 1 << 40)
+}
+
+/// Returns a device that reports so much free memory.
+pub(crate) fn with_memory(reversed: bool, free: u64) -> DeviceQueue {
+    static LIBRARY: OnceLock<(tempfile::TempDir, Arc<Library>)> = OnceLock::new();
+    let (_, library) = LIBRARY.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = build(folder.path());
+        // SAFETY: the library was built from our source text, and has no code that runs when it is loaded.
+        let library = unsafe { Library::new(&file) }.unwrap();
+        (folder, Arc::new(library))
+    });
+    let library = Arc::clone(library);
+    DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory: Mutex::default() }))
+}
+
+/// Compiles the kernels to a shared library.
+fn build(folder: &Path) -> PathBuf {
+    let text = folder.join("kernels.cpp");
+    fs_err::write(&text, source::text()).unwrap();
+    let file = folder.join("kernels.so");
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/kernels");
+    let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
+    command.args(["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-Wall", "-Werror"]);
+    command.arg("-I").arg(include).arg(&text).arg("-o").arg(&file);
+    let done = command.output().unwrap_or_else(|error| {
+        panic!("the kernels need a C++17 compiler, `c++` or CXX: {error}; install g++ (apt-get install g++)")
+    });
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    file
+}
+
+impl Emulation {
+    /// Fails unless the addresses are of one allocation.
+    fn check(&self, at: u64, bytes: usize) {
+        let memory = self.memory.lock().unwrap();
+        let (start, found) = memory.range(..=at).next_back().expect("an allocation");
+        assert!(at - start + bytes as u64 <= found.len() as u64 * 16, "outside the allocation");
+    }
+}
+
+// SAFETY: memory is that of the map, which outlives its addresses, and copies are checked.
+unsafe impl ComputeDevice for Emulation {
+    fn name(&self) -> String {
+        "emulated device".to_owned()
+    }
+
+    fn free_bytes(&self) -> Result<u64, DeviceError> {
+        Ok(self.free)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, DeviceError> {
+        // NaN, so that a read before a write is noticed.
+        let mut memory = vec![u128::MAX; bytes.div_ceil(16)];
+        let at = memory.as_mut_ptr() as u64;
+        self.memory.lock().unwrap().insert(at, memory);
+        Ok(at)
+    }
+
+    unsafe fn release(&self, at: u64) {
+        assert!(self.memory.lock().unwrap().remove(&at).is_some(), "released twice");
+    }
+
+    unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.check(to, from.len());
+        // SAFETY: the range is inside an allocation.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, from: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.check(from, into.len());
+        // SAFETY: the range is inside an allocation.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), DeviceError> {
+        self.check(to, bytes);
+        self.check(from, bytes);
+        // SAFETY: the ranges are inside two allocations.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    }
+
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<(), DeviceError> {
+        self.check(to, bytes);
+        // SAFETY: the range is inside an allocation.
+        unsafe { std::ptr::write_bytes(to as *mut u8, byte, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch(&self, kernel: &str, blocks: u32, words: &[u64]) -> Result<(), DeviceError> {
+        let name = format!("{}{kernel}", source::PREFIX);
+        // SAFETY: `KERNEL` of `host_device.h` declares every kernel so.
+        let entry = unsafe { self.library.get::<Entry>(name.as_bytes()) }.unwrap();
+        let mut words = words.to_vec();
+        let mut places: Vec<*mut c_void> =
+            words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        // SAFETY: the queue has checked that there is an argument for each parameter, of its kind.
+        unsafe { entry(places.as_mut_ptr(), blocks, self.reversed.into()) };
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! The launch of kernels: what does not fit is refused before it runs.
+
+use libtest_mimic::Trial;
+use onboard_engine::device::{DeviceBuffer, KernelArgument, count};
+use registry::dtype::Dtype;
+
+use crate::{emulation, trials};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trials::one("kernels::arguments", wrong_arguments_are_refused),
+        trials::one("kernels::numbers", sixteen_bits_are_those_of_the_engine),
+    ]
+}
+
+fn wrong_arguments_are_refused() {
+    let queue = emulation::device(false);
+    let x = queue.upload(&[0; 16]).unwrap();
+    let sound: [KernelArgument; 6] =
+        [(&x).into(), Dtype::F32.into(), 2.0.into(), (&x).into(), Dtype::F32.into(), count(4)];
+    queue.launch("softcap", 1, &sound).unwrap();
+    for (kernel, arguments) in [
+        ("softcap", &sound[..5]),
+        ("softcap", &[sound[0], sound[0], sound[2], sound[3], sound[4], sound[5]]),
+        ("hardcap", &sound),
+    ] {
+        let why = queue.launch(kernel, 1, arguments).unwrap_err().to_string();
+        assert!(why.contains(&format!("no kernel `{kernel}` takes")), "{why}");
+    }
+    let why = queue.launch("softcap", usize::MAX, &sound).unwrap_err().to_string();
+    assert!(why.contains("feed fewer tokens at once"), "{why}");
+    for outside in [x.read(8, 9), x.read(usize::MAX, 2)] {
+        assert!(outside.unwrap_err().to_string().contains("of 16 bytes"));
+    }
+    assert!(x.write(16, &[0]).is_err());
+}
+
+/// Every exponent, with mantissas around each half-way point of both grids.
+fn sixteen_bits_are_those_of_the_engine() {
+    let lows = [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff];
+    let numbers: Vec<f32> = (0..=0xffff_u32)
+        .flat_map(|top| lows.map(|low| f32::from_bits(top << 16 | low)))
+        .collect();
+    let queue = emulation::device(false);
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let x = queue.upload(&bytes).unwrap();
+    let convert = |from: Dtype, x: &DeviceBuffer, to: Dtype| {
+        let y = queue.allocate(numbers.len() * to.size()).unwrap();
+        let total = numbers.len();
+        let zero = count(0);
+        let arguments =
+            [KernelArgument::from(x), from.into(), zero, (&y).into(), to.into(), zero, count(total)];
+        queue.launch_each("convert", total, &arguments).unwrap();
+        y
+    };
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let narrow = convert(Dtype::F32, &x, dtype);
+        let bits = narrow.read(0, narrow.bytes()).unwrap();
+        let wide = convert(dtype, &narrow, Dtype::F32);
+        let wide = wide.read(0, wide.bytes()).unwrap();
+        for ((x, bits), wide) in
+            numbers.iter().zip(bits.chunks_exact(2)).zip(wide.chunks_exact(4))
+        {
+            let bits = u16::from_le_bytes([bits[0], bits[1]]);
+            let wide = f32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]]);
+            let want = onboard_engine::kernels::round::round1(dtype, *x);
+            let stored = onboard_engine::kernels::round::to_bits(dtype, *x);
+            if x.is_nan() {
+                assert!(wide.is_nan(), "{dtype} of {x:e}");
+            } else {
+                assert_eq!((bits, wide.to_bits()), (stored, want.to_bits()), "{dtype} of {x:e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The kernels of devices, compiled by the C++ compiler and run on the CPU in whole sessions.
+//!
+//! A device session must give what the engine gives on the CPU: logits, taps and states, bit for bit.
+
+#![allow(clippy::unwrap_used, reason = "a trial stops where it is surprised")]
+
+mod emulation;
+mod kernels;
+mod sessions;
+#[path = "../../../tests/trials.rs"]
+mod trials;
+
+fn main() {
+    trials::run([kernels::trials(), sessions::trials()])
+}

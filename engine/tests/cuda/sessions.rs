@@ -1,0 +1,192 @@
+//! Sessions of every fixture whose ops have kernels, on the CPU and on the emulated device.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use onboard_engine::{
+    Chunk, Engine, Error, ModelSource, NativeEngine, OutputRows, Probe, Session, SessionOptions,
+    SlotId, StateValue,
+};
+use registry::config::Config;
+use registry::dtype::Dtype;
+use registry::library::Library;
+use registry::model::Model;
+use registry::ops::OpSet;
+
+use crate::{emulation, trials};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
+}
+
+/// Returns the fixtures that have a reference, and a graph.
+fn models() -> Vec<(String, Model)> {
+    let entries = fs_err::read_dir(fixture("")).unwrap().map(|entry| entry.unwrap().path());
+    let mut names: Vec<String> = entries
+        .filter(|path| path.join("reference/manifest.json").exists())
+        .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names.into_iter().map(|name| (name.clone(), model(&name))).collect()
+}
+
+fn model(name: &str) -> Model {
+    let config = Config::read(&fixture(name).join("config.json")).unwrap();
+    let library = Library::builtin();
+    let spec = library.load(library.find(&config).first().expect("a spec"), &[]).unwrap();
+    registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap().0
+}
+
+/// Ops of a model that have no kernel on devices.
+fn missing(model: &Model) -> BTreeSet<String> {
+    let engine = NativeEngine::on(emulation::device(false));
+    let ops = engine.sheet().ops;
+    let nodes = model.graph.nodes.iter().map(|node| node.op.to_string());
+    nodes.filter(|op| !ops.contains(op)).collect()
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let all = models();
+    let (runs, refused): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|(_, model)| missing(model).is_empty());
+    let count = runs.len();
+    let mut trials = trials::each(
+        "sessions",
+        runs.into_iter().map(|(name, _)| name),
+        a_device_gives_the_bits_of_the_cpu,
+    );
+    let names = refused.into_iter().map(|(name, _)| name);
+    trials.extend(trials::each("refused", names, a_missing_kernel_is_refused_by_name));
+    trials.push(trials::one("sessions::memory", weights_that_do_not_fit_are_refused_first));
+    trials.push(trials::one("sessions::count", move || assert!(count >= LEAST, "{count}")));
+    trials
+}
+
+/// The least number of fixtures that run: fewer means that a kernel was lost.
+const LEAST: usize = 40;
+
+/// Keeps every tap.
+#[derive(Default)]
+struct Taps(BTreeMap<String, Vec<u32>>);
+
+impl Probe for Taps {
+    fn wants(&self, _tap: &str) -> bool {
+        true
+    }
+
+    fn tap(&mut self, tap: &str, _shape: &[usize], data: &mut [f32]) {
+        self.0.insert(tap.to_owned(), bits(data));
+    }
+}
+
+fn bits(data: &[f32]) -> Vec<u32> {
+    data.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
+}
+
+/// Everything that a session shows of some steps, by the name of the step.
+type Record = Vec<(String, Vec<u32>)>;
+
+fn keep_states(record: &mut Record, step: &str, states: &[StateValue]) {
+    for state in states {
+        let name = format!("{step}: state {} {} {:?}", state.layer, state.part, state.shape);
+        record.push((name, bits(&state.data)));
+    }
+}
+
+fn feed(record: &mut Record, step: &str, session: &mut dyn Session, chunks: &[Chunk<'_>]) {
+    let mut taps = Taps::default();
+    let logits = session.step(chunks, &mut taps).unwrap();
+    record.extend(taps.0.into_iter().map(|(tap, data)| (format!("{step}: {tap}"), data)));
+    for (n, logits) in logits.into_iter().enumerate() {
+        record.push((format!("{step}: logits {n}"), bits(&logits.data)));
+    }
+}
+
+/// Runs prefill, decode and every operation of slots.
+fn record(session: &mut dyn Session, vocab: usize) -> Record {
+    let mut record = Record::new();
+    let tokens: Vec<u32> = (0..40).map(|n| (n * 37 + 5) % vocab as u32).collect();
+    let all = |slot: SlotId, tokens| Chunk { slot, tokens, rows: OutputRows::All };
+    let last = |slot: SlotId, tokens| Chunk { slot, tokens, rows: OutputRows::Last };
+    let one = session.open_slot();
+    feed(&mut record, "prefill", session, &[all(one, &tokens[..21])]);
+    keep_states(&mut record, "prefill", &session.states(one).unwrap());
+    let two = session.open_slot();
+    feed(&mut record, "two", session, &[last(one, &tokens[21..22]), all(two, &tokens[..3])]);
+    feed(&mut record, "decode", session, &[last(two, &tokens[3..4]), last(one, &tokens[22..23])]);
+    keep_states(&mut record, "decode", &session.states(two).unwrap());
+    let copy = session.fork(one).unwrap();
+    feed(&mut record, "fork", session, &[last(copy, &tokens[23..26]), last(one, &tokens[30..31])]);
+    session.truncate(copy, 24).unwrap();
+    feed(&mut record, "truncate", session, &[last(copy, &tokens[31..32])]);
+    keep_states(&mut record, "truncate", &session.states(copy).unwrap());
+    let bytes = session.save(copy).unwrap();
+    record.push(("save".to_owned(), bytes.iter().map(|b| u32::from(*b)).collect()));
+    session.release(copy).unwrap();
+    let restored = session.restore(&bytes).unwrap();
+    feed(&mut record, "restore", session, &[last(restored, &tokens[32..34])]);
+    let states = session.states(restored).unwrap();
+    let seeded = session.seed(session.position(restored).unwrap(), &states).unwrap();
+    feed(&mut record, "seed", session, &[last(seeded, &tokens[34..35])]);
+    // No logits: states alone move on.
+    session.step(&[Chunk { slot: two, tokens: &tokens[4..6], rows: OutputRows::None }], &mut Taps::default()).unwrap();
+    keep_states(&mut record, "no logits", &session.states(two).unwrap());
+    record
+}
+
+fn a_device_gives_the_bits_of_the_cpu(name: &str) {
+    let (model, dir) = (Arc::new(model(name)), fixture(name));
+    let source = ModelSource { model: Arc::clone(&model), dir: &dir };
+    for (dtype, reversed) in [(Dtype::F32, true), (Dtype::Bf16, false), (Dtype::F16, true)] {
+        let options = SessionOptions {
+            dtype,
+            poison: true,
+            finite: false,
+            threads: Some(1),
+            ..SessionOptions::default()
+        };
+        let mut host = match NativeEngine::new().open(&source, &options) {
+            Ok(session) => session,
+            Err(Error::Refused(_)) if dtype != Dtype::F32 => continue, // not in this dtype
+            Err(error) => panic!("{error}"),
+        };
+        let engine = NativeEngine::on(emulation::device(reversed));
+        let mut device = engine.open(&source, &options).unwrap();
+        let (want, found) = (record(&mut *host, model.vocab), record(&mut *device, model.vocab));
+        assert_eq!(want.len(), found.len());
+        for ((step, want), (same, found)) in want.iter().zip(&found) {
+            assert_eq!((step, want.len()), (same, found.len()), "{dtype}");
+            let wrong = want.iter().zip(found).filter(|(a, b)| a != b).count();
+            let at = want.iter().zip(found).position(|(a, b)| a != b).unwrap_or(0);
+            let pair = [want, found].map(|list| list.get(at).copied().map(f32::from_bits));
+            assert_eq!(wrong, 0, "{dtype} {step}: of {} numbers, first {at}: {pair:?}", want.len());
+        }
+    }
+}
+
+fn a_missing_kernel_is_refused_by_name(name: &str) {
+    let (model, dir) = (Arc::new(model(name)), fixture(name));
+    let missing = missing(&model);
+    let source = ModelSource { model, dir: &dir };
+    let engine = NativeEngine::on(emulation::device(false));
+    let Err(why) = engine.open(&source, &SessionOptions::default()) else {
+        panic!("it runs without {missing:?}")
+    };
+    let why = why.to_string();
+    for op in missing {
+        assert!(why.contains(&format!("`{op}`")), "{op}: {why}");
+    }
+}
+
+fn weights_that_do_not_fit_are_refused_first() {
+    let (name, dir) = ("lfm2", fixture("lfm2"));
+    let source = ModelSource { model: Arc::new(model(name)), dir: &dir };
+    let engine = NativeEngine::on(emulation::with_memory(false, 100_000));
+    let Err(why) = engine.open(&source, &SessionOptions::default()) else {
+        panic!("100 kB hold the weights")
+    };
+    let why = why.to_string();
+    assert!(why.contains("MiB free") && why.contains("emulated device"), "{why}");
+}
