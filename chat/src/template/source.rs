@@ -1,0 +1,149 @@
+//! Text of a template before it is compiled: line ends, blocks of transformers, and limits.
+
+use std::fmt::Write as _;
+
+/// Largest template, in bytes.
+const MOST_BYTES: usize = 1 << 20;
+/// Longest tag, in bytes: its nesting is bounded by its length.
+const MOST_TAG: usize = 64 << 10;
+/// Most tags of a template: chains of `elif` nest in the compiler.
+const MOST_TAGS: usize = 20_000;
+
+/// Reason why a template is not compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SourceFault {
+    pub(super) line: usize,
+    pub(super) why: String,
+}
+
+/// Returns the text that is compiled: `\n` line ends, and `generation` blocks as `with` blocks.
+///
+/// transformers marks the text inside of `{% generation %}` to find the tokens of the assistant. The text
+/// is unchanged, and variables that are set inside end with the block, as those of `with` do.
+pub(super) fn prepare(source: &str) -> Result<String, SourceFault> {
+    if source.len() > MOST_BYTES {
+        let why = format!("the template has {} bytes; at most {MOST_BYTES} are read", source.len());
+        return Err(SourceFault { line: 1, why });
+    }
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source.as_str();
+    let mut tags = 0;
+    while let Some(at) = next_tag(rest) {
+        let fault = |why: String| {
+            let done = source.len() - rest.len() + at;
+            SourceFault { line: 1 + source[..done].matches('\n').count(), why }
+        };
+        let (text, tag) = rest.split_at(at);
+        out.push_str(text);
+        let length = tag_length(tag);
+        if length > MOST_TAG {
+            return Err(fault(format!("a tag of more than {MOST_TAG} bytes")));
+        }
+        tags += 1;
+        if tags > MOST_TAGS {
+            return Err(fault(format!("more than {MOST_TAGS} tags")));
+        }
+        let (tag, after) = tag.split_at(length);
+        match block_name(tag) {
+            Some("generation") => out.push_str(&tag.replacen("generation", "with", 1)),
+            Some("endgeneration") => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
+            Some("raw") => {
+                let (raw, end) = raw_block(after);
+                let _ = write!(out, "{tag}{raw}");
+                rest = end;
+                continue;
+            }
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// Returns the place of the next `{{`, `{%` or `{#`.
+fn next_tag(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    bytes.windows(2).position(|pair| matches!(pair, b"{{" | b"{%" | b"{#"))
+}
+
+/// Returns the length of a tag with its delimiters. Strings inside may hold the end's characters.
+fn tag_length(tag: &str) -> usize {
+    let bytes = tag.as_bytes();
+    let end: &[u8] = match bytes[1] {
+        b'{' => b"}}",
+        b'%' => b"%}",
+        _ => b"#}",
+    };
+    let comment = bytes[1] == b'#';
+    let mut quote = None;
+    let mut depth = 0_usize;
+    let mut at = 2;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        match quote {
+            Some(_) if byte == b'\\' => at += 1,
+            Some(mark) if byte == mark => quote = None,
+            Some(_) => {}
+            None if !comment && (byte == b'"' || byte == b'\'') => quote = Some(byte),
+            None if depth == 0 && bytes[at..].starts_with(end) => return at + 2,
+            None if !comment && matches!(byte, b'{' | b'[' | b'(') => depth += 1,
+            None if !comment && matches!(byte, b'}' | b']' | b')') => depth = depth.saturating_sub(1),
+            None => {}
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+/// Returns the first word of a block tag.
+fn block_name(tag: &str) -> Option<&str> {
+    let inner = tag.strip_prefix("{%")?.trim_start_matches(['-', '+']).trim_start();
+    let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+    Some(&inner[..end])
+}
+
+/// Splits the text after a `raw` tag behind the tag that ends it.
+fn raw_block(text: &str) -> (&str, &str) {
+    let mut from = 0;
+    while let Some(at) = text[from..].find("{%").map(|at| from + at) {
+        let length = text[at..].find("%}").map_or(text.len() - at, |end| end + 2);
+        if block_name(&text[at..at + length]) == Some("endraw") {
+            return text.split_at(at + length);
+        }
+        from = at + 2;
+    }
+    (text, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generation_blocks_become_with_blocks() {
+        for (source, made) in [
+            ("{% generation %}a{% endgeneration %}", "{% with %}a{% endwith %}"),
+            ("{%- generation -%}\r\na{%endgeneration%}\r", "{%- with -%}\na{%endwith%}\n"),
+            ("{# {% generation %} #}", "{# {% generation %} #}"),
+            ("{{ '{% generation %}' }}", "{{ '{% generation %}' }}"),
+            ("{% raw %}{% generation %}{% endraw %}", "{% raw %}{% generation %}{% endraw %}"),
+            ("{{ {'a': {'b': 1}} }}{% generation %}", "{{ {'a': {'b': 1}} }}{% with %}"),
+            ("{{ generation }}", "{{ generation }}"),
+            ("{% if generation %}", "{% if generation %}"),
+            ("{%", "{%"),
+        ] {
+            assert_eq!(prepare(source).unwrap(), made, "{source}");
+        }
+    }
+
+    #[test]
+    fn huge_tags_are_refused_with_their_line() {
+        let fault = prepare(&format!("a\n{{{{ {} }}}}", "x|e".repeat(MOST_TAG))).unwrap_err();
+        assert_eq!(fault.line, 2);
+        let fault = prepare(&"{% if x %}".repeat(MOST_TAGS + 1)).unwrap_err();
+        assert!(fault.why.contains("tags"), "{}", fault.why);
+        assert!(prepare(&"x".repeat(MOST_BYTES + 1)).is_err());
+    }
+}
