@@ -80,7 +80,9 @@ impl From<serde_json::Value> for OrderedJson {
             serde_json::Value::Bool(yes) => Self::Bool(yes),
             serde_json::Value::Number(number) => Self::Number(number),
             serde_json::Value::String(text) => Self::Text(text),
-            serde_json::Value::Array(list) => Self::List(list.into_iter().map(Self::from).collect()),
+            serde_json::Value::Array(list) => {
+                Self::List(list.into_iter().map(Self::from).collect())
+            }
             serde_json::Value::Object(map) => {
                 Self::Map(map.into_iter().map(|(key, value)| (key, Self::from(value))).collect())
             }

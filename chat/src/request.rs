@@ -291,7 +291,8 @@ mod tests {
         assert!(error(call).contains("`messages[0].tool_calls[0].function.arguments` is not JSON"));
         let deep = format!(r#"{{"messages": [{{"a": {}1{}}}]}}"#, "[".repeat(110), "]".repeat(110));
         assert!(error(&deep).contains("111 levels"));
-        let both = r#"{"messages": [{}], "add_generation_prompt": true, "continue_final_message": true}"#;
+        let both =
+            r#"{"messages": [{}], "add_generation_prompt": true, "continue_final_message": true}"#;
         assert!(error(both).contains("leave out"));
         let nothing = r#"{"messages": [{"content": 1}], "continue_final_message": true}"#;
         assert!(error(nothing).contains("continued"));

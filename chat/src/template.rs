@@ -15,6 +15,8 @@ use environment::Raised;
 
 mod clock;
 mod environment;
+mod filters;
+mod lazy;
 mod methods;
 mod python;
 mod source;
@@ -79,7 +81,9 @@ pub enum TemplateError {
     #[error("the template in {place} refuses the conversation (line {line}): {message}")]
     Raised { place: String, line: usize, message: String },
 
-    #[error("line {line} of {place} cannot be rendered: {why}; correct the template or the messages")]
+    #[error(
+        "line {line} of {place} cannot be rendered: {why}; correct the template or the messages"
+    )]
     Run { place: String, line: usize, why: String },
 
     #[error(
@@ -200,7 +204,8 @@ impl Template {
         use_it: impl FnOnce(&mut Environment<'static>, &str) -> Result<T, TemplateError> + Send,
     ) -> Result<T, TemplateError> {
         let variant = &self.variants[n];
-        let stopped = |why: String| TemplateError::Run { place: variant.place.clone(), line: 1, why };
+        let stopped =
+            |why: String| TemplateError::Run { place: variant.place.clone(), line: 1, why };
         let work = || {
             let source = source::prepare(&variant.text).map_err(|fault| TemplateError::Syntax {
                 place: variant.place.clone(),
@@ -237,7 +242,8 @@ impl Template {
             map.insert(Value::from(name), of_json(value));
         }
         let list = |list: &[OrderedJson]| list.iter().map(of_json).collect::<Value>();
-        let optional = |values: &Option<Vec<OrderedJson>>| values.as_deref().map_or(Value::from(()), list);
+        let optional =
+            |values: &Option<Vec<OrderedJson>>| values.as_deref().map_or(Value::from(()), list);
         map.insert("messages".into(), list(&messages.list));
         map.insert("tools".into(), optional(&request.tools));
         map.insert("documents".into(), optional(&request.documents));
@@ -265,12 +271,16 @@ impl TemplateVariant {
         }
         let detail = error.detail().unwrap_or_default();
         let why = match error.kind() {
-            ErrorKind::InvalidOperation | ErrorKind::SyntaxError if !detail.is_empty() => shown(detail),
+            ErrorKind::InvalidOperation | ErrorKind::SyntaxError if !detail.is_empty() => {
+                shown(detail)
+            }
             kind if detail.is_empty() => kind.to_string(),
             kind => format!("{kind}, {}", shown(detail)),
         };
         match error.kind() {
-            ErrorKind::SyntaxError | ErrorKind::BadEscape => TemplateError::Syntax { place, line, why },
+            ErrorKind::SyntaxError | ErrorKind::BadEscape => {
+                TemplateError::Syntax { place, line, why }
+            }
             _ => TemplateError::Run { place, line, why },
         }
     }

@@ -55,7 +55,10 @@ impl Golden {
                 (Some(expected), Ok(ours)) if expected == ours => texts += 1,
                 (Some(expected), Ok(ours)) => {
                     let at = expected.bytes().zip(ours.bytes()).take_while(|(a, b)| a == b).count();
-                    let at = (0..=at).rev().find(|at| expected.is_char_boundary(*at) && ours.is_char_boundary(*at)).unwrap_or(0);
+                    let at = (0..=at)
+                        .rev()
+                        .find(|at| expected.is_char_boundary(*at) && ours.is_char_boundary(*at))
+                        .unwrap_or(0);
                     let cut = |text: &str| text[at..].chars().take(120).collect::<String>();
                     faults.push(format!(
                         "{name}: after {at} bytes expected {:?}, found {:?}",
@@ -75,11 +78,14 @@ impl Golden {
                     match error {
                         TemplateError::Raised { message: ours, .. } if raised => {
                             if ours != &formats_shown(message) {
-                                faults.push(format!("{name}: expected {message:?}, found {ours:?}"));
+                                faults
+                                    .push(format!("{name}: expected {message:?}, found {ours:?}"));
                             }
                         }
                         other if raised => {
-                            faults.push(format!("{name}: expected the refusal {message:?}, found: {other}"));
+                            faults.push(format!(
+                                "{name}: expected the refusal {message:?}, found: {other}"
+                            ));
                         }
                         _ => {}
                     }

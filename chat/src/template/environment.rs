@@ -2,11 +2,11 @@
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Tuple, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
-use minijinja_contrib::{filters, globals};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja_contrib::{filters as contrib, globals};
 
-use super::methods;
 use super::python::{DumpOptions, dumps, str_of};
+use super::{filters, lazy, methods};
 
 /// Most items of a `range`, as in Jinja's sandbox.
 const MOST_OF_RANGE: i128 = 100_000;
@@ -19,10 +19,13 @@ pub(super) fn environment() -> Environment<'static> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     env.set_syntax(syntax.expect("the default delimiters are valid"));
     env.set_undefined_behavior(UndefinedBehavior::Lenient);
-    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_unknown_method_callback(methods::call);
     env.set_debug(false);
-    env.set_formatter(|out, _, value| {
+    env.set_formatter(|out, state, value| {
+        let escapes = !matches!(state.auto_escape(), AutoEscape::None) && !value.is_safe();
+        let escaped = if escapes { Some(filters::escaped(value)?) } else { None };
+        let value = escaped.as_ref().unwrap_or(value);
         match value.as_str() {
             Some(text) => out.write_str(text),
             None => out.write_str(&str_of(value)?),
@@ -38,25 +41,28 @@ pub(super) fn environment() -> Environment<'static> {
     }
     env.remove_global("debug");
     env.add_filter("tojson", to_json);
-    env.add_filter("string", |value: &Value| str_of(value));
     env.add_filter("join", join);
-    env.add_filter("center", methods::center);
-    env.add_filter("wordcount", filters::wordcount);
-    env.add_filter("wordwrap", filters::wordwrap);
-    env.add_filter("truncate", filters::truncate);
-    env.add_filter("striptags", filters::striptags);
-    env.add_filter("filesizeformat", filters::filesizeformat);
+    env.add_filter("wordwrap", contrib::wordwrap);
+    env.add_filter("striptags", contrib::striptags);
+    env.add_filter("filesizeformat", contrib::filesizeformat);
+    filters::add(&mut env);
+    lazy::add_filters(&mut env);
     env.add_test("sequence", |value: &Value| {
         // Whatever has a length and items, which a text and a dict have too.
         let kinds = [ValueKind::Seq, ValueKind::Map, ValueKind::String, ValueKind::Undefined];
         kinds.contains(&value.kind())
+    });
+    env.add_test("iterable", |value: &Value| {
+        let scalars = [ValueKind::None, ValueKind::Bool, ValueKind::Number, ValueKind::Plain];
+        !scalars.contains(&value.kind())
     });
     env.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
     env.add_function("range", range);
     env.add_function("cycler", globals::cycler);
     env.add_function("joiner", globals::joiner);
     env.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, String::new()).with_source(Raised(str_of(message)?)))
+        Err(Error::new(ErrorKind::InvalidOperation, String::new())
+            .with_source(Raised(str_of(message)?)))
     });
     env
 }
@@ -74,7 +80,8 @@ fn range(first: i64, last: Option<i64>, step: Option<i64>) -> Result<Value, Erro
     if step == 0 {
         return wrong("`range` needs a step other than 0".to_owned());
     }
-    let length = if step > 0 { (end - start + step - 1) / step } else { (start - end - step - 1) / -step };
+    let length =
+        if step > 0 { (end - start + step - 1) / step } else { (start - end - step - 1) / -step };
     if length > MOST_OF_RANGE {
         return wrong(format!("a range of {length} items; at most {MOST_OF_RANGE} are allowed"));
     }
@@ -84,7 +91,12 @@ fn range(first: i64, last: Option<i64>, step: Option<i64>) -> Result<Value, Erro
 }
 
 /// `tojson` of transformers: `json.dumps`, with non-ASCII characters as they are and no HTML escapes.
-fn to_json(state: &State<'_, '_>, value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<String, Error> {
+fn to_json(
+    state: &State<'_, '_>,
+    value: &Value,
+    indent: Option<Value>,
+    kwargs: Kwargs,
+) -> Result<String, Error> {
     let flag = |key: &str| -> Result<bool, Error> {
         Ok(kwargs.get::<Option<Value>>(key)?.is_some_and(|value| value.is_true()))
     };
@@ -95,7 +107,11 @@ fn to_json(state: &State<'_, '_>, value: &Value, indent: Option<Value>, kwargs: 
         Some(value) if value.is_none() => None,
         Some(value) => Some(match value.as_str() {
             Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(i64::try_from(value)?.max(0)).unwrap_or(usize::MAX).min(MOST_INDENT)),
+            None => " ".repeat(
+                usize::try_from(i64::try_from(value)?.max(0))
+                    .unwrap_or(usize::MAX)
+                    .min(MOST_INDENT),
+            ),
         }),
     };
     let separators = match kwargs.get::<Option<Value>>("separators")? {
@@ -136,6 +152,9 @@ fn join(
     let mut out = String::new();
     if value.is_undefined() {
         return Ok(out);
+    }
+    if value.is_none() {
+        return Err(Error::new(ErrorKind::InvalidOperation, "none is not iterable"));
     }
     for (n, item) in value.try_iter()?.enumerate() {
         if n > 0 {

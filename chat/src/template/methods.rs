@@ -30,12 +30,12 @@ pub(super) fn call(
 }
 
 /// Blanks that `str.strip` and `str.split` remove.
-fn is_space(c: char) -> bool {
+pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
 fn of_text(
-    state: &State<'_, '_>,
+    state: &mut State<'_, '_>,
     text: &str,
     method: &str,
     args: &[Value],
@@ -139,6 +139,11 @@ fn of_text(
                 }
             }
         }
+        "startswith" | "endswith" if args.len() > 1 => {
+            let (what, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
+            let (_, inner) = window(text, start, end);
+            return call(state, &Value::from(inner), method, &[what.clone()]).map(Some);
+        }
         "zfill" | "ljust" | "rjust" | "center" => {
             let (width, fill): (i64, Option<&str>) = from_args(args)?;
             if method == "center" {
@@ -168,7 +173,11 @@ fn of_text(
         "swapcase" => {
             let () = from_args(args)?;
             let swap = |c: char| -> String {
-                if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
+                if c.is_uppercase() {
+                    c.to_lowercase().collect()
+                } else {
+                    c.to_uppercase().collect()
+                }
             };
             Value::from(text.chars().map(swap).collect::<String>())
         }
@@ -182,7 +191,9 @@ fn of_text(
         }
         "isdigit" | "isdecimal" => {
             let () = from_args(args)?;
-            Value::from(!text.is_empty() && text.chars().all(|c| c.is_numeric() && !c.is_alphabetic()))
+            Value::from(
+                !text.is_empty() && text.chars().all(|c| c.is_numeric() && !c.is_alphabetic()),
+            )
         }
         _ => return Ok(None),
     }))
@@ -268,7 +279,9 @@ fn split<'a>(text: &'a str, separator: &str, most: Option<usize>, right: bool) -
 
 fn split_blanks(text: &str, most: Option<usize>, right: bool) -> Vec<&str> {
     let mut pieces = Vec::new();
-    let mut rest = text.trim_matches(is_space);
+    // The last piece keeps the blanks of its outer end if no further split is allowed.
+    let mut rest =
+        if right { text.trim_end_matches(is_space) } else { text.trim_start_matches(is_space) };
     while !rest.is_empty() {
         let full = most.is_some_and(|most| pieces.len() >= most);
         let at = if right { rest.rfind(is_space) } else { rest.find(is_space) };
@@ -292,14 +305,15 @@ fn split_blanks(text: &str, most: Option<usize>, right: bool) -> Vec<&str> {
 }
 
 /// Splits at all line ends of `str.splitlines`.
-fn lines(text: &str, keep: bool) -> Vec<&str> {
+pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
     let mut found = Vec::new();
     let mut from = 0;
     let mut chars = text.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
         let ends = matches!(
             c,
-            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
         );
         if !ends {
             continue;

@@ -19,6 +19,49 @@ pub(super) fn str_of(value: &Value) -> Result<String, Error> {
     Ok(out)
 }
 
+/// Returns a value as `repr` prints it.
+pub(super) fn repr_of(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    write_repr(&mut out, value, 0)?;
+    Ok(out)
+}
+
+/// Writes a text as `repr` prints it: in single quotes, unless it has some and no double quotes.
+fn write_text_repr(out: &mut String, text: &str) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if is_printable(c) => out.push(c),
+            c => {
+                let code = u32::from(c);
+                let _ = match code {
+                    0..=0xff => write!(out, "\\x{code:02x}"),
+                    0x100..=0xffff => write!(out, "\\u{code:04x}"),
+                    _ => write!(out, "\\U{code:08x}"),
+                };
+            }
+        }
+    }
+    out.push(quote);
+}
+
+/// Returns true for characters that Python prints as they are. The standard library escapes the same
+/// categories, but also combining characters at the start of a text.
+fn is_printable(c: char) -> bool {
+    c.is_ascii_graphic()
+        || c == ' '
+        || !format!("a{c}").escape_debug().skip(1).eq(c.escape_unicode())
+}
+
 /// Writes a value as `repr` prints it.
 fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     if depth > DEPTH {
@@ -26,6 +69,7 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     }
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
+        ValueKind::String => write_text_repr(out, value.as_str().unwrap_or_default()),
         ValueKind::Number if !value.is_integer() => {
             out.push_str(&float(f64::try_from(value.clone())?));
         }
@@ -256,10 +300,15 @@ mod tests {
 
     #[test]
     fn json_is_written_as_python_writes_it() {
-        let map = Value::from_iter([
-            ("z", Value::from("é\"\u{1}\u{7f}😀")),
-            ("a", Value::from(vec![Value::from(1.0), Value::from(()), Value::from(true)])),
-        ]);
+        let map: indexmap::IndexMap<Value, Value> = [
+            (Value::from("z"), Value::from("é\"\u{1}\u{7f}😀")),
+            (
+                Value::from("a"),
+                Value::from(vec![Value::from(1.0), Value::from(()), Value::from(true)]),
+            ),
+        ]
+        .into();
+        let map = Value::from(map);
         let plain = dumps(&map, &DumpOptions::default()).unwrap();
         assert_eq!(plain, "{\"z\": \"é\\\"\\u0001\u{7f}😀\", \"a\": [1.0, null, true]}");
         let ascii = DumpOptions { ascii: true, sort_keys: true, ..DumpOptions::default() };

@@ -50,10 +50,14 @@ pub(super) fn prepare(source: &str) -> Result<String, SourceFault> {
             Some("endgeneration") => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
             Some("raw") => {
                 let (raw, end) = raw_block(after);
-                let _ = write!(out, "{tag}{raw}");
+                // Jinja keeps the line end after `raw`, and the engine removes one.
+                let kept = if raw.starts_with('\n') && !tag.ends_with("-%}") { "\n" } else { "" };
+                let _ = write!(out, "{tag}{kept}{raw}");
                 rest = end;
                 continue;
             }
+            Some("for") => out.push_str(&loop_tag(tag).unwrap_or_else(|| tag.to_owned())),
+            None => out.push_str(&markup_sum(tag).unwrap_or_else(|| tag.to_owned())),
             _ => out.push_str(tag),
         }
         rest = after;
@@ -89,7 +93,9 @@ fn tag_length(tag: &str) -> usize {
             None if !comment && (byte == b'"' || byte == b'\'') => quote = Some(byte),
             None if depth == 0 && bytes[at..].starts_with(end) => return at + 2,
             None if !comment && matches!(byte, b'{' | b'[' | b'(') => depth += 1,
-            None if !comment && matches!(byte, b'}' | b']' | b')') => depth = depth.saturating_sub(1),
+            None if !comment && matches!(byte, b'}' | b']' | b')') => {
+                depth = depth.saturating_sub(1)
+            }
             None => {}
         }
         at += 1;
@@ -102,6 +108,83 @@ fn block_name(tag: &str) -> Option<&str> {
     let inner = tag.strip_prefix("{%")?.trim_start_matches(['-', '+']).trim_start();
     let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
     Some(&inner[..end])
+}
+
+/// Words and signs of an expression outside of all brackets, with their places. Strings are skipped.
+fn outer_tokens(text: &str) -> Vec<(usize, &str)> {
+    let bytes = text.as_bytes();
+    let mut found = Vec::new();
+    let (mut at, mut depth) = (0, 0_usize);
+    while at < bytes.len() {
+        let from = at;
+        let byte = bytes[at];
+        at += 1;
+        match byte {
+            b'"' | b'\'' => {
+                while at < bytes.len() && bytes[at] != byte {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                at = (at + 1).min(bytes.len());
+            }
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b if b.is_ascii_alphanumeric() || b == b'_' => {
+                while at < bytes.len() && (bytes[at].is_ascii_alphanumeric() || bytes[at] == b'_') {
+                    at += 1;
+                }
+                if depth == 0 {
+                    found.push((from, &text[from..at]));
+                }
+            }
+            b if b.is_ascii_punctuation() && depth == 0 => found.push((from, &text[from..at])),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Rewrites the tag of a loop, so that a loop over `none` is an error, as in Jinja.
+fn loop_tag(tag: &str) -> Option<String> {
+    let end = tag.len() - if tag.ends_with("-%}") || tag.ends_with("+%}") { 3 } else { 2 };
+    let tokens = outer_tokens(tag.get(..end)?.get(2..)?);
+    let place = |word: &str, after: usize| {
+        tokens.iter().find(|(at, token)| *at >= after && *token == word).map(|(at, _)| *at + 2)
+    };
+    let from = place("in", 0)? + 2;
+    let to =
+        [place("if", from), place("recursive", from)].into_iter().flatten().min().unwrap_or(end);
+    let items = tag.get(from..to)?;
+    Some(format!("{} ({items})|_items_of_loop {}", &tag[..from], &tag[to..]))
+}
+
+/// Rewrites an expression tag that adds texts of which one is marked as safe: the others are escaped, as
+/// in Jinja, where such texts have an addition of their own.
+fn markup_sum(tag: &str) -> Option<String> {
+    let start = 2 + usize::from(tag.starts_with("{{-") || tag.starts_with("{{+"));
+    let end = tag.len() - if tag.ends_with("-}}") || tag.ends_with("+}}") { 3 } else { 2 };
+    let inner = tag.strip_prefix("{{").and(tag.get(start..end))?;
+    let tokens = outer_tokens(inner);
+    let marks = tokens.windows(2).any(|pair| {
+        pair[0].1 == "|" && ["safe", "e", "escape", "forceescape"].contains(&pair[1].1)
+    });
+    let others = ["if", "else", "and", "or", "not", "in", "is"];
+    let sums_only = tokens.iter().all(|(_, token)| {
+        let word = token.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        (word && !others.contains(token)) || ["+", "|", "."].contains(token)
+    });
+    let places = tokens.iter().filter(|(_, token)| *token == "+").map(|(at, _)| *at);
+    let mut made = String::new();
+    let mut from = 0;
+    for at in places {
+        made.push_str(&inner[from..at]);
+        made.push(',');
+        from = at + 1;
+    }
+    if !marks || !sums_only || from == 0 {
+        return None;
+    }
+    let last = &inner[from..];
+    Some(format!("{}[{made}{last}]|_sum_of_markup{}", &tag[..start], &tag[end..]))
 }
 
 /// Splits the text after a `raw` tag behind the tag that ends it.
@@ -133,8 +216,14 @@ mod tests {
             ("{{ generation }}", "{{ generation }}"),
             ("{% if generation %}", "{% if generation %}"),
             ("{%", "{%"),
+            ("{% raw %}\n{{", "{% raw %}\n\n{{"),
+            ("{% for a, b in x.y if a -%}", "{% for a, b in ( x.y )|_items_of_loop if a -%}"),
+            ("{%for a in 'if in'%}", "{%for a in ( 'if in')|_items_of_loop %}"),
+            ("{{- 'a'|safe + b['c'] }}", "{{-[ 'a'|safe , b['c'] ]|_sum_of_markup}}"),
+            ("{{ a + b }}", "{{ a + b }}"),
+            ("{{ a|e + b if c }}", "{{ a|e + b if c }}"),
         ] {
-            assert_eq!(prepare(source).unwrap(), made, "{source}");
+            assert_eq!(prepare(source).unwrap(), made, "of {source}");
         }
     }
 
