@@ -24,11 +24,11 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_debug(false);
     env.set_formatter(|out, state, value| {
         let escapes = !matches!(state.auto_escape(), AutoEscape::None) && !value.is_safe();
-        let escaped = if escapes { Some(filters::escaped(value)?) } else { None };
+        let escaped = if escapes { Some(filters::escaped(state, value)?) } else { None };
         let value = escaped.as_ref().unwrap_or(value);
         match value.as_str() {
             Some(text) => out.write_str(text),
-            None => out.write_str(&str_of(value)?),
+            None => out.write_str(&str_of(state, value)?),
         }
         .map_err(Error::from)
     });
@@ -60,10 +60,13 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_function("range", range);
     env.add_function("cycler", globals::cycler);
     env.add_function("joiner", globals::joiner);
-    env.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, String::new())
-            .with_source(Raised(str_of(message)?)))
-    });
+    env.add_function(
+        "raise_exception",
+        |state: &State<'_, '_>, message: &Value| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, String::new())
+                .with_source(Raised(str_of(state, message)?)))
+        },
+    );
     env
 }
 
@@ -91,6 +94,7 @@ fn range(first: i64, last: Option<i64>, step: Option<i64>) -> Result<Value, Erro
 }
 
 /// `tojson` of transformers: `json.dumps`, with non-ASCII characters as they are and no HTML escapes.
+#[expect(clippy::needless_pass_by_value, reason = "the engine hands arguments over by value")]
 fn to_json(
     state: &State<'_, '_>,
     value: &Value,
@@ -119,23 +123,20 @@ fn to_json(
         Some(value) if value.is_none() => None,
         Some(value) => {
             let texts: Vec<Value> = value.try_iter()?.take(3).collect();
-            match texts.as_slice() {
-                [item, key] => Some((str_of(item)?, str_of(key)?)),
-                _ => {
-                    let why = "`separators` of `tojson` has to be a pair of texts";
-                    return Err(Error::new(ErrorKind::InvalidOperation, why));
-                }
-            }
+            let [item, key] = texts.as_slice() else {
+                let why = "`separators` of `tojson` has to be a pair of texts";
+                return Err(Error::new(ErrorKind::InvalidOperation, why));
+            };
+            Some((str_of(state, item)?, str_of(state, key)?))
         }
     };
     let options = DumpOptions { ascii, indent, separators, sort_keys: flag("sort_keys")? };
     kwargs.assert_all_used()?;
-    let text = dumps(value, &options)?;
-    state.consume_fuel(text.len() as u64 / 8)?;
-    Ok(text)
+    dumps(state, value, &options)
 }
 
 /// `join` of Jinja, which prints items as Python does.
+#[expect(clippy::needless_pass_by_value, reason = "the engine hands arguments over by value")]
 fn join(
     state: &State<'_, '_>,
     value: &Value,
@@ -143,8 +144,8 @@ fn join(
     kwargs: Kwargs,
 ) -> Result<String, Error> {
     let glue = match (glue, kwargs.get::<Option<Value>>("d")?) {
-        (Some(glue), _) => str_of(glue)?,
-        (None, Some(glue)) => str_of(&glue)?,
+        (Some(glue), _) => str_of(state, glue)?,
+        (None, Some(glue)) => str_of(state, &glue)?,
         (None, None) => String::new(),
     };
     let attribute: Option<Value> = kwargs.get("attribute")?;
@@ -164,7 +165,7 @@ fn join(
             Some(key) => item.get_item(key)?,
             None => item,
         };
-        let text = str_of(&item)?;
+        let text = str_of(state, &item)?;
         state.consume_fuel(1 + (glue.len() + text.len()) as u64 / 64)?;
         out.push_str(&text);
     }

@@ -1,5 +1,7 @@
 //! Filters of Jinja that the engine lacks, or that differ from Jinja's.
 
+use std::fmt::Write as _;
+
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
@@ -11,8 +13,8 @@ const MOST_WIDTH: usize = 10_000;
 
 /// Adds the filters.
 pub(super) fn add(env: &mut Environment<'static>) {
-    env.add_filter("string", |value: &Value| str_of(value));
-    env.add_filter("pprint", |value: &Value| repr_of(value));
+    env.add_filter("string", |state: &State<'_, '_>, value: &Value| str_of(state, value));
+    env.add_filter("pprint", |state: &State<'_, '_>, value: &Value| repr_of(state, value));
     env.add_filter("trim", trim);
     env.add_filter("indent", indent);
     env.add_filter("int", int);
@@ -24,14 +26,13 @@ pub(super) fn add(env: &mut Environment<'static>) {
     env.add_filter("wordcount", wordcount);
     env.add_filter("urlencode", urlencode);
     env.add_filter("center", methods::center);
-    env.add_filter("safe", |value: &Value| -> Result<Value, Error> {
-        Ok(Value::from_safe_string(str_of(value)?))
+    env.add_filter("safe", |state: &State<'_, '_>, value: &Value| -> Result<Value, Error> {
+        Ok(Value::from_safe_string(str_of(state, value)?))
     });
     for name in ["escape", "e"] {
-        env.add_filter(
-            name,
-            |value: &Value| if value.is_safe() { Ok(value.clone()) } else { escaped(value) },
-        );
+        env.add_filter(name, |state: &State<'_, '_>, value: &Value| {
+            if value.is_safe() { Ok(value.clone()) } else { escaped(state, value) }
+        });
     }
     env.add_filter("forceescape", escaped);
     env.add_filter("_sum_of_markup", sum_of_markup);
@@ -62,8 +63,8 @@ fn bind<const N: usize>(
 }
 
 /// Escapes as markupsafe does.
-pub(super) fn escaped(value: &Value) -> Result<Value, Error> {
-    let text = str_of(value)?;
+pub(super) fn escaped(state: &State<'_, '_>, value: &Value) -> Result<Value, Error> {
+    let text = str_of(state, value)?;
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -92,19 +93,20 @@ fn sum_of_markup(state: &State<'_, '_>, values: Vec<Value>) -> Result<Value, Err
             return Err(Error::new(ErrorKind::InvalidOperation, why));
         }
         let markup = sum.is_safe() || value.is_safe();
-        let part =
-            |value: Value| if markup && !value.is_safe() { escaped(&value) } else { Ok(value) };
-        let text = str_of(&part(sum)?)? + &str_of(&part(value)?)?;
+        let part = |value: Value| {
+            if markup && !value.is_safe() { escaped(state, &value) } else { Ok(value) }
+        };
+        let text = str_of(state, &part(sum)?)? + &str_of(state, &part(value)?)?;
         state.consume_fuel(1 + text.len() as u64 / 64)?;
         sum = if markup { Value::from_safe_string(text) } else { Value::from(text) };
     }
     Ok(sum)
 }
 
-fn trim(value: &Value, chars: Option<Value>) -> Result<String, Error> {
-    let text = str_of(value)?;
+fn trim(state: &State<'_, '_>, value: &Value, chars: Option<Value>) -> Result<String, Error> {
+    let text = str_of(state, value)?;
     let set: Option<Vec<char>> = match chars.filter(|chars| !chars.is_none()) {
-        Some(chars) => Some(str_of(&chars)?.chars().collect()),
+        Some(chars) => Some(str_of(state, &chars)?.chars().collect()),
         None => None,
     };
     let trims = |c: char| set.as_ref().map_or_else(|| methods::is_space(c), |set| set.contains(&c));
@@ -168,10 +170,7 @@ fn round(
 }
 
 fn refuse_undefined(value: &Value) -> Result<(), Error> {
-    match value.is_undefined() {
-        true => Err(Error::from(ErrorKind::UndefinedError)),
-        false => Ok(()),
-    }
+    if value.is_undefined() { Err(Error::from(ErrorKind::UndefinedError)) } else { Ok(()) }
 }
 
 fn int(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
@@ -211,7 +210,7 @@ fn radix(text: &str, base: u32) -> Option<i128> {
         16 => ["0x", "0X"],
         8 => ["0o", "0O"],
         2 => ["0b", "0B"],
-        2..=36 => ["", ""],
+        3..=36 => ["", ""],
         _ => return None,
     };
     let digits = prefix.iter().find_map(|prefix| digits.strip_prefix(prefix)).unwrap_or(digits);
@@ -242,17 +241,21 @@ fn float(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
 }
 
 /// `truncate` of Jinja, with its leeway of 5 characters.
-fn truncate(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<String, Error> {
+fn truncate(
+    state: &State<'_, '_>,
+    value: &Value,
+    rest: Rest<ValueOrKwargs>,
+) -> Result<String, Error> {
     let [length, killwords, end, leeway] = bind(["length", "killwords", "end", "leeway"], rest)?;
     let length = length.map_or(Ok(255), i64::try_from)?;
     let killwords = killwords.is_some_and(|value| value.is_true());
-    let end = end.map_or_else(|| Ok("...".to_owned()), |end| str_of(&end))?;
+    let end = end.map_or_else(|| Ok("...".to_owned()), |end| str_of(state, &end))?;
     let leeway = match leeway.filter(|leeway| !leeway.is_none()) {
         Some(leeway) => i64::try_from(leeway)?,
         None => 5,
     };
     let size = |n: i64| usize::try_from(n).unwrap_or(0);
-    let text = str_of(value)?;
+    let text = str_of(state, value)?;
     let ends = end.chars().count();
     if size(length) < ends || leeway < 0 {
         let why = format!("`truncate` to {length} characters, fewer than the {ends} of its end");
@@ -271,33 +274,35 @@ fn truncate(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<String, Error> {
 }
 
 /// Counts words of letters, digits and underscores.
-fn wordcount(value: &Value) -> Result<usize, Error> {
-    let text = str_of(value)?;
+fn wordcount(state: &State<'_, '_>, value: &Value) -> Result<usize, Error> {
+    let text = str_of(state, value)?;
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
     Ok(words.filter(|word| !word.is_empty()).count())
 }
 
-fn urlencode(value: &Value) -> Result<String, Error> {
+fn urlencode(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
     let quote = |text: &str, keep_slash: bool| -> String {
         let mut out = String::new();
         for byte in text.bytes() {
             match byte {
                 b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => {
-                    out.push(char::from(byte))
+                    out.push(char::from(byte));
                 }
                 b'/' if keep_slash => out.push('/'),
-                byte => out.push_str(&format!("%{byte:02X}")),
+                byte => {
+                    let _ = write!(out, "%{byte:02X}");
+                }
             }
         }
         out
     };
     if value.kind() != ValueKind::Map {
-        return Ok(quote(&str_of(value)?, true));
+        return Ok(quote(&str_of(state, value)?, true));
     }
     let mut pairs = Vec::new();
     for key in value.try_iter()? {
-        let item = str_of(&value.get_item(&key)?)?;
-        pairs.push(format!("{}={}", quote(&str_of(&key)?, false), quote(&item, false)));
+        let item = str_of(state, &value.get_item(&key)?)?;
+        pairs.push(format!("{}={}", quote(&str_of(state, &key)?, false), quote(&item, false)));
     }
     Ok(pairs.join("&").replace("%20", "+"))
 }

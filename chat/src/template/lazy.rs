@@ -58,9 +58,10 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
             move |state: &mut State<'_, '_>, value: Value, rest: Rest<ValueOrKwargs>| {
                 // Jinja's filters of single items do not look at what is false.
                 let skips = !["unique", "batch", "slice"].contains(&name) && !value.is_true();
-                let items: Vec<Value> = match skips {
-                    true => Vec::new(),
-                    false => apply(state, name, value, rest)?.try_iter()?.collect(),
+                let items: Vec<Value> = if skips {
+                    Vec::new()
+                } else {
+                    apply(state, name, value, rest)?.try_iter()?.collect()
                 };
                 Ok::<_, Error>(Value::from_object(Generator {
                     items: Mutex::new(items.into_iter()),

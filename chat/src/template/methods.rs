@@ -19,7 +19,7 @@ pub(super) fn call(
 ) -> Result<Value, Error> {
     let known = match value.kind() {
         ValueKind::String => of_text(state, value.as_str().unwrap_or_default(), method, args),
-        ValueKind::Seq => of_list(value, method, args),
+        ValueKind::Seq => of_list(state, value, method, args),
         ValueKind::Map => of_dict(value, method, args),
         _ => Ok(None),
     };
@@ -142,7 +142,7 @@ fn of_text(
         "startswith" | "endswith" if args.len() > 1 => {
             let (what, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
             let (_, inner) = window(text, start, end);
-            return call(state, &Value::from(inner), method, &[what.clone()]).map(Some);
+            return call(state, &Value::from(inner), method, std::slice::from_ref(what)).map(Some);
         }
         "zfill" | "ljust" | "rjust" | "center" => {
             let (width, fill): (i64, Option<&str>) = from_args(args)?;
@@ -199,17 +199,29 @@ fn of_text(
     }))
 }
 
-fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn of_list(
+    state: &State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Option<Value>, Error> {
     Ok(Some(match method {
         "index" => {
             let (what,): (&Value,) = from_args(args)?;
-            let at = value.try_iter()?.position(|item| item == *what);
+            let mut at = None;
+            for (n, item) in value.try_iter()?.enumerate() {
+                state.consume_fuel(1)?;
+                if item == *what {
+                    at = Some(n);
+                    break;
+                }
+            }
             let none = || Error::new(ErrorKind::InvalidOperation, "the list has no such value");
             Value::from(at.ok_or_else(none)?)
         }
         "copy" => {
             let () = from_args(args)?;
-            value.try_iter()?.collect()
+            value.clone()
         }
         "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "reverse" | "sort" => {
             return Err(immutable("list", method));
@@ -348,8 +360,12 @@ fn centered(text: &str, width: i64, fill: &str) -> Result<String, Error> {
 }
 
 /// `center` as a filter.
-pub(super) fn center(value: &Value, width: Option<i64>) -> Result<String, Error> {
-    centered(&str_of(value)?, width.unwrap_or(80), " ")
+pub(super) fn center(
+    state: &State<'_, '_>,
+    value: &Value,
+    width: Option<i64>,
+) -> Result<String, Error> {
+    centered(&str_of(state, value)?, width.unwrap_or(80), " ")
 }
 
 fn title(text: &str) -> String {

@@ -3,26 +3,26 @@
 use std::fmt::Write as _;
 
 use minijinja::value::{Tuple, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
 
 /// Deepest nesting of lists and dicts that is printed.
 const DEPTH: usize = 200;
 
 /// Returns a value as `str` prints it.
-pub(super) fn str_of(value: &Value) -> Result<String, Error> {
+pub(super) fn str_of(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     match value.as_str() {
         Some(text) => out.push_str(text),
         None if value.is_undefined() => {}
-        None => write_repr(&mut out, value, 0)?,
+        None => write_repr(state, &mut out, value, 0)?,
     }
     Ok(out)
 }
 
 /// Returns a value as `repr` prints it.
-pub(super) fn repr_of(value: &Value) -> Result<String, Error> {
+pub(super) fn repr_of(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
     let mut out = String::new();
-    write_repr(&mut out, value, 0)?;
+    write_repr(state, &mut out, value, 0)?;
     Ok(out)
 }
 
@@ -63,7 +63,14 @@ fn is_printable(c: char) -> bool {
 }
 
 /// Writes a value as `repr` prints it.
-fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+fn write_repr(
+    state: &State<'_, '_>,
+    out: &mut String,
+    value: &Value,
+    depth: usize,
+) -> Result<(), Error> {
+    // Lists that were added to themselves are longer than their memory.
+    state.consume_fuel(1 + value.as_str().map_or(0, str::len) as u64 / 64)?;
     if depth > DEPTH {
         return Err(too_deep());
     }
@@ -81,7 +88,7 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
                 if count > 0 {
                     out.push_str(", ");
                 }
-                write_repr(out, &item, depth + 1)?;
+                write_repr(state, out, &item, depth + 1)?;
                 count += 1;
             }
             if tuple && count == 1 {
@@ -95,9 +102,9 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
                 if n > 0 {
                     out.push_str(", ");
                 }
-                write_repr(out, &key, depth + 1)?;
+                write_repr(state, out, &key, depth + 1)?;
                 out.push_str(": ");
-                write_repr(out, &value.get_item(&key)?, depth + 1)?;
+                write_repr(state, out, &value.get_item(&key)?, depth + 1)?;
             }
             out.push('}');
         }
@@ -138,16 +145,21 @@ pub(super) struct DumpOptions {
 }
 
 /// Returns a value as `json.dumps` writes it.
-pub(super) fn dumps(value: &Value, options: &DumpOptions) -> Result<String, Error> {
+pub(super) fn dumps(
+    state: &State<'_, '_>,
+    value: &Value,
+    options: &DumpOptions,
+) -> Result<String, Error> {
     let mut out = String::new();
     let item = if options.indent.is_some() { "," } else { ", " };
     let (item, key) =
         options.separators.clone().unwrap_or_else(|| (item.to_owned(), ": ".to_owned()));
-    Dumper { options, item, key }.write(&mut out, value, 0)?;
+    Dumper { state, options, item, key }.write(&mut out, value, 0)?;
     Ok(out)
 }
 
 struct Dumper<'a> {
+    state: &'a State<'a, 'a>,
     options: &'a DumpOptions,
     item: String,
     key: String,
@@ -155,6 +167,9 @@ struct Dumper<'a> {
 
 impl Dumper<'_> {
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+        let indented = self.options.indent.as_ref().map_or(0, |indent| indent.len() * depth);
+        let bytes = value.as_str().map_or(0, str::len) + indented + self.item.len();
+        self.state.consume_fuel(1 + bytes as u64 / 16)?;
         if depth > DEPTH {
             return Err(too_deep());
         }
@@ -181,7 +196,11 @@ impl Dumper<'_> {
                 out.push(']');
             }
             ValueKind::Map => {
-                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                let mut keys = Vec::new();
+                for key in value.try_iter()? {
+                    self.state.consume_fuel(1)?;
+                    keys.push(key);
+                }
                 if keys.is_empty() {
                     out.push_str("{}");
                     return Ok(());
@@ -252,7 +271,7 @@ impl Dumper<'_> {
                 '\u{c}' => out.push_str("\\f"),
                 c if c < ' ' || (self.options.ascii && !(' '..='~').contains(&c)) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
-                        out.push_str(&format!("\\u{unit:04x}"));
+                        let _ = write!(out, "\\u{unit:04x}");
                     }
                 }
                 c => out.push(c),
@@ -300,6 +319,8 @@ mod tests {
 
     #[test]
     fn json_is_written_as_python_writes_it() {
+        let env = minijinja::Environment::new();
+        let state = env.empty_state();
         let map: indexmap::IndexMap<Value, Value> = [
             (Value::from("z"), Value::from("é\"\u{1}\u{7f}😀")),
             (
@@ -309,17 +330,17 @@ mod tests {
         ]
         .into();
         let map = Value::from(map);
-        let plain = dumps(&map, &DumpOptions::default()).unwrap();
+        let plain = dumps(&state, &map, &DumpOptions::default()).unwrap();
         assert_eq!(plain, "{\"z\": \"é\\\"\\u0001\u{7f}😀\", \"a\": [1.0, null, true]}");
         let ascii = DumpOptions { ascii: true, sort_keys: true, ..DumpOptions::default() };
-        let text = dumps(&map, &ascii).unwrap();
+        let text = dumps(&state, &map, &ascii).unwrap();
         assert_eq!(
             text,
             "{\"a\": [1.0, null, true], \"z\": \"\\u00e9\\\"\\u0001\\u007f\\ud83d\\ude00\"}"
         );
         let indented = DumpOptions { indent: Some("  ".to_owned()), ..DumpOptions::default() };
         let list = Value::from(vec![Value::from(1), Value::from(Vec::<Value>::new())]);
-        assert_eq!(dumps(&list, &indented).unwrap(), "[\n  1,\n  []\n]");
-        assert!(dumps(&Value::UNDEFINED, &DumpOptions::default()).is_err());
+        assert_eq!(dumps(&state, &list, &indented).unwrap(), "[\n  1,\n  []\n]");
+        assert!(dumps(&state, &Value::UNDEFINED, &DumpOptions::default()).is_err());
     }
 }

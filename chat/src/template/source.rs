@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 /// Largest template, in bytes.
-const MOST_BYTES: usize = 1 << 20;
+const MOST_BYTES: usize = 512 << 10;
 /// Longest tag, in bytes: its nesting is bounded by its length.
-const MOST_TAG: usize = 64 << 10;
+const MOST_TAG: usize = 16 << 10;
+/// Most signs of calculation in a tag: the compiler folds constants again for each one.
+const MOST_SIGNS: usize = 512;
 /// Most tags of a template: chains of `elif` nest in the compiler.
 const MOST_TAGS: usize = 20_000;
 
@@ -36,7 +38,12 @@ pub(super) fn prepare(source: &str) -> Result<String, SourceFault> {
         };
         let (text, tag) = rest.split_at(at);
         out.push_str(text);
-        let length = tag_length(tag);
+        let (length, signs) = measure(tag);
+        if signs > MOST_SIGNS {
+            return Err(fault(format!(
+                "a tag of {signs} calculations; at most {MOST_SIGNS} are read"
+            )));
+        }
         if length > MOST_TAG {
             return Err(fault(format!("a tag of more than {MOST_TAG} bytes")));
         }
@@ -72,8 +79,9 @@ fn next_tag(text: &str) -> Option<usize> {
     bytes.windows(2).position(|pair| matches!(pair, b"{{" | b"{%" | b"{#"))
 }
 
-/// Returns the length of a tag with its delimiters. Strings inside may hold the end's characters.
-fn tag_length(tag: &str) -> usize {
+/// Returns the length of a tag with its delimiters, and the number of its signs of calculation. Strings
+/// inside may hold the end's characters.
+fn measure(tag: &str) -> (usize, usize) {
     let bytes = tag.as_bytes();
     let end: &[u8] = match bytes[1] {
         b'{' => b"}}",
@@ -82,6 +90,7 @@ fn tag_length(tag: &str) -> usize {
     };
     let comment = bytes[1] == b'#';
     let mut quote = None;
+    let mut signs = 0;
     let mut depth = 0_usize;
     let mut at = 2;
     while at < bytes.len() {
@@ -89,18 +98,18 @@ fn tag_length(tag: &str) -> usize {
         match quote {
             Some(_) if byte == b'\\' => at += 1,
             Some(mark) if byte == mark => quote = None,
-            Some(_) => {}
             None if !comment && (byte == b'"' || byte == b'\'') => quote = Some(byte),
-            None if depth == 0 && bytes[at..].starts_with(end) => return at + 2,
+            None if depth == 0 && bytes[at..].starts_with(end) => return (at + 2, signs),
+            None if !comment && b"~+-*/%".contains(&byte) => signs += 1,
             None if !comment && matches!(byte, b'{' | b'[' | b'(') => depth += 1,
             None if !comment && matches!(byte, b'}' | b']' | b')') => {
-                depth = depth.saturating_sub(1)
+                depth = depth.saturating_sub(1);
             }
-            None => {}
+            _ => {}
         }
         at += 1;
     }
-    bytes.len()
+    (bytes.len(), signs)
 }
 
 /// Returns the first word of a block tag.

@@ -6,7 +6,7 @@ use super::facts::{ModelFacts, map};
 use super::gpus::Gpu;
 use super::roots::FactRoots;
 use super::versions::Version;
-use super::{MemoryTerm, RuleAction, Sheet, SheetRule, SourceReference, SheetText};
+use super::{MemoryTerm, RuleAction, Sheet, SheetRule, SheetText, SourceReference};
 use crate::config::Config;
 use crate::diag::Finding;
 use crate::dtype::Dtype;

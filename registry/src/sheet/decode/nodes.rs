@@ -7,7 +7,7 @@ use crate::diag::Finding;
 use crate::parse::parse_expr;
 use crate::scalar::Scalar;
 use crate::sheet::versions::VersionRange;
-use crate::sheet::{SourceReference, SheetText};
+use crate::sheet::{SheetText, SourceReference};
 use crate::suggest;
 use crate::syntax::{Expr, ExprKind, Ident};
 use crate::yaml::{YamlMap, YamlNode, YamlValue};
