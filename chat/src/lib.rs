@@ -1,5 +1,28 @@
 //! Conversations as text: messages become a prompt, and the output of a model becomes messages.
+//!
+//! * [`Template`] renders the messages of a [`ChatRequest`] as transformers renders them;
+//! * [`OutputEvent`] is a part of the output.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use onboard_chat::{ChatRequest, OrderedJson, Template};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let template = Template::open(Path::new("checkpoints/mine"))?;
+//! let json = r#"{"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true}"#;
+//! let request = ChatRequest::from_json(&OrderedJson::parse(json)?)?;
+//! println!("{}", template.render(&request)?);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod event;
+mod json;
+mod request;
+pub mod template;
 
 pub use event::OutputEvent;
+pub use json::OrderedJson;
+pub use request::{ChatRequest, RequestError};
+pub use template::{Template, TemplateError, TemplateVariant};

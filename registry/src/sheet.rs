@@ -27,7 +27,7 @@ mod template;
 
 pub use decode::CAPABILITY;
 pub use settings::SettingError;
-pub use template::{Template, shown};
+pub use template::{SheetText, shown};
 use versions::VersionRange;
 
 /// The sheet of one engine, as far as launching goes.
@@ -131,15 +131,15 @@ pub struct SheetRule {
 #[derive(Debug, Clone)]
 pub enum RuleAction {
     /// Settings that must have these values: one that was asked for otherwise is a refusal.
-    Set(Vec<(Ident, Expr)>, Template),
+    Set(Vec<(Ident, Expr)>, SheetText),
     /// Settings that get these values where nothing was asked for.
-    Default(Vec<(Ident, Expr)>, Template),
+    Default(Vec<(Ident, Expr)>, SheetText),
     /// The launch is possible, but not what was expected.
-    Warn(Template),
+    Warn(SheetText),
     /// The launch is impossible or wrong.
-    Refuse(Template),
+    Refuse(SheetText),
     /// Something worth knowing that follows.
-    Fact(Template),
+    Fact(SheetText),
 }
 
 /// A value of the memory plan.
@@ -154,7 +154,7 @@ pub struct MemoryTerm {
     /// The unit: `bytes`, `tokens`, `share`, ...
     pub unit: String,
     /// The meaning.
-    pub why: Template,
+    pub why: SheetText,
     /// Source of the formula.
     pub source: SourceReference,
     /// True for a number that no source gives.

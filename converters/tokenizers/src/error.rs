@@ -89,6 +89,11 @@ pub enum Error {
     Run { file: PathBuf, doing: &'static str, why: String },
 }
 
+/// Panic inside of a library, with its message.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct LibraryPanic(pub(super) String);
+
 impl Error {
     pub(super) fn key(
         file: &Path,

@@ -46,10 +46,12 @@ mod table;
 mod template;
 
 pub use check::{Mismatch, TokenizerCheck, self_check};
-pub use error::Error;
+pub use error::{Error, LibraryPanic};
 pub use named::complete;
 pub use reference::ReferenceTokenizer;
+pub use special::special_texts;
 pub use table::TokenType;
+pub use template::{ChatTemplate, chat_templates};
 
 /// Settings of the caller that the files do not contain.
 #[derive(Debug, Clone, Default)]
@@ -93,6 +95,11 @@ pub struct Tokenizer {
     /// True if the keys put the same tokens around texts as the checkpoint; otherwise a warning or note
     /// describes the difference.
     pub around: bool,
+}
+
+/// Runs a call of a library. A panic becomes an error with its message, and is not printed.
+pub fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, LibraryPanic> {
+    reference::quiet::call(run).map_err(LibraryPanic)
 }
 
 /// Returns the name of every pre-tokenizer that llama.cpp supports.

@@ -28,7 +28,7 @@ pub(super) mod base64;
 mod charsmap;
 mod model;
 mod parts;
-mod quiet;
+pub(super) mod quiet;
 
 pub(super) use charsmap::Charsmap;
 

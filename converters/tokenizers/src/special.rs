@@ -104,6 +104,41 @@ pub(super) fn read(
     Ok(special)
 }
 
+/// Returns the special tokens of a checkpoint, by their keys (`bos_token`), as transformers hands them to
+/// chat templates: those of tokenizer_config.json, with special_tokens_map.json for older checkpoints.
+pub fn special_texts(dir: &Path) -> Result<Vec<(String, String)>, Error> {
+    let text = |value: &Value| match value {
+        Value::Object(map) => map.get("content").and_then(Value::as_str).map(str::to_owned),
+        value => value.as_str().map(str::to_owned),
+    };
+    let mut found = BTreeMap::new();
+    let mut collect = |map: &Value| {
+        for (key, value) in map.as_object().into_iter().flatten() {
+            if let (true, Some(text)) = (key.ends_with("_token"), text(value)) {
+                found.insert(key.clone(), text);
+            }
+        }
+        // Tokens of this model alone, by their names.
+        for (key, value) in
+            map.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten()
+        {
+            if let Some(text) = text(value) {
+                found.insert(key.clone(), text);
+            }
+        }
+    };
+    let config = Doc::read(dir, "tokenizer_config.json")?;
+    if let Some(config) = &config {
+        collect(&config.value);
+    }
+    if config.is_none_or(|config| config.get("added_tokens_decoder").is_none())
+        && let Some(map) = Doc::read(dir, "special_tokens_map.json")?
+    {
+        collect(&map.value);
+    }
+    Ok(found.into_iter().collect())
+}
+
 /// Returns the texts that tokenizer_config.json names, by role.
 fn named(config: Option<&Doc>) -> BTreeMap<String, String> {
     let mut words = BTreeMap::new();

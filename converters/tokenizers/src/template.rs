@@ -12,8 +12,19 @@ use formats::gguf::Metadata;
 const KEY: &str = "tokenizer.chat_template";
 const NAMES: &str = "tokenizer.chat_templates";
 
-/// Writes the templates of a checkpoint, from the first place that has any.
-pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
+/// Chat template of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatTemplate {
+    /// Name: `default`, or another that the checkpoint gives.
+    pub name: String,
+    /// File, or key and file, that holds the text; ready to print.
+    pub place: String,
+    /// Text.
+    pub text: String,
+}
+
+/// Reads the chat templates of a checkpoint, from the first place that has any.
+pub fn chat_templates(dir: &Path) -> Result<Vec<ChatTemplate>, Error> {
     // A separate file is the newer place, and takes precedence in the reference too.
     let mut templates = files(dir)?;
     for name in ["tokenizer_config.json", "chat_template.json"] {
@@ -23,12 +34,18 @@ pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
         let Some(doc) = Doc::read(dir, name)? else { continue };
         if let Some(node) = doc.get("chat_template") {
             lies_inside(dir, &dir.join(name))?;
-            templates = of(&node)?;
+            templates = of(&node, &dir.join(name))?;
         }
     }
+    templates.retain(|one| !one.text.is_empty());
+    Ok(templates)
+}
+
+/// Writes the templates of a checkpoint.
+pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
     let mut names = Vec::new();
     let mut default = None;
-    for (name, text) in templates.into_iter().filter(|(_, text)| !text.is_empty()) {
+    for ChatTemplate { name, text, .. } in chat_templates(dir)? {
         // Other characters are not valid in a key.
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let name: String = name.chars().map(plain).collect();
@@ -51,13 +68,17 @@ pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
 }
 
 /// Parses a text, or a list of names and texts.
-fn of(node: &DocNode<'_>) -> Result<Vec<(String, String)>, Error> {
+fn of(node: &DocNode<'_>, file: &Path) -> Result<Vec<ChatTemplate>, Error> {
+    let place = |key: &str| format!("`{key}` of `{}`", file.display());
     if let Some(text) = node.value.as_str() {
-        return Ok(vec![("default".into(), text.into())]);
+        let place = place("chat_template");
+        return Ok(vec![ChatTemplate { name: "default".into(), place, text: text.into() }]);
     }
-    let one = |node: DocNode<'_>| -> Result<(String, String), Error> {
+    let one = |node: DocNode<'_>| -> Result<ChatTemplate, Error> {
         let text = |key| Ok::<_, Error>(node.need(key, "a text")?.str()?.to_owned());
-        Ok((text("name")?, text("template")?))
+        let name = text("name")?;
+        let place = place(&format!("chat_template.{}", formats::shown(&name)));
+        Ok(ChatTemplate { name, place, text: text("template")? })
     };
     node.list().map_err(|_| node.wrong("a text, or a list of named ones"))?.map(one).collect()
 }
@@ -77,12 +98,16 @@ fn inside(dir: &Path, file: &Path) -> Result<String, Error> {
 }
 
 /// Reads `chat_template.jinja`, and the templates beside it by their file names.
-fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
+fn files(dir: &Path) -> Result<Vec<ChatTemplate>, Error> {
+    let read = |name: &str, file: &Path| -> Result<ChatTemplate, Error> {
+        let place = format!("`{}`", file.display());
+        Ok(ChatTemplate { name: name.to_owned(), place, text: inside(dir, file)? })
+    };
     let file = dir.join("chat_template.jinja");
     let mut found = Vec::new();
     // Any existing entry of that name is read, or rejected.
     if file.symlink_metadata().is_ok() {
-        found.push(("default".to_owned(), inside(dir, &file)?));
+        found.push(read("default", &file)?);
     }
     let folder = dir.join("additional_chat_templates");
     if folder.is_dir() {
@@ -92,10 +117,10 @@ fn files(dir: &Path) -> Result<Vec<(String, String)>, Error> {
             if path.extension().is_some_and(|end| end == "jinja")
                 && let Some(name) = path.file_stem().and_then(|name| name.to_str())
             {
-                others.push((name.to_owned(), inside(dir, &path)?));
+                others.push(read(name, &path)?);
             }
         }
-        others.sort();
+        others.sort_by(|a, b| a.name.cmp(&b.name));
         found.extend(others);
     }
     Ok(found)

@@ -6,7 +6,7 @@ use super::facts::{ModelFacts, map};
 use super::gpus::Gpu;
 use super::roots::FactRoots;
 use super::versions::Version;
-use super::{MemoryTerm, RuleAction, Sheet, SheetRule, SourceReference, Template};
+use super::{MemoryTerm, RuleAction, Sheet, SheetRule, SheetText, SourceReference};
 use crate::config::Config;
 use crate::diag::Finding;
 use crate::dtype::Dtype;
@@ -227,7 +227,7 @@ impl<'a> RuleRun<'a> {
         rule: &SheetRule,
         name: &Ident,
         value: &Expr,
-        why: &Template,
+        why: &SheetText,
         required: bool,
     ) {
         let Some(value) = self.ok_or_report(eval_owned(value, &self.env)) else { return };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::facts::{STATE, WORDS};
-use super::{RuleAction, Sheet, Template};
+use super::{RuleAction, Sheet, SheetText};
 use crate::diag::Finding;
 use crate::eval::FUNCTIONS;
 use crate::suggest;
@@ -18,7 +18,7 @@ pub(super) const GPU: [&str; 3] = ["name", "memory", "sm"];
 /// Finds every unknown word of a sheet.
 pub(super) fn lint(sheet: &Sheet) -> Vec<Finding> {
     let mut lint = SheetLint { sheet, planned: BTreeSet::new(), findings: Vec::new() };
-    let late = |template: &Template| template.exprs().cloned().collect::<Vec<_>>();
+    let late = |template: &SheetText| template.exprs().cloned().collect::<Vec<_>>();
     // Settings are chosen before anything is planned, so these see no plan.
     for rule in &sheet.rules {
         if let RuleAction::Set(values, why) | RuleAction::Default(values, why) = &rule.then {

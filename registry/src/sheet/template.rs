@@ -9,7 +9,7 @@ use crate::text::MappedText;
 
 /// A text and the expressions that fill it.
 #[derive(Debug, Clone, Default)]
-pub struct Template {
+pub struct SheetText {
     parts: Vec<TemplatePart>,
 }
 
@@ -19,7 +19,7 @@ enum TemplatePart {
     Value(Expr),
 }
 
-impl Template {
+impl SheetText {
     /// Reads a text; mistakes of its expressions go to `findings`.
     pub(super) fn parse(text: &MappedText, findings: &mut Vec<Finding>) -> Self {
         let value = text.value();

@@ -11,7 +11,7 @@ thread_local! {
 }
 
 /// Runs a call of the library. A panic becomes an error with its message, and is not printed.
-pub(super) fn call<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn call<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = panic::take_hook();

@@ -7,7 +7,7 @@ use crate::diag::Finding;
 use crate::parse::parse_expr;
 use crate::scalar::Scalar;
 use crate::sheet::versions::VersionRange;
-use crate::sheet::{SourceReference, Template};
+use crate::sheet::{SheetText, SourceReference};
 use crate::suggest;
 use crate::syntax::{Expr, ExprKind, Ident};
 use crate::yaml::{YamlMap, YamlNode, YamlValue};
@@ -195,13 +195,13 @@ impl SheetDecoder {
         }
     }
 
-    pub(super) fn template(&mut self, map: &YamlMap, key: &str) -> Option<Template> {
+    pub(super) fn template(&mut self, map: &YamlMap, key: &str) -> Option<SheetText> {
         let node = &map.get(key)?.value;
         let Some(text) = node.text() else {
             self.expected(node, "a text");
             return None;
         };
-        Some(Template::parse(text, &mut self.findings))
+        Some(SheetText::parse(text, &mut self.findings))
     }
 
     pub(super) fn assignments(&mut self, map: &YamlMap, key: &str) -> Vec<(Ident, Expr)> {

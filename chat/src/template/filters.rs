@@ -1,0 +1,308 @@
+//! Filters of Jinja that the engine lacks, or that differ from Jinja's.
+
+use std::fmt::Write as _;
+
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+
+use super::methods;
+use super::python::{repr_of, str_of};
+
+/// Most blanks of an indentation, and of a width.
+const MOST_WIDTH: usize = 10_000;
+
+/// Adds the filters.
+pub(super) fn add(env: &mut Environment<'static>) {
+    env.add_filter("string", |state: &State<'_, '_>, value: &Value| str_of(state, value));
+    env.add_filter("pprint", |state: &State<'_, '_>, value: &Value| repr_of(state, value));
+    env.add_filter("trim", trim);
+    env.add_filter("indent", indent);
+    env.add_filter("int", int);
+    env.add_filter("float", float);
+    env.add_filter("abs", |value: &Value| filters::abs(number(value)));
+    env.add_filter("round!", filters::round);
+    env.add_filter("round", round);
+    env.add_filter("truncate", truncate);
+    env.add_filter("wordcount", wordcount);
+    env.add_filter("urlencode", urlencode);
+    env.add_filter("center", methods::center);
+    env.add_filter("safe", |state: &State<'_, '_>, value: &Value| -> Result<Value, Error> {
+        Ok(Value::from_safe_string(str_of(state, value)?))
+    });
+    for name in ["escape", "e"] {
+        env.add_filter(name, |state: &State<'_, '_>, value: &Value| {
+            if value.is_safe() { Ok(value.clone()) } else { escaped(state, value) }
+        });
+    }
+    env.add_filter("forceescape", escaped);
+    env.add_filter("_sum_of_markup", sum_of_markup);
+}
+
+/// Assigns arguments by place and by name.
+fn bind<const N: usize>(
+    names: [&str; N],
+    rest: Rest<ValueOrKwargs>,
+) -> Result<[Option<Value>; N], Error> {
+    let mut bound = std::array::from_fn(|_| None);
+    for (n, argument) in rest.0.into_iter().enumerate() {
+        let argument = Value::from(argument);
+        if argument.is_kwargs() {
+            let kwargs = Kwargs::try_from(argument)?;
+            for (name, place) in names.iter().zip(&mut bound) {
+                if let Some(value) = kwargs.get::<Option<Value>>(name)? {
+                    *place = Some(value);
+                }
+            }
+            kwargs.assert_all_used()?;
+        } else {
+            *bound.get_mut(n).ok_or_else(|| Error::from(ErrorKind::TooManyArguments))? =
+                Some(argument);
+        }
+    }
+    Ok(bound)
+}
+
+/// Escapes as markupsafe does.
+pub(super) fn escaped(state: &State<'_, '_>, value: &Value) -> Result<Value, Error> {
+    let text = str_of(state, value)?;
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    Ok(Value::from_safe_string(out))
+}
+
+/// Adds texts one by one: if one of two is markup, the other is escaped, and the sum is markup.
+fn sum_of_markup(state: &State<'_, '_>, values: Vec<Value>) -> Result<Value, Error> {
+    let mut values = values.into_iter();
+    let mut sum = values.next().unwrap_or_default();
+    for value in values {
+        if sum.as_str().is_none() || value.as_str().is_none() {
+            let why = format!(
+                "a value of kind {} cannot be added to one of kind {}",
+                value.kind(),
+                sum.kind()
+            );
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
+        }
+        let markup = sum.is_safe() || value.is_safe();
+        let part = |value: Value| {
+            if markup && !value.is_safe() { escaped(state, &value) } else { Ok(value) }
+        };
+        let text = str_of(state, &part(sum)?)? + &str_of(state, &part(value)?)?;
+        state.consume_fuel(1 + text.len() as u64 / 64)?;
+        sum = if markup { Value::from_safe_string(text) } else { Value::from(text) };
+    }
+    Ok(sum)
+}
+
+fn trim(state: &State<'_, '_>, value: &Value, chars: Option<Value>) -> Result<String, Error> {
+    let text = str_of(state, value)?;
+    let set: Option<Vec<char>> = match chars.filter(|chars| !chars.is_none()) {
+        Some(chars) => Some(str_of(state, &chars)?.chars().collect()),
+        None => None,
+    };
+    let trims = |c: char| set.as_ref().map_or_else(|| methods::is_space(c), |set| set.contains(&c));
+    Ok(text.trim_matches(trims).to_owned())
+}
+
+/// `indent` of Jinja: lines after the first, and blank ones if asked for.
+fn indent(
+    state: &State<'_, '_>,
+    value: &Value,
+    rest: Rest<ValueOrKwargs>,
+) -> Result<String, Error> {
+    let [width, first, blank] = bind(["width", "first", "blank"], rest)?;
+    let [first, blank] = [first, blank].map(|value| value.is_some_and(|value| value.is_true()));
+    let indentation = match width {
+        None => "    ".to_owned(),
+        Some(width) => match width.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(
+                usize::try_from(i64::try_from(width)?.max(0)).unwrap_or(MOST_WIDTH).min(MOST_WIDTH),
+            ),
+        },
+    };
+    let Some(text) = value.as_str() else {
+        let why = format!("`indent` expects a text, not a value of kind {}", value.kind());
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    };
+    // Jinja adds a line end, so that the last one of the text is kept.
+    let text = format!("{text}\n");
+    let lines = methods::lines(&text, false);
+    state.consume_fuel(1 + (lines.len() * indentation.len()) as u64 / 16)?;
+    let mut out = String::new();
+    for (n, line) in lines.iter().enumerate() {
+        if n > 0 {
+            out.push('\n');
+        }
+        if (n > 0 && (blank || !line.is_empty())) || (n == 0 && first) {
+            out.push_str(&indentation);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// Converts a boolean to its number.
+fn number(value: &Value) -> Value {
+    match value.kind() {
+        ValueKind::Bool => Value::from(i64::from(value.is_true())),
+        _ => value.clone(),
+    }
+}
+
+fn round(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    rest: Rest<ValueOrKwargs>,
+) -> Result<Value, Error> {
+    let mut args = vec![number(value)];
+    args.extend(rest.0.into_iter().map(Value::from));
+    state.apply_filter("round!", &args)
+}
+
+fn refuse_undefined(value: &Value) -> Result<(), Error> {
+    if value.is_undefined() { Err(Error::from(ErrorKind::UndefinedError)) } else { Ok(()) }
+}
+
+fn int(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    refuse_undefined(value)?;
+    let [default, base] = bind(["default", "base"], rest)?;
+    let base = base.map_or(Ok(10), u32::try_from)?;
+    let default = default.unwrap_or_else(|| Value::from(0));
+    let of_float = |number: f64| {
+        // Integers beyond i128 are of no use in a template.
+        if number.is_finite() && number.abs() < 1e38 {
+            Value::from(number.trunc() as i128)
+        } else {
+            default.clone()
+        }
+    };
+    Ok(match value.kind() {
+        ValueKind::Bool => number(value),
+        ValueKind::Number if value.is_integer() => value.clone(),
+        ValueKind::Number => of_float(f64::try_from(value.clone())?),
+        ValueKind::String => {
+            let text = plain_number(value.as_str().unwrap_or_default());
+            match radix(&text, base) {
+                Some(number) => Value::from(number),
+                None => text.parse().map_or_else(|_| default.clone(), of_float),
+            }
+        }
+        _ => default,
+    })
+}
+
+fn radix(text: &str, base: u32) -> Option<i128> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let prefix = match base {
+        16 => ["0x", "0X"],
+        8 => ["0o", "0O"],
+        2 => ["0b", "0B"],
+        3..=36 => ["", ""],
+        _ => return None,
+    };
+    let digits = prefix.iter().find_map(|prefix| digits.strip_prefix(prefix)).unwrap_or(digits);
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    i128::from_str_radix(digits, base).ok().map(|number| sign * number)
+}
+
+/// Removes the blanks around a number, and the underscores between digits.
+fn plain_number(text: &str) -> String {
+    text.trim_matches(methods::is_space).replace('_', "")
+}
+
+fn float(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    refuse_undefined(value)?;
+    let [default] = bind(["default"], rest)?;
+    let default = default.unwrap_or_else(|| Value::from(0.0));
+    Ok(match value.kind() {
+        ValueKind::Bool => Value::from(if value.is_true() { 1.0 } else { 0.0 }),
+        ValueKind::Number => Value::from(f64::try_from(value.clone())?),
+        ValueKind::String => {
+            let text = plain_number(value.as_str().unwrap_or_default());
+            text.parse::<f64>().map_or(default, Value::from)
+        }
+        _ => default,
+    })
+}
+
+/// `truncate` of Jinja, with its leeway of 5 characters.
+fn truncate(
+    state: &State<'_, '_>,
+    value: &Value,
+    rest: Rest<ValueOrKwargs>,
+) -> Result<String, Error> {
+    let [length, killwords, end, leeway] = bind(["length", "killwords", "end", "leeway"], rest)?;
+    let length = length.map_or(Ok(255), i64::try_from)?;
+    let killwords = killwords.is_some_and(|value| value.is_true());
+    let end = end.map_or_else(|| Ok("...".to_owned()), |end| str_of(state, &end))?;
+    let leeway = match leeway.filter(|leeway| !leeway.is_none()) {
+        Some(leeway) => i64::try_from(leeway)?,
+        None => 5,
+    };
+    let size = |n: i64| usize::try_from(n).unwrap_or(0);
+    let text = str_of(state, value)?;
+    let ends = end.chars().count();
+    if size(length) < ends || leeway < 0 {
+        let why = format!("`truncate` to {length} characters, fewer than the {ends} of its end");
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    if text.chars().count() <= size(length).saturating_add(size(leeway)) {
+        return Ok(text);
+    }
+    let cut: String = text.chars().take(size(length) - ends).collect();
+    let cut = if killwords {
+        cut.as_str()
+    } else {
+        cut.rsplit_once(' ').map_or(cut.as_str(), |(words, _)| words)
+    };
+    Ok(format!("{cut}{end}"))
+}
+
+/// Counts words of letters, digits and underscores.
+fn wordcount(state: &State<'_, '_>, value: &Value) -> Result<usize, Error> {
+    let text = str_of(state, value)?;
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    Ok(words.filter(|word| !word.is_empty()).count())
+}
+
+fn urlencode(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
+    let quote = |text: &str, keep_slash: bool| -> String {
+        let mut out = String::new();
+        for byte in text.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => {
+                    out.push(char::from(byte));
+                }
+                b'/' if keep_slash => out.push('/'),
+                byte => {
+                    let _ = write!(out, "%{byte:02X}");
+                }
+            }
+        }
+        out
+    };
+    if value.kind() != ValueKind::Map {
+        return Ok(quote(&str_of(state, value)?, true));
+    }
+    let mut pairs = Vec::new();
+    for key in value.try_iter()? {
+        let item = str_of(state, &value.get_item(&key)?)?;
+        pairs.push(format!("{}={}", quote(&str_of(state, &key)?, false), quote(&item, false)));
+    }
+    Ok(pairs.join("&").replace("%20", "+"))
+}

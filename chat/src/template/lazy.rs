@@ -1,0 +1,104 @@
+//! Filters that read items: nothing to read is an error, and lazy results are read once.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use minijinja::value::{Enumerator, Object, ObjectRepr, Rest, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+
+/// Items that are left of a lazy result. It is true, and has no length.
+#[derive(Debug)]
+struct Generator {
+    items: Mutex<std::vec::IntoIter<Value>>,
+}
+
+impl Object for Generator {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        let this = Arc::clone(self);
+        let next = move || this.items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        Enumerator::Iter(Box::new(std::iter::from_fn(next)))
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        None
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        true
+    }
+
+    fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("<generator object>")
+    }
+}
+
+/// Adds the filters of the engine that read items, with the behaviour of Jinja's.
+pub(super) fn add_filters(env: &mut Environment<'static>) {
+    // A name with `!` cannot be written in a template.
+    env.add_filter("map!", filters::map);
+    env.add_filter("select!", filters::select);
+    env.add_filter("reject!", filters::reject);
+    env.add_filter("selectattr!", filters::selectattr);
+    env.add_filter("rejectattr!", filters::rejectattr);
+    env.add_filter("unique!", filters::unique);
+    env.add_filter("batch!", filters::batch);
+    env.add_filter("slice!", filters::slice);
+    env.add_filter("list!", filters::list);
+    env.add_filter("sort!", filters::sort);
+    env.add_filter("sum!", filters::sum);
+    env.add_filter("min!", filters::min);
+    env.add_filter("max!", filters::max);
+    for name in ["map", "select", "reject", "selectattr", "rejectattr", "unique", "batch", "slice"]
+    {
+        env.add_filter(
+            name,
+            move |state: &mut State<'_, '_>, value: Value, rest: Rest<ValueOrKwargs>| {
+                // Jinja's filters of single items do not look at what is false.
+                let skips = !["unique", "batch", "slice"].contains(&name) && !value.is_true();
+                let items: Vec<Value> = if skips {
+                    Vec::new()
+                } else {
+                    apply(state, name, value, rest)?.try_iter()?.collect()
+                };
+                Ok::<_, Error>(Value::from_object(Generator {
+                    items: Mutex::new(items.into_iter()),
+                }))
+            },
+        );
+    }
+    for name in ["list", "sort", "sum", "min", "max"] {
+        env.add_filter(
+            name,
+            move |state: &mut State<'_, '_>, value: Value, rest: Rest<ValueOrKwargs>| {
+                apply(state, name, value, rest)
+            },
+        );
+    }
+    env.add_filter(
+        "_items_of_loop",
+        |value: Value| {
+            if value.is_none() { Err(not_iterable()) } else { Ok(value) }
+        },
+    );
+}
+
+fn apply(
+    state: &mut State<'_, '_>,
+    name: &str,
+    value: Value,
+    rest: Rest<ValueOrKwargs>,
+) -> Result<Value, Error> {
+    if value.is_none() {
+        return Err(not_iterable());
+    }
+    let mut args = vec![value];
+    args.extend(rest.0.into_iter().map(Value::from));
+    state.apply_filter(&format!("{name}!"), &args)
+}
+
+fn not_iterable() -> Error {
+    Error::new(ErrorKind::InvalidOperation, "none is not iterable")
+}

@@ -1,0 +1,383 @@
+//! Python's methods of texts, lists and dicts, beyond those of `minijinja-contrib`.
+
+use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+use super::environment::tuple;
+use super::python::str_of;
+
+/// Most characters that a text is filled up to.
+const MOST_WIDTH: usize = 100_000;
+
+/// Calls a method that the engine does not know.
+pub(super) fn call(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let known = match value.kind() {
+        ValueKind::String => of_text(state, value.as_str().unwrap_or_default(), method, args),
+        ValueKind::Seq => of_list(state, value, method, args),
+        ValueKind::Map => of_dict(value, method, args),
+        _ => Ok(None),
+    };
+    match known? {
+        Some(made) => Ok(made),
+        None => unknown_method_callback(state, value, method, args),
+    }
+}
+
+/// Blanks that `str.strip` and `str.split` remove.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+}
+
+fn of_text(
+    state: &mut State<'_, '_>,
+    text: &str,
+    method: &str,
+    args: &[Value],
+) -> Result<Option<Value>, Error> {
+    Ok(Some(match method {
+        "strip" | "lstrip" | "rstrip" => {
+            let (chars,): (Option<Value>,) = from_args(args)?;
+            let set: Option<Vec<char>> = match chars {
+                Some(chars) if !chars.is_none() => Some(need(&chars, method)?.chars().collect()),
+                _ => None,
+            };
+            let strips = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
+            let mut text = text;
+            if method != "rstrip" {
+                text = text.trim_start_matches(strips);
+            }
+            if method != "lstrip" {
+                text = text.trim_end_matches(strips);
+            }
+            Value::from(text)
+        }
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Value::from(text.strip_prefix(prefix).unwrap_or(text))
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Value::from(text.strip_suffix(suffix).unwrap_or(text))
+        }
+        "partition" | "rpartition" => {
+            let (separator,): (&str,) = from_args(args)?;
+            if separator.is_empty() {
+                return Err(empty_separator());
+            }
+            let last = method == "rpartition";
+            let at = if last { text.rfind(separator) } else { text.find(separator) };
+            tuple(match at {
+                Some(at) => vec![
+                    Value::from(&text[..at]),
+                    Value::from(separator),
+                    Value::from(&text[at + separator.len()..]),
+                ],
+                None if last => vec![Value::from(""), Value::from(""), Value::from(text)],
+                None => vec![Value::from(text), Value::from(""), Value::from("")],
+            })
+        }
+        "split" | "rsplit" => {
+            let (separator, most, kwargs): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
+            let separator = match separator {
+                Some(separator) => Some(separator),
+                None => kwargs.get("sep")?,
+            };
+            let most = match most {
+                Some(most) => most,
+                None => kwargs.get::<Option<i64>>("maxsplit")?.unwrap_or(-1),
+            };
+            kwargs.assert_all_used()?;
+            // Each piece takes the room of a value.
+            state.consume_fuel(text.len() as u64 / 4)?;
+            let most = usize::try_from(most).ok();
+            let pieces = match separator.filter(|separator| !separator.is_none()) {
+                Some(separator) => {
+                    let separator = need(&separator, method)?;
+                    if separator.is_empty() {
+                        return Err(empty_separator());
+                    }
+                    split(text, separator, most, method == "rsplit")
+                }
+                None => split_blanks(text, most, method == "rsplit"),
+            };
+            pieces.into_iter().map(Value::from).collect()
+        }
+        "splitlines" => {
+            let (keep, kwargs): (Option<bool>, Kwargs) = from_args(args)?;
+            let keep = match keep {
+                Some(keep) => keep,
+                None => kwargs.get::<Option<bool>>("keepends")?.unwrap_or(false),
+            };
+            kwargs.assert_all_used()?;
+            state.consume_fuel(text.len() as u64 / 4)?;
+            lines(text, keep).into_iter().map(Value::from).collect()
+        }
+        "find" | "rfind" | "index" | "rindex" | "count" => {
+            let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
+            let (from, inner) = window(text, start, end);
+            if method == "count" {
+                // An empty text is found between all characters.
+                let empty = inner.chars().count() + 1;
+                return Ok(Some(Value::from(match what {
+                    "" => empty,
+                    what => inner.matches(what).count(),
+                })));
+            }
+            let at = if method.starts_with('r') { inner.rfind(what) } else { inner.find(what) };
+            match at {
+                Some(at) => Value::from(from + inner[..at].chars().count()),
+                None if method.ends_with("find") => Value::from(-1),
+                None => {
+                    let why = "substring not found";
+                    return Err(Error::new(ErrorKind::InvalidOperation, why));
+                }
+            }
+        }
+        "startswith" | "endswith" if args.len() > 1 => {
+            let (what, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
+            let (_, inner) = window(text, start, end);
+            return call(state, &Value::from(inner), method, std::slice::from_ref(what)).map(Some);
+        }
+        "zfill" | "ljust" | "rjust" | "center" => {
+            let (width, fill): (i64, Option<&str>) = from_args(args)?;
+            if method == "center" {
+                return Ok(Some(Value::from(centered(text, width, fill.unwrap_or(" "))?)));
+            }
+            let missing = missing(text, width)?;
+            let fill = if method == "zfill" { "0" } else { fill.unwrap_or(" ") }.repeat(missing);
+            Value::from(match (method, text.chars().next()) {
+                ("ljust", _) => format!("{text}{fill}"),
+                ("zfill", Some(sign @ ('+' | '-'))) => format!("{sign}{fill}{}", &text[1..]),
+                _ => format!("{fill}{text}"),
+            })
+        }
+        "join" => {
+            let (values,): (&Value,) = from_args(args)?;
+            let mut out = String::new();
+            for (n, value) in values.try_iter()?.enumerate() {
+                if n > 0 {
+                    out.push_str(text);
+                }
+                let item = need(&value, method)?;
+                state.consume_fuel(1 + (text.len() + item.len()) as u64 / 64)?;
+                out.push_str(item);
+            }
+            Value::from(out)
+        }
+        "swapcase" => {
+            let () = from_args(args)?;
+            let swap = |c: char| -> String {
+                if c.is_uppercase() {
+                    c.to_lowercase().collect()
+                } else {
+                    c.to_uppercase().collect()
+                }
+            };
+            Value::from(text.chars().map(swap).collect::<String>())
+        }
+        "casefold" => {
+            let () = from_args(args)?;
+            Value::from(text.to_lowercase().replace('ß', "ss"))
+        }
+        "title" => {
+            let () = from_args(args)?;
+            Value::from(title(text))
+        }
+        "isdigit" | "isdecimal" => {
+            let () = from_args(args)?;
+            Value::from(
+                !text.is_empty() && text.chars().all(|c| c.is_numeric() && !c.is_alphabetic()),
+            )
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn of_list(
+    state: &State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Option<Value>, Error> {
+    Ok(Some(match method {
+        "index" => {
+            let (what,): (&Value,) = from_args(args)?;
+            let mut at = None;
+            for (n, item) in value.try_iter()?.enumerate() {
+                state.consume_fuel(1)?;
+                if item == *what {
+                    at = Some(n);
+                    break;
+                }
+            }
+            let none = || Error::new(ErrorKind::InvalidOperation, "the list has no such value");
+            Value::from(at.ok_or_else(none)?)
+        }
+        "copy" => {
+            let () = from_args(args)?;
+            value.clone()
+        }
+        "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "reverse" | "sort" => {
+            return Err(immutable("list", method));
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn of_dict(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    Ok(Some(match method {
+        "copy" => {
+            let () = from_args(args)?;
+            value.clone()
+        }
+        "update" | "pop" | "popitem" | "setdefault" | "clear" => {
+            return Err(immutable("dict", method));
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Error of a method that changes a value, which the sandbox of transformers forbids too.
+fn immutable(kind: &str, method: &str) -> Error {
+    let why = format!("`{method}` would change a {kind}, which templates must not");
+    Error::new(ErrorKind::InvalidOperation, why)
+}
+
+fn empty_separator() -> Error {
+    Error::new(ErrorKind::InvalidOperation, "an empty separator")
+}
+
+/// Returns the text of a value that has to be a text.
+fn need<'a>(value: &'a Value, method: &str) -> Result<&'a str, Error> {
+    value.as_str().ok_or_else(|| {
+        let why = format!("`{method}` expects texts, not a value of kind {}", value.kind());
+        Error::new(ErrorKind::InvalidOperation, why)
+    })
+}
+
+/// Returns the characters from `start` to `end`, as slices count, and the number of those before.
+fn window(text: &str, start: Option<i64>, end: Option<i64>) -> (usize, &str) {
+    if start.is_none() && end.is_none() {
+        return (0, text);
+    }
+    let length = text.chars().count();
+    let place = |at: i64| match usize::try_from(at) {
+        Ok(at) => at.min(length),
+        Err(_) => length.saturating_sub(usize::try_from(at.unsigned_abs()).unwrap_or(usize::MAX)),
+    };
+    let from = place(start.unwrap_or(0));
+    let to = place(end.unwrap_or(i64::MAX)).max(from);
+    let byte = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
+    (from, &text[byte(from)..byte(to)])
+}
+
+fn split<'a>(text: &'a str, separator: &str, most: Option<usize>, right: bool) -> Vec<&'a str> {
+    match (most, right) {
+        (None, _) => text.split(separator).collect(),
+        (Some(most), false) => text.splitn(most.saturating_add(1), separator).collect(),
+        (Some(most), true) => {
+            let mut pieces: Vec<&str> = text.rsplitn(most.saturating_add(1), separator).collect();
+            pieces.reverse();
+            pieces
+        }
+    }
+}
+
+fn split_blanks(text: &str, most: Option<usize>, right: bool) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    // The last piece keeps the blanks of its outer end if no further split is allowed.
+    let mut rest =
+        if right { text.trim_end_matches(is_space) } else { text.trim_start_matches(is_space) };
+    while !rest.is_empty() {
+        let full = most.is_some_and(|most| pieces.len() >= most);
+        let at = if right { rest.rfind(is_space) } else { rest.find(is_space) };
+        let Some(at) = at.filter(|_| !full) else {
+            pieces.push(rest);
+            break;
+        };
+        if right {
+            let blank = rest[at..].chars().next().map_or(1, char::len_utf8);
+            pieces.push(&rest[at + blank..]);
+            rest = rest[..at].trim_end_matches(is_space);
+        } else {
+            pieces.push(&rest[..at]);
+            rest = rest[at..].trim_start_matches(is_space);
+        }
+    }
+    if right {
+        pieces.reverse();
+    }
+    pieces
+}
+
+/// Splits at all line ends of `str.splitlines`.
+pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let ends = matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        );
+        if !ends {
+            continue;
+        }
+        let mut end = at + c.len_utf8();
+        if c == '\r' && chars.next_if(|(_, next)| *next == '\n').is_some() {
+            end += 1;
+        }
+        found.push(&text[from..if keep { end } else { at }]);
+        from = end;
+    }
+    if from < text.len() {
+        found.push(&text[from..]);
+    }
+    found
+}
+
+fn missing(text: &str, width: i64) -> Result<usize, Error> {
+    let width = usize::try_from(width).unwrap_or(0);
+    if width > MOST_WIDTH {
+        let why = format!("a width of {width} characters; at most {MOST_WIDTH} are allowed");
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    Ok(width.saturating_sub(text.chars().count()))
+}
+
+fn centered(text: &str, width: i64, fill: &str) -> Result<String, Error> {
+    let missing = missing(text, width)?;
+    // The odd blank is on the left if the width is odd, as in CPython.
+    let left = missing / 2 + (missing & usize::try_from(width).unwrap_or(0) & 1);
+    Ok(format!("{}{text}{}", fill.repeat(left), fill.repeat(missing - left)))
+}
+
+/// `center` as a filter.
+pub(super) fn center(
+    state: &State<'_, '_>,
+    value: &Value,
+    width: Option<i64>,
+) -> Result<String, Error> {
+    centered(&str_of(state, value)?, width.unwrap_or(80), " ")
+}
+
+fn title(text: &str) -> String {
+    let mut out = String::new();
+    let mut inside = false;
+    for c in text.chars() {
+        if inside {
+            out.extend(c.to_lowercase());
+        } else {
+            out.extend(c.to_uppercase());
+        }
+        inside = c.is_alphabetic();
+    }
+    out
+}
