@@ -6,12 +6,13 @@
     python make.py packages
 
 Each line of NAME.jsonl is one output: `t` is the text, `k` its kind, `v` and `s` the readings of vLLM and SGLang as
-`[content, [[name, arguments], ...]]` (null where the parser raises; absent where the engine has no parser). `b` stands for
+`[content, [[name, arguments], ...]]` (null where the parser raises or needs more than two seconds; absent where the engine has no parser). `b` stands for
 both where they are equal. A reason `why` that the test wrote for the same text is kept.
 """
 
 import json
 import random
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -25,7 +26,7 @@ TOOLS = [
     {"name": "get_weather", "parameters": {"type": "object", "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "metric": {"type": "boolean"},
         "scale": {"type": "number"}, "tags": {"type": "array"}, "options": {"type": "object"}}}},
-    {"name": "search.web-v2", "parameters": {"type": "object", "properties": {
+    {"name": "search-web", "parameters": {"type": "object", "properties": {
         "query": {"type": "string"}, "top": {"type": "integer"}, "exact": {"type": "boolean"}}}},
     {"name": "run_code", "parameters": {"type": "object", "properties": {
         "code": {"type": "string"}, "env": {"type": "object"}, "args": {"type": "array"},
@@ -110,7 +111,7 @@ def python_value(r, made):
 
 def python_call(r, c):
     space = "" if r.random() < 0.8 else " "
-    return c[0].replace("-", "_") + "(" + ", ".join(
+    return c[0] + "(" + ", ".join(
         f"{k}{space}={space}{python_value(r, v)}" for k, v in c[1].items()) + ")"
 
 
@@ -177,7 +178,7 @@ def kimi(r, calls):
 
 
 def mistral(r, calls):
-    if r.random() < 0.5:
+    if r.form < 0.5:
         return "[TOOL_CALLS] [" + ", ".join(json_call(r, c) for c in calls) + "]"
     return "".join(f"[TOOL_CALLS]{n}[ARGS]{dumps(r, a)}" for n, a in calls)
 
@@ -199,7 +200,7 @@ def in_channel(r, text):
 FORMATS = {
     "hermes": (hermes, 3, ("hermes_detector", "HermesDetector"), ("hermes_tool_parser", "Hermes2ProToolParser")),
     "lfm2": (lambda r, calls: "<|tool_call_start|>[" + ", ".join(python_call(r, c) for c in calls) + "]<|tool_call_end|>"
-             if r.random() < 0.8 else "<|tool_call_start|>[" + ", ".join(json_call(r, c) for c in calls) + "]<|tool_call_end|>",
+             if r.form < 0.8 else "<|tool_call_start|>[" + ", ".join(json_call(r, c) for c in calls) + "]<|tool_call_end|>",
              3, ("lfm2_detector", "Lfm2Detector"), ("lfm2_tool_parser", "Lfm2ToolParser")),
     "qwen3_coder": (tagged("<tool_call>", "</tool_call>"), 3, ("qwen3_coder_detector", "Qwen3CoderDetector"),
                     ("qwen3_engine_tool_parser", "Qwen3EngineToolParser")),
@@ -248,10 +249,12 @@ def damaged(r, text):
 
 def outputs(name, render, most):
     r = random.Random(name)
-    names = [n for n in TYPES if name != "functiongemma" or n != "search.web-v2"]
+    # A dash is no part of a Python name.
+    names = [n for n in TYPES if name not in ("functiongemma", "pythonic", "lfm2") or n != "search-web"]
     seen = set()
     while len(seen) < COUNT:
         count = r.choice([1, 1, 1, 2, most])
+        r.form = r.random()
         body = render(r, [call(r, names) for _ in range(count)])
         kind = "call" if count == 1 else "calls"
         text = body
@@ -276,20 +279,72 @@ def outputs(name, render, most):
 
 def reading(run, parser, text, *rest):
     try:
+        # Regular expressions of a parser may take exponential time.
+        signal.alarm(2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = run(*parser, text, TOOLS, *rest)
-    except Exception:  # noqa: BLE001 - a parser that raises is a result too
+    except BaseException:  # noqa: BLE001 - a parser that raises is a result too
         return None
+    finally:
+        signal.alarm(0)
     return [result["content"], result["calls"]]
+
+
+# NAME: (marks, inside, parser of SGLang or vLLM)
+REASONING = {
+    "hermes": (("<think>", "</think>"), (False, True), ("Qwen3Detector",)),
+    "glm45": (("<think>", "</think>"), (False, True), ("Glm45Detector",)),
+    "kimi_k2": (("<think>", "</think>"), (False, True), ("KimiK2Detector",)),
+    "deepseek_v31": (("<think>", "</think>"), (False, True), ("_DeepSeekV3Detector",)),
+    "think": (("<think>", "</think>"), (True,), ("DeepSeekR1Detector",)),
+    "mistral": (("[THINK]", "[/THINK]"), (False, True), ("MistralDetector",)),
+    "gemma4": (("<|channel>thought\n", "<channel|>"), (False,), ("Gemma4Detector",)),
+    "gpt_oss": (("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"), (False,),
+                ("GptOssDetector",)),
+    "seed_oss": (("<seed:think>", "</seed:think>"), (True,), ("seed_oss_engine_reasoning_parser", "SeedOssParserReasoningAdapter")),
+}
+THOUGHTS = ["The user asks for the weather.", "a < b, so x > y", "第一。", "1. One\n2. Two\n", "maybe [x] or {y}", "</thinking>", "<thin"]
+
+
+def reasonings():
+    r = random.Random("reasoning")
+    lines = []
+    for name, ((open_, close), insides, parser) in REASONING.items():
+        seen = set()
+        for _ in range(60):
+            inside = r.choice(insides)
+            why = r.choice(["", "\n"]) + "".join(r.choice(THOUGHTS) for _ in range(r.randrange(1, 4))) + r.choice(["", "\n"])
+            answer = r.choice(["", "\n\n"]) + r.choice(TEXTS)
+            shape = r.randrange(5)
+            text = why + close + answer if inside else open_ + why + close + answer
+            if shape == 0 and inside:
+                text = open_ + text
+            elif shape == 1:
+                text = answer if not inside else why
+            elif shape == 2:
+                text = text[:r.randrange(len(text) + 1)]
+            if (inside, text) in seen:
+                continue
+            seen.add((inside, text))
+            if len(parser) == 1:
+                found = oracle.sglang_reasoning(parser[0], inside, text)
+            else:
+                found = oracle.vllm_reasoning(*parser, inside, text)
+            lines.append(json.dumps({"f": name, "i": inside, "t": text, "r": found}, ensure_ascii=False, separators=(",", ":")))
+    (HERE / "reasoning.jsonl").write_text("\n".join(lines) + "\n")
+    print("reasoning", len(lines))
 
 
 def main():
     oracle.install(sys.argv[1])
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
     import logging
     logging.disable(logging.CRITICAL)
     only = sys.argv[2:]
     (HERE / "tools.json").write_text(json.dumps({t["name"]: t["parameters"] for t in TOOLS}) + "\n")
+    if not only or "reasoning" in only:
+        reasonings()
     for name, (render, most, sglang, vllm) in FORMATS.items():
         if only and name not in only:
             continue
@@ -314,7 +369,7 @@ def main():
                 line["why"] = kept[text]
             lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")))
         path.write_text("\n".join(lines) + "\n")
-        print(name, len(lines), path.stat().st_size)
+        print(name, len(lines), path.stat().st_size, flush=True)
 
 
 main()

@@ -66,7 +66,7 @@ class StubModule(types.ModuleType):
         elif name in ("make_tool_call_id", "random_uuid"):
             made = lambda *a, **k: "id"
         elif name == "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS":
-            made = 5.0
+            made = 0.2
         elif name in ("is_mistral_tokenizer",):
             made = lambda *a, **k: False
         else:
@@ -185,3 +185,16 @@ def vllm(module, cls, text, tools, lacks=()):
     result = parser.extract_tool_calls(text, request)
     return {"content": result.content or "",
             "calls": [[c.function.name, c.function.arguments] for c in result.tool_calls]}
+
+
+def sglang_reasoning(cls, inside, text):
+    detector = getattr(importlib.import_module("sglang.srt.parser.reasoning_parser"), cls)(force_reasoning=inside)
+    result = detector.detect_and_parse(text)
+    return [result.reasoning_text or "", result.normal_text or ""]
+
+
+def vllm_reasoning(module, cls, inside, text):
+    parser = getattr(importlib.import_module("vllm.reasoning." + module), cls)(Tokenizer())
+    request = types.SimpleNamespace(tools=[], tool_choice="none", include_reasoning=True, chat_template_kwargs={})
+    reasoning, content = parser.extract_reasoning(text, request)
+    return [reasoning or "", content or ""]
