@@ -1,11 +1,12 @@
 //! Formats of tool calls against the parsers of vLLM and SGLang, on the outputs that `formats/make.py` made.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::{env, fs};
 
+use fs_err as fs;
 use onboard_chat::{Format, OutputEvent, ParserOptions, ReasoningMode};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -44,16 +45,25 @@ fn line(text: &str) -> Golden {
     let mut engines = BTreeMap::new();
     for (key, names) in [("b", &["vllm", "sglang"][..]), ("v", &["vllm"]), ("s", &["sglang"])] {
         if let Some(found) = line.get(key) {
-            names.iter().for_each(|name| drop(engines.insert(*name, reading(found))));
+            for name in names {
+                engines.insert(*name, reading(found));
+            }
         }
     }
     let text = |key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
-    Golden { text: text("t").expect("a text"), kind: text("k").expect("a kind"), why: text("why"), engines }
+    Golden {
+        text: text("t").expect("a text"),
+        kind: text("k").expect("a kind"),
+        why: text("why"),
+        engines,
+    }
 }
 
 fn reading(value: &Value) -> Option<Reading> {
     let calls = value.get(1)?.as_array()?.iter();
-    let text = |value: &Value, at: usize| value.get(at).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |value: &Value, at: usize| {
+        value.get(at).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
     Some(Reading {
         content: text(value, 0),
         calls: calls.map(|call| (text(call, 0), text(call, 1))).collect(),
@@ -96,7 +106,10 @@ fn parsed<'a>(
     assert_eq!(bytes.sum(), length, "each byte is used once: {bytes:?}");
     assert_eq!(bytes.content, found.content.len(), "{bytes:?}");
     assert_eq!(bytes.reasoning, reasoning.len(), "{bytes:?}");
-    assert!(bytes.calls == 0 || !found.calls.is_empty(), "bytes of calls without a call: {bytes:?}");
+    assert!(
+        bytes.calls == 0 || !found.calls.is_empty(),
+        "bytes of calls without a call: {bytes:?}"
+    );
     (found, reasoning)
 }
 
@@ -114,10 +127,14 @@ fn canonical(text: &str) -> String {
             }
             rest = &rest[end..];
         } else if c == '-' || c.is_ascii_digit() {
-            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).unwrap_or(rest.len());
+            let end = rest
+                .find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c))
+                .unwrap_or(rest.len());
             let number = &rest[..end];
             match number.parse::<f64>() {
-                Ok(value) if number.contains(['.', 'e', 'E']) => write!(out, "{value}").expect("a string"),
+                Ok(value) if number.contains(['.', 'e', 'E']) => {
+                    write!(out, "{value}").expect("a string");
+                }
                 _ => out.push_str(number),
             }
             rest = &rest[end..];
@@ -151,7 +168,10 @@ fn squeezed(text: &str) -> String {
 
 fn same_calls(a: &Reading, b: &Reading) -> bool {
     a.calls.len() == b.calls.len()
-        && a.calls.iter().zip(&b.calls).all(|(a, b)| a.0 == b.0 && canonical(&a.1) == canonical(&b.1))
+        && a.calls
+            .iter()
+            .zip(&b.calls)
+            .all(|(a, b)| a.0 == b.0 && canonical(&a.1) == canonical(&b.1))
 }
 
 fn same(a: &Reading, b: &Reading) -> bool {
@@ -196,15 +216,25 @@ fn within(part: &str, whole: &str) -> bool {
 
 fn typed(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
     let plain = |text: &str| canonical(text).replace(['"', '\\'], "");
-    let number = |text: &str| text.parse::<f64>().map_or_else(|_| text.to_owned(), |value| format!("{value:?}"));
-    let loose = |text: &str| plain(text).split(['{', '}', '[', ']', ',', ':']).map(number).collect::<Vec<_>>();
+    let number = |text: &str| {
+        text.parse::<f64>().map_or_else(|_| text.to_owned(), |value| format!("{value:?}"))
+    };
+    let loose = |text: &str| {
+        plain(text).split(['{', '}', '[', ']', ',', ':']).map(number).collect::<Vec<_>>()
+    };
     ours.calls.len() == theirs.calls.len()
-        && ours.calls.iter().zip(&theirs.calls).all(|(a, b)| a.0 == b.0 && loose(&a.1) == loose(&b.1))
+        && ours
+            .calls
+            .iter()
+            .zip(&theirs.calls)
+            .all(|(a, b)| a.0 == b.0 && loose(&a.1) == loose(&b.1))
         && within(&theirs.content, &ours.content)
 }
 
 fn values_kept(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    let object = |text: &str| serde_json::from_str::<serde_json::Map<String, Value>>(text).unwrap_or_default();
+    let object = |text: &str| {
+        serde_json::from_str::<serde_json::Map<String, Value>>(text).unwrap_or_default()
+    };
     let pairs = || ours.calls.iter().zip(&theirs.calls);
     ours.calls.len() == theirs.calls.len()
         && within(&theirs.content, &ours.content)
@@ -217,7 +247,9 @@ fn call_kept(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
 }
 
 fn malformed_is_text(case: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    is_damaged(case) && subset(&ours.calls, &theirs.calls) && ours.content.len() >= theirs.content.trim().len()
+    is_damaged(case)
+        && subset(&ours.calls, &theirs.calls)
+        && ours.content.len() >= theirs.content.trim().len()
 }
 
 fn guessed(case: &Golden, ours: &Reading, theirs: &Reading) -> bool {
@@ -227,7 +259,9 @@ fn guessed(case: &Golden, ours: &Reading, theirs: &Reading) -> bool {
 /// True if calls are among others in the same order.
 fn subset(part: &[(String, String)], whole: &[(String, String)]) -> bool {
     let mut rest = whole.iter();
-    part.iter().all(|call| rest.any(|other| call.0 == other.0 && canonical(&call.1) == canonical(&other.1)))
+    part.iter().all(|call| {
+        rest.any(|other| call.0 == other.0 && canonical(&call.1) == canonical(&other.1))
+    })
 }
 
 fn is_damaged(case: &Golden) -> bool {
@@ -235,29 +269,36 @@ fn is_damaged(case: &Golden) -> bool {
 }
 
 fn verdict(case: &Golden, ours: &Reading) -> Option<Verdict> {
-    let readings = || case.engines.iter().filter_map(|(name, reading)| Some((*name, reading.as_ref()?)));
-    let with: Vec<_> = readings().filter(|(_, theirs)| same(ours, theirs)).map(|(name, _)| name).collect();
+    let readings =
+        || case.engines.iter().filter_map(|(name, reading)| Some((*name, reading.as_ref()?)));
+    let with: Vec<_> =
+        readings().filter(|(_, theirs)| same(ours, theirs)).map(|(name, _)| name).collect();
     if !with.is_empty() {
         return Some(Verdict::Same(with));
     }
     if readings().next().is_none() {
         return Some(Verdict::Differs("raises"));
     }
-    let reason = REASONS.iter().find(|(_, _, holds)| readings().any(|(_, theirs)| holds(case, ours, theirs)))?;
+    let reason = REASONS
+        .iter()
+        .find(|(_, _, holds)| readings().any(|(_, theirs)| holds(case, ours, theirs)))?;
     Some(Verdict::Differs(reason.0))
 }
 
 /// Returns the golden outputs of a format, or none for a format of reasoning alone.
 fn outputs() -> impl Iterator<Item = (&'static Format, Vec<Golden>)> {
-    let with_calls = Format::all().iter().filter(|format| format.name() != "think");
-    with_calls.map(|format| (format, golden(format.name())))
+    Format::all()
+        .iter()
+        .filter(|format| format.has_calls())
+        .map(|format| (format, golden(format.name())))
 }
 
 /// `UPDATE=1` writes the reasons into the golden outputs, and the table into the page.
 #[test]
 fn outputs_are_read_as_the_engines_read_them_or_for_a_named_reason() {
     let update = env::var_os("UPDATE").is_some();
-    let mut table = String::from("| format | outputs | as both | as vLLM alone | as SGLang alone |");
+    let mut table =
+        String::from("| format | outputs | as both | as vLLM alone | as SGLang alone |");
     for (name, _, _) in REASONS {
         write!(table, " {name} |").expect("a string");
     }
@@ -271,11 +312,14 @@ fn outputs_are_read_as_the_engines_read_them_or_for_a_named_reason() {
         for case in &cases {
             let (ours, _) = parsed(format, &options(true), [case.text.as_str()]);
             for (tool, arguments) in &ours.calls {
-                let object: Result<serde_json::Map<String, Value>, _> = serde_json::from_str(arguments);
+                let object: Result<serde_json::Map<String, Value>, _> =
+                    serde_json::from_str(arguments);
                 assert!(object.is_ok(), "{name}: arguments of {tool} are no object: {arguments}");
             }
             let (column, why) = match verdict(case, &ours) {
-                Some(Verdict::Same(with)) if case.engines.len() == 1 || with.len() == 2 => ("both", None),
+                Some(Verdict::Same(with)) if case.engines.len() == 1 || with.len() == 2 => {
+                    ("both", None)
+                }
                 Some(Verdict::Same(with)) => (with[0], None),
                 Some(Verdict::Differs(why)) => (why, Some(why)),
                 None => ("?", Some("?")),
@@ -283,13 +327,17 @@ fn outputs_are_read_as_the_engines_read_them_or_for_a_named_reason() {
             *counts.entry(column).or_default() += 1;
             if why != case.why.as_deref() && !update || why == Some("?") {
                 let text = &case.text;
-                wrong.push(format!("{name}: {:?} instead of {why:?}\n{text:?}\n{ours:?}\n{:?}", case.why, case.engines));
+                wrong.push(format!(
+                    "{name}: {:?} instead of {why:?}\n{text:?}\n{ours:?}\n{:?}",
+                    case.why, case.engines
+                ));
             }
             reasons.push(why);
         }
         let count = |name: &str| counts.get(name).map_or_else(String::new, usize::to_string);
         write!(table, "| `{name}` | {} |", cases.len()).expect("a string");
-        for column in ["both", "vllm", "sglang"].into_iter().chain(REASONS.map(|(name, _, _)| name)) {
+        for column in ["both", "vllm", "sglang"].into_iter().chain(REASONS.map(|(name, _, _)| name))
+        {
             write!(table, " {} |", count(column)).expect("a string");
         }
         table.push('\n');
@@ -316,7 +364,10 @@ fn section(name: &str, text: &str, update: bool) {
     if update {
         fs::write(&path, format!("{}{text}{}", &page[..start], &page[end..])).expect("written");
     } else {
-        assert!(page[start..end] == *text, "`UPDATE=1 cargo test -p onboard-chat` renews docs/tool-calls.md");
+        assert!(
+            page[start..end] == *text,
+            "`UPDATE=1 cargo test -p onboard-chat` renews docs/tool-calls.md"
+        );
     }
 }
 
@@ -354,7 +405,8 @@ fn cuts_change_nothing() {
                     }
                 }
                 let mut parser = format.parser(&options);
-                let mut events: Vec<_> = text.bytes().flat_map(|byte| parser.push_bytes(&[byte])).collect();
+                let mut events: Vec<_> =
+                    text.bytes().flat_map(|byte| parser.push_bytes(&[byte])).collect();
                 events.extend(parser.finish());
                 assert_eq!(whole, joined(&events), "{} by bytes: {text:?}", format.name());
             }
@@ -365,7 +417,7 @@ fn cuts_change_nothing() {
 /// Pieces of arguments come before the call ends, where the format has the name first.
 #[test]
 fn arguments_come_in_pieces() {
-    let format = Format::named("hermes").expect("a format");
+    let format = Format::find("<tool_call>{{ call | tojson }}</tool_call>").expect("a format");
     let mut parser = format.parser(&options(false));
     let call = |name: &str| OutputEvent::Call { index: 0, name: name.to_owned() };
     let piece = |piece: &str| OutputEvent::Arguments { index: 0, piece: piece.to_owned() };
@@ -395,20 +447,28 @@ fn reasoning_is_read_as_the_engines_read_it() {
         let chars: Vec<String> = text.chars().map(String::from).collect();
         let cut = parsed(format, &options, chars.iter().map(String::as_str));
         assert_eq!(cut, (ours.clone(), thoughts.clone()), "{name} by characters: {text:?}");
-        let theirs = ["0", "1"].map(|at| line["r"][at.parse::<usize>().expect("a number")].as_str().unwrap_or_default());
+        let theirs = ["0", "1"].map(|at| {
+            line["r"][at.parse::<usize>().expect("a number")].as_str().unwrap_or_default()
+        });
         *seen.entry(name.to_owned()).or_insert(0) += 1;
-        let differs = squeezed(&thoughts) != squeezed(theirs[0]) || squeezed(&ours.content) != squeezed(theirs[1]);
+        let differs = squeezed(&thoughts) != squeezed(theirs[0])
+            || squeezed(&ours.content) != squeezed(theirs[1]);
         // The engine drops text without marks, and the start of a mark at the end of the text.
         let why = match differs {
             true if theirs[0].is_empty() && theirs[1].is_empty() => Some("text_kept"),
-            true if within(theirs[0], &thoughts) && ours.content.starts_with("<|") => Some("cut_mark"),
+            true if within(theirs[0], &thoughts) && ours.content.starts_with("<|") => {
+                Some("cut_mark")
+            }
             true if thoughts.is_empty() && ours.content == theirs[0] => Some("cut_mark"),
             true => Some("?"),
             false => None,
         };
         reasons.push(why);
         if why == Some("?") || !update && why != line.get("why").and_then(Value::as_str) {
-            wrong.push(format!("{name} inside {inside} {text:?}\nours   {thoughts:?} {:?}\ntheirs {theirs:?}", ours.content));
+            wrong.push(format!(
+                "{name} inside {inside} {text:?}\nours   {thoughts:?} {:?}\ntheirs {theirs:?}",
+                ours.content
+            ));
         }
     }
     if update {
@@ -423,15 +483,29 @@ fn hostile_outputs_end() {
     const MANY: usize = 1 << 20;
     for format in Format::all() {
         let name = format.name();
-        let starts: Vec<String> = if name == "think" {
-            vec!["<think>".to_owned()]
+        let starts: Vec<String> = if format.has_calls() {
+            let cases = golden(name).into_iter().take(40).map(|case| case.text);
+            cases.map(|text| text[..floor(&text, text.len() * 2 / 3)].to_owned()).collect()
         } else {
-            golden(name).iter().take(40).map(|case| {
-                let middle = case.text.floor_char_boundary(case.text.len() * 2 / 3);
-                case.text[..middle].to_owned()
-            }).collect()
+            vec![format.reasoning().map(|(open, _)| open.to_owned()).unwrap_or_default()]
         };
-        let storms = ["[", "{", "{\"a\":", "\"", "'", "\\", "<", "</", " ", "\n", "\u{1f600}", ",", "<think>", "0", "x"];
+        let storms = [
+            "[",
+            "{",
+            "{\"a\":",
+            "\"",
+            "'",
+            "\\",
+            "<",
+            "</",
+            " ",
+            "\n",
+            "\u{1f600}",
+            ",",
+            "<think>",
+            "0",
+            "x",
+        ];
         for (at, storm) in storms.iter().enumerate() {
             let start = &starts[at % starts.len()];
             let text = format!("{start}{}", storm.repeat(MANY / storm.len() / 8));
@@ -446,8 +520,13 @@ fn hostile_outputs_end() {
     }
 }
 
+/// Returns the last place up to `at` between two characters.
+fn floor(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default()
+}
+
 fn pieces(text: &str, cuts: &[usize]) -> Vec<String> {
-    let mut ends: Vec<usize> = cuts.iter().map(|cut| text.floor_char_boundary(cut % (text.len() + 1))).collect();
+    let mut ends: Vec<usize> = cuts.iter().map(|cut| floor(text, cut % (text.len() + 1))).collect();
     ends.push(text.len());
     ends.sort_unstable();
     let mut start = 0;
@@ -455,11 +534,15 @@ fn pieces(text: &str, cuts: &[usize]) -> Vec<String> {
 }
 
 /// Puts a slip into a text: characters of another output at a place, in place of some of its own.
-fn slipped(text: &str, other: &str, (at, length, from, take): (usize, usize, usize, usize)) -> String {
-    let start = text.floor_char_boundary(at % (text.len() + 1));
-    let end = text.floor_char_boundary((start + length % 8).min(text.len())).max(start);
-    let from = other.floor_char_boundary(from % (other.len() + 1));
-    let to = other.floor_char_boundary((from + take % 24).min(other.len())).max(from);
+fn slipped(
+    text: &str,
+    other: &str,
+    (at, length, from, take): (usize, usize, usize, usize),
+) -> String {
+    let start = floor(text, at % (text.len() + 1));
+    let end = floor(text, (start + length % 8).min(text.len())).max(start);
+    let from = floor(other, from % (other.len() + 1));
+    let to = floor(other, (from + take % 24).min(other.len())).max(from);
     format!("{}{}{}", &text[..start], &other[from..to], &text[end..])
 }
 
@@ -505,7 +588,9 @@ fn cases() -> u32 {
 fn corpus() -> &'static [(&'static Format, Vec<String>)] {
     static CORPUS: OnceLock<Vec<(&'static Format, Vec<String>)>> = OnceLock::new();
     CORPUS.get_or_init(|| {
-        outputs().map(|(format, cases)| (format, cases.into_iter().map(|case| case.text).collect())).collect()
+        outputs()
+            .map(|(format, cases)| (format, cases.into_iter().map(|case| case.text).collect()))
+            .collect()
     })
 }
 

@@ -107,6 +107,11 @@ impl Format {
         self.engines.iter().map(|(name, parsers)| (name.as_str(), parsers))
     }
 
+    /// True if the format has tool calls, and not reasoning alone.
+    pub fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
     /// Returns the marks around reasoning.
     pub fn reasoning(&self) -> Option<(&str, &str)> {
         self.reasoning.as_ref().map(|marks| (marks.open.as_str(), marks.close.as_str()))
@@ -114,9 +119,9 @@ impl Format {
 
     /// True if a prompt ends inside the reasoning: its last mark of reasoning is the opening one.
     pub fn reasons_after(&self, prompt: &str) -> bool {
-        self.reasoning.as_ref().is_some_and(|marks| {
-            prompt.trim_end().ends_with(marks.open.trim_end())
-        })
+        self.reasoning
+            .as_ref()
+            .is_some_and(|marks| prompt.trim_end().ends_with(marks.open.trim_end()))
     }
 
     /// True if the texts of the format are in a chat template.

@@ -1,5 +1,7 @@
 //! JSON, one character at a time.
 
+use std::fmt::Write as _;
+
 /// Nesting of payloads beyond which a call counts as malformed.
 pub(super) const MAX_DEPTH: usize = 200;
 
@@ -72,9 +74,8 @@ impl JsonScanner {
     /// Reads one character.
     pub(super) fn push(&mut self, c: char) -> Scan {
         match self.state {
-            JsonState::Value => self.value(c),
             JsonState::First if c == ']' => self.close(),
-            JsonState::First => self.value(c),
+            JsonState::Value | JsonState::First => self.value(c),
             JsonState::FirstKey if c == '}' => self.close(),
             JsonState::FirstKey | JsonState::Key => match c {
                 '"' => self.to(JsonState::Text(true)),
@@ -105,9 +106,11 @@ impl JsonScanner {
                 '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => self.to(JsonState::Text(key)),
                 _ => Scan::Bad,
             },
-            JsonState::Hex(key, left) if c.is_ascii_hexdigit() => {
-                self.to(if left == 1 { JsonState::Text(key) } else { JsonState::Hex(key, left - 1) })
-            }
+            JsonState::Hex(key, left) if c.is_ascii_hexdigit() => self.to(if left == 1 {
+                JsonState::Text(key)
+            } else {
+                JsonState::Hex(key, left - 1)
+            }),
             JsonState::Hex(..) => Scan::Bad,
             JsonState::Word(rest) => match rest.strip_prefix(c) {
                 Some("") => self.end(),
@@ -228,12 +231,12 @@ pub(super) fn escape(c: char, out: &mut String) {
         '\n' => out.push_str("\\n"),
         '\r' => out.push_str("\\r"),
         '\t' => out.push_str("\\t"),
-        c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        c if c < ' ' => write!(out, "\\u{:04x}", u32::from(c)).expect("a string takes all text"),
         c => out.push(c),
     }
 }
 
-/// Returns the text that a JSON string stands for.
+/// Returns the text of a JSON string.
 pub(super) fn unquoted(text: &str) -> Option<String> {
     serde_json::from_str(text).ok()
 }
@@ -245,12 +248,36 @@ mod tests {
     #[test]
     fn json_is_told_from_other_text() {
         let sound = [
-            "{}", "[]", " [1, -0.5e+10, \"a\\u00e9\\n\", true, null, {\"k\": [[]]}] ", "0", "12", "-1.5", "\"\"",
+            "{}",
+            "[]",
+            " [1, -0.5e+10, \"a\\u00e9\\n\", true, null, {\"k\": [[]]}] ",
+            "0",
+            "12",
+            "-1.5",
+            "\"\"",
             "123456789012345678901234567890",
         ];
         let bad = [
-            "", "{", "[1,]", "{\"a\":1,}", "{a: 1}", "01", "1.", ".5", "+1", "1e", "nul", "nullx", "\"\n\"", "\"\\x\"",
-            "NaN", "{} {}", "[1 2]", "'a'", "-", "\"\\u12g4\"",
+            "",
+            "{",
+            "[1,]",
+            "{\"a\":1,}",
+            "{a: 1}",
+            "01",
+            "1.",
+            ".5",
+            "+1",
+            "1e",
+            "nul",
+            "nullx",
+            "\"\n\"",
+            "\"\\x\"",
+            "NaN",
+            "{} {}",
+            "[1 2]",
+            "'a'",
+            "-",
+            "\"\\u12g4\"",
         ];
         for text in sound {
             assert!(is_json(text), "{text}");

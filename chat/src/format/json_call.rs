@@ -53,7 +53,12 @@ impl CallObject {
     }
 
     /// Reads one character.
-    pub(super) fn push(&mut self, c: char, context: &CallContext<'_>, parts: &mut CallParts) -> Scan {
+    pub(super) fn push(
+        &mut self,
+        c: char,
+        context: &CallContext<'_>,
+        parts: &mut CallParts,
+    ) -> Scan {
         match &mut self.state {
             ObjectState::Open => match c {
                 '{' => self.to(ObjectState::FirstKey),
@@ -247,7 +252,12 @@ impl CallList {
     }
 
     /// Reads one character.
-    pub(super) fn push(&mut self, c: char, context: &CallContext<'_>, parts: &mut CallParts) -> Scan {
+    pub(super) fn push(
+        &mut self,
+        c: char,
+        context: &CallContext<'_>,
+        parts: &mut CallParts,
+    ) -> Scan {
         match &mut self.state {
             ListState::Open if c == '[' => self.to(ListState::First),
             ListState::Open | ListState::First | ListState::Item if c == '{' => {

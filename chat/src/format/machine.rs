@@ -95,15 +95,22 @@ impl CallMachine {
     }
 
     /// Reads one character.
-    pub(super) fn push(&mut self, c: char, format: &'static Format, context: &CallContext<'_>) -> CallScan {
+    pub(super) fn push(
+        &mut self,
+        c: char,
+        format: &'static Format,
+        context: &CallContext<'_>,
+    ) -> CallScan {
         loop {
             if self.pair.is_some() {
-                match self.push_pair(c, format, context) {
-                    Some(scan) => return scan,
-                    None => continue,
+                if let Some(scan) = self.push_pair(c, format, context) {
+                    return scan;
                 }
+                continue;
             }
-            let Some(step) = self.pattern.steps.get(self.place.step) else { return CallScan::Bad(0) };
+            let Some(step) = self.pattern.steps.get(self.place.step) else {
+                return CallScan::Bad(0);
+            };
             match step {
                 PatternStep::Literal(text) => match literal(text, &mut self.place, c) {
                     Scan::More => return CallScan::More,
@@ -127,10 +134,7 @@ impl CallMachine {
                         return self.word(c);
                     }
                 }
-                PatternStep::Hole(Hole::Pairs) => match self.pairs(c, format) {
-                    Some(scan) => return scan,
-                    None => continue,
-                },
+                PatternStep::Hole(Hole::Pairs) => return self.pairs(c, format),
                 PatternStep::Hole(Hole::Key | Hole::Value | Hole::Type | Hole::Id) => {
                     let (space, stop) = stops(&self.pattern.steps[self.place.step + 1..], format);
                     if Some(c) == stop || space && c.is_whitespace() && !self.text.is_empty() {
@@ -188,7 +192,9 @@ impl CallMachine {
                 Hole::Calls => Payload::Calls(CallList::new()),
                 Hole::Python => Payload::Python(Box::new(PythonCalls::new())),
                 Hole::Object => Payload::Object(MarkedObject::new()),
-                Hole::Name | Hole::Id | Hole::Pairs | Hole::Key | Hole::Value | Hole::Type => return Scan::Bad,
+                Hole::Name | Hole::Id | Hole::Pairs | Hole::Key | Hole::Value | Hole::Type => {
+                    return Scan::Bad;
+                }
             });
         }
         match self.payload.as_mut().expect("it was set above") {
@@ -207,9 +213,9 @@ impl CallMachine {
     }
 
     /// Reads a character between pairs: the start of a pair, or of the text behind them.
-    fn pairs(&mut self, c: char, format: &'static Format) -> Option<CallScan> {
+    fn pairs(&mut self, c: char, format: &'static Format) -> CallScan {
         if self.text.is_empty() && c.is_whitespace() {
-            return Some(CallScan::More);
+            return CallScan::More;
         }
         if !self.begun {
             self.parts.name(self.name.clone());
@@ -217,7 +223,7 @@ impl CallMachine {
             self.begun = true;
         }
         self.text.push(c);
-        let pair = format.pair.as_ref()?;
+        let Some(pair) = &format.pair else { return CallScan::Bad(0) };
         let after = self.pattern.steps[self.place.step + 1..].iter().find_map(|step| match step {
             PatternStep::Literal(text) => Some(text.as_str()),
             _ => None,
@@ -225,7 +231,7 @@ impl CallMachine {
         if self.text == pair.opener() {
             self.text.clear();
             self.pair = Some(PatternPlace { step: 1, read: 0 });
-            return Some(CallScan::More);
+            return CallScan::More;
         }
         if after == Some(self.text.as_str()) {
             self.parts.text("}");
@@ -234,16 +240,23 @@ impl CallMachine {
                 self.place.step += 1;
             }
             self.place.step += 1;
-            return Some(self.ended());
+            return self.ended();
         }
-        if pair.opener().starts_with(&self.text) || after.is_some_and(|text| text.starts_with(&self.text)) {
-            return Some(CallScan::More);
+        if pair.opener().starts_with(&self.text)
+            || after.is_some_and(|text| text.starts_with(&self.text))
+        {
+            return CallScan::More;
         }
-        Some(CallScan::Bad(self.text.len() - c.len_utf8()))
+        CallScan::Bad(self.text.len() - c.len_utf8())
     }
 
     /// Reads a character of a pair; none if the character belongs to the next step.
-    fn push_pair(&mut self, c: char, format: &'static Format, context: &CallContext<'_>) -> Option<CallScan> {
+    fn push_pair(
+        &mut self,
+        c: char,
+        format: &'static Format,
+        context: &CallContext<'_>,
+    ) -> Option<CallScan> {
         let pair = format.pair.as_ref()?;
         let place = self.pair.as_mut()?;
         let Some(step) = pair.steps.get(place.step) else {
@@ -353,7 +366,9 @@ fn stops(steps: &[PatternStep], format: &Format) -> (bool, Option<char>) {
     let next = steps.iter().find_map(|step| match step {
         PatternStep::Space => None,
         PatternStep::Literal(text) => text.chars().next(),
-        PatternStep::Hole(Hole::Pairs) => format.pair.as_ref().and_then(|pair| pair.opener().chars().next()),
+        PatternStep::Hole(Hole::Pairs) => {
+            format.pair.as_ref().and_then(|pair| pair.opener().chars().next())
+        }
         PatternStep::Hole(_) => Some('{'),
     });
     // A letter behind white space may be part of the word too.

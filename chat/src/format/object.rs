@@ -40,7 +40,9 @@ impl MarkedObject {
     pub(super) fn push(&mut self, c: char, mark: &str, parts: &mut CallParts) -> Scan {
         match self.state {
             MarkedState::Open if c == '{' => self.nest(true, parts),
-            MarkedState::FirstKey | MarkedState::Value(true) if self.text.is_empty() && self.closes(c) => {
+            MarkedState::FirstKey | MarkedState::Value(true)
+                if self.text.is_empty() && self.closes(c) =>
+            {
                 self.close(parts)
             }
             MarkedState::FirstKey | MarkedState::Key if !is_space(c) => {

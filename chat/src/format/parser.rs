@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::data::Format;
 use super::machine::{CallMachine, CallScan};
 use super::parts::{CallContext, CallPart, CallParts};
+use super::pattern::Pattern;
 use crate::OutputEvent;
 
 /// White space that is kept back, at most; beyond this length it is text.
@@ -81,6 +82,17 @@ enum Mode {
     Call(Vec<CallMachine>),
 }
 
+/// Part of the output directly before the parser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// Text, or nothing.
+    Text,
+    /// A call.
+    Call,
+    /// Reasoning or a mark, where white space is layout.
+    Mark,
+}
+
 /// Meaning of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
@@ -109,10 +121,7 @@ pub struct OutputParser {
     /// Mark of a section in which no call was found yet.
     section: Option<String>,
     in_section: bool,
-    /// True directly behind a call.
-    after_call: bool,
-    /// True directly behind reasoning or a mark, where white space is layout.
-    after_mark: bool,
+    after: After,
     /// True behind text.
     started: bool,
     /// Text of the call under way that is not among the events.
@@ -142,8 +151,7 @@ impl OutputParser {
             space: String::new(),
             section: None,
             in_section: false,
-            after_call: false,
-            after_mark: inside,
+            after: if inside { After::Mark } else { After::Text },
             started: false,
             raw: String::new(),
             streamed: 0,
@@ -196,8 +204,7 @@ impl OutputParser {
 
     /// Ends the output.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
-        let mut events =
-            if self.cut.is_empty() { Vec::new() } else { self.push("\u{fffd}") };
+        let mut events = if self.cut.is_empty() { Vec::new() } else { self.push("\u{fffd}") };
         self.cut.clear();
         loop {
             // A mark that is the start of a longer one counts, and the rest is read again.
@@ -218,7 +225,7 @@ impl OutputParser {
         let space = std::mem::take(&mut self.space);
         if matches!(self.mode, Mode::Reasoning) {
             self.reason(&space);
-        } else if self.after_call || self.after_mark {
+        } else if self.after != After::Text {
             self.bytes.marks += space.len();
         } else {
             self.content(&space);
@@ -250,18 +257,21 @@ impl OutputParser {
     fn set_marks(&mut self) {
         let format = self.format;
         let mut marks: Vec<(&'static str, Mark)> = Vec::new();
-        let reasoning = format.reasoning.as_ref().filter(|_| self.options.reasoning != ReasoningMode::Text);
+        let reasoning =
+            format.reasoning.as_ref().filter(|_| self.options.reasoning != ReasoningMode::Text);
         let in_reasoning = matches!(self.mode, Mode::Reasoning);
         if let Some(found) = reasoning {
             if in_reasoning {
                 marks.push((&found.close, Mark::EndReason));
             }
             // A model may repeat the mark at the start.
-            if if in_reasoning { self.after_mark } else { found.repeats || !self.started } {
+            if if in_reasoning { self.after == After::Mark } else { found.repeats || !self.started }
+            {
                 marks.push((&found.open, Mark::Reason));
             }
         }
-        let calls = self.options.calls && (!in_reasoning || reasoning.is_some_and(|found| found.ends_at_calls));
+        let calls = self.options.calls
+            && (!in_reasoning || reasoning.is_some_and(|found| found.ends_at_calls));
         if calls {
             if let Some(section) = &format.section {
                 if self.in_section {
@@ -271,7 +281,7 @@ impl OutputParser {
                 }
             }
             if format.section.is_none() || self.in_section {
-                let openers = format.calls.iter().map(|pattern| pattern.opener());
+                let openers = format.calls.iter().map(Pattern::opener);
                 for opener in openers.filter(|opener| !opener.is_empty()) {
                     if !marks.iter().any(|(text, _)| *text == opener) {
                         marks.push((opener, Mark::Call));
@@ -301,7 +311,9 @@ impl OutputParser {
             }
         }
         self.pending.push(c);
-        let longer = |(text, _): &(&str, Mark)| text.len() > self.pending.len() && text.starts_with(&self.pending);
+        let longer = |(text, _): &(&str, Mark)| {
+            text.len() > self.pending.len() && text.starts_with(&self.pending)
+        };
         if !self.marks.iter().any(longer) {
             self.settle();
         }
@@ -311,16 +323,13 @@ impl OutputParser {
     fn settle(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let found = self.marks.iter().filter(|(text, _)| pending.starts_with(text));
-        let length = match found.max_by_key(|(text, _)| text.len()).copied() {
-            Some((text, mark)) => {
-                self.mark(text, mark);
-                text.len()
-            }
-            None => {
-                let c = pending.chars().next();
-                c.into_iter().for_each(|c| self.plain(c));
-                c.map_or(0, char::len_utf8)
-            }
+        let length = if let Some((text, mark)) = found.max_by_key(|(text, _)| text.len()).copied() {
+            self.mark(text, mark);
+            text.len()
+        } else {
+            let Some(c) = pending.chars().next() else { return };
+            self.plain(c);
+            c.len_utf8()
         };
         for c in pending[length..].chars().rev() {
             self.queue.push_front(c);
@@ -331,7 +340,7 @@ impl OutputParser {
     fn begins_call(&self, c: char) -> bool {
         matches!(self.mode, Mode::Text)
             && self.options.calls
-            && (!self.started || self.after_call)
+            && (!self.started || self.after == After::Call)
             && matches!(c, '{' | '[')
             && self.format.calls.iter().any(|pattern| pattern.opener().is_empty())
     }
@@ -344,18 +353,17 @@ impl OutputParser {
             Mark::Reason | Mark::EndReason => {
                 self.bytes.marks += before.len() + text.len();
                 self.mode = if mark == Mark::Reason { Mode::Reasoning } else { Mode::Text };
-                self.after_mark = true;
-                self.after_call = false;
+                self.after = After::Mark;
             }
             Mark::Drop => {
                 self.bytes.marks += text.len();
                 // White space before the mark is text, if there is text.
-                if self.after_call || self.after_mark || before.is_empty() {
+                if self.after != After::Text || before.is_empty() {
                     self.bytes.marks += before.len();
                 } else {
                     self.content(&before);
                 }
-                self.after_mark = true;
+                self.after = After::Mark;
             }
             Mark::Section => {
                 if in_reasoning {
@@ -367,17 +375,14 @@ impl OutputParser {
             }
             Mark::EndSection => {
                 self.in_section = false;
-                match self.section.take() {
+                if let Some(open) = self.section.take() {
                     // No call was in it, so it is text.
-                    Some(open) => {
-                        self.content(&open);
-                        self.content(&before);
-                        self.content(text);
-                    }
-                    None => {
-                        self.bytes.marks += before.len() + text.len();
-                        self.after_mark = true;
-                    }
+                    self.content(&open);
+                    self.content(&before);
+                    self.content(text);
+                } else {
+                    self.bytes.marks += before.len() + text.len();
+                    self.after = After::Mark;
                 }
             }
             Mark::Call => {
@@ -390,7 +395,7 @@ impl OutputParser {
 
     /// Reads a character that is no part of a mark.
     fn plain(&mut self, c: char) {
-        let between = self.after_call && self.format.between.contains(c);
+        let between = self.after == After::Call && self.format.between.contains(c);
         if (c.is_whitespace() || between) && self.space.len() < MAX_SPACE {
             self.space.push(c);
             return;
@@ -399,9 +404,9 @@ impl OutputParser {
         let mut buffer = [0; 4];
         let text = c.encode_utf8(&mut buffer);
         if matches!(self.mode, Mode::Reasoning) {
-            if self.after_mark {
+            if self.after == After::Mark {
                 self.bytes.marks += space.len();
-                self.after_mark = false;
+                self.after = After::Text;
                 self.set_marks();
             } else {
                 self.reason(&space);
@@ -412,7 +417,7 @@ impl OutputParser {
         if let Some(mark) = self.section.take() {
             self.content(&mark);
         }
-        if self.after_mark && space.trim().is_empty() && !self.started {
+        if self.after == After::Mark && space.trim().is_empty() && !self.started {
             self.bytes.marks += space.len();
         } else {
             self.content(&space);
@@ -430,8 +435,7 @@ impl OutputParser {
             Some(OutputEvent::Content(last)) => last.push_str(text),
             _ => self.events.push(OutputEvent::Content(text.to_owned())),
         }
-        self.after_call = false;
-        self.after_mark = false;
+        self.after = After::Text;
         if !self.started {
             self.started = true;
             self.set_marks();
@@ -464,8 +468,7 @@ impl OutputParser {
         let Mode::Call(machines) = &mut self.mode else { return };
         let format = self.format;
         let strict = machines.first().is_some_and(CallMachine::is_unmarked);
-        let context =
-            CallContext { keys: &format.keys, tools: &self.options.tools, strict };
+        let context = CallContext { keys: &format.keys, tools: &self.options.tools, strict };
         let mut done = None;
         let mut back = 0;
         machines.retain_mut(|machine| {
@@ -523,7 +526,9 @@ impl OutputParser {
                 CallPart::Arguments(piece) => {
                     let index = self.next_index.saturating_sub(1);
                     match self.events.last_mut() {
-                        Some(OutputEvent::Arguments { index: last, piece: text }) if *last == index => {
+                        Some(OutputEvent::Arguments { index: last, piece: text })
+                            if *last == index =>
+                        {
                             text.push_str(&piece);
                         }
                         _ => self.events.push(OutputEvent::Arguments { index, piece }),
@@ -544,8 +549,7 @@ impl OutputParser {
         self.bytes.calls += self.streamed + self.raw.len();
         self.raw.clear();
         self.mode = Mode::Text;
-        self.after_call = true;
-        self.after_mark = false;
+        self.after = After::Call;
         self.set_marks();
     }
 
@@ -563,7 +567,7 @@ impl OutputParser {
     fn end_call(&mut self) {
         self.mode = Mode::Text;
         self.bytes.calls += self.streamed;
-        self.after_call = false;
+        self.after = After::Text;
         if let Some(mark) = self.section.take() {
             self.content(&mark);
         }

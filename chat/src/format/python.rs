@@ -60,6 +60,15 @@ enum PyOpen {
     Call,
 }
 
+/// Quotes of a string.
+#[derive(Debug, Clone, Copy)]
+struct PyQuotes {
+    mark: char,
+    triple: bool,
+    /// True for a string without escapes.
+    raw: bool,
+}
+
 /// Reads calls and writes their arguments as JSON.
 #[derive(Debug, Clone)]
 pub(super) struct PythonCalls {
@@ -69,9 +78,7 @@ pub(super) struct PythonCalls {
     text: String,
     /// Value that is a key of a dict, or may be one.
     key: Option<String>,
-    quote: char,
-    triple: bool,
-    raw: bool,
+    quotes: PyQuotes,
     /// Number of arguments of the call.
     count: usize,
     /// True if a comma was read and not written yet.
@@ -91,9 +98,7 @@ impl PythonCalls {
             open: Vec::new(),
             text: String::new(),
             key: None,
-            quote: '"',
-            triple: false,
-            raw: false,
+            quotes: PyQuotes { mark: '"', triple: false, raw: false },
             count: 0,
             comma: false,
             high: None,
@@ -103,7 +108,12 @@ impl PythonCalls {
     }
 
     /// Reads one character.
-    pub(super) fn push(&mut self, c: char, context: &CallContext<'_>, parts: &mut CallParts) -> Scan {
+    pub(super) fn push(
+        &mut self,
+        c: char,
+        context: &CallContext<'_>,
+        parts: &mut CallParts,
+    ) -> Scan {
         match self.state {
             PyState::Open => match c {
                 '[' => self.to(PyState::Item(true)),
@@ -189,7 +199,7 @@ impl PythonCalls {
                     self.word(c, PyState::Word)
                 }
                 '\'' | '"' if is_prefix(&self.text) => {
-                    self.raw = self.text.contains(['r', 'R']);
+                    self.quotes.raw = self.text.contains(['r', 'R']);
                     self.text.clear();
                     self.put("\"", parts);
                     self.begin_text(c)
@@ -204,9 +214,9 @@ impl PythonCalls {
                 }
             },
             PyState::Quotes(seen) => match c {
-                c if c == self.quote && seen == 1 => self.to(PyState::Quotes(2)),
-                c if c == self.quote => {
-                    self.triple = true;
+                c if c == self.quotes.mark && seen == 1 => self.to(PyState::Quotes(2)),
+                c if c == self.quotes.mark => {
+                    self.quotes.triple = true;
                     self.to(PyState::Text)
                 }
                 c if seen == 1 => {
@@ -221,16 +231,16 @@ impl PythonCalls {
             },
             PyState::Text => match c {
                 '\\' => self.to(PyState::Escape),
-                c if c == self.quote && self.triple => self.to(PyState::Closing(1)),
-                c if c == self.quote => self.to(PyState::AfterText),
+                c if c == self.quotes.mark && self.quotes.triple => self.to(PyState::Closing(1)),
+                c if c == self.quotes.mark => self.to(PyState::AfterText),
                 c => self.char(c, parts),
             },
             PyState::Closing(seen) => match c {
-                c if c == self.quote && seen == 2 => self.to(PyState::AfterText),
-                c if c == self.quote => self.to(PyState::Closing(seen + 1)),
+                c if c == self.quotes.mark && seen == 2 => self.to(PyState::AfterText),
+                c if c == self.quotes.mark => self.to(PyState::Closing(seen + 1)),
                 c => {
                     for _ in 0..seen {
-                        self.char(self.quote, parts);
+                        self.char(self.quotes.mark, parts);
                     }
                     self.state = PyState::Text;
                     self.value(c, parts)
@@ -240,7 +250,11 @@ impl PythonCalls {
             PyState::Code(left, base, value) => match c.to_digit(u32::from(base)) {
                 Some(digit) => {
                     let value = value * u32::from(base) + digit;
-                    if left == 1 { self.code(value, parts) } else { self.to(PyState::Code(left - 1, base, value)) }
+                    if left == 1 {
+                        self.code(value, parts)
+                    } else {
+                        self.to(PyState::Code(left - 1, base, value))
+                    }
                 }
                 // An octal escape may be shorter.
                 None if base == 8 => {
@@ -294,7 +308,7 @@ impl PythonCalls {
         }
         match c {
             '\'' | '"' => {
-                self.raw = false;
+                self.quotes.raw = false;
                 self.put("\"", parts);
                 self.begin_text(c)
             }
@@ -308,8 +322,8 @@ impl PythonCalls {
     }
 
     fn begin_text(&mut self, quote: char) -> Scan {
-        self.quote = quote;
-        self.triple = false;
+        self.quotes.mark = quote;
+        self.quotes.triple = false;
         self.to(PyState::Quotes(1))
     }
 
@@ -362,7 +376,7 @@ impl PythonCalls {
 
     fn escaped(&mut self, c: char, parts: &mut CallParts) -> Scan {
         self.state = PyState::Text;
-        if self.raw {
+        if self.quotes.raw {
             self.char('\\', parts);
             return self.char(c, parts);
         }
@@ -565,9 +579,15 @@ mod tests {
             ("[1, -2, +3, 1_000, 0x1f, 0b11, 007]", "[1, -2, 3, 1000, 31, 3, 7]"),
             ("[1., .5, 1e5, 1E-3, 2.50]", "[1.0, 0.5, 1e5, 1E-3, 2.50]"),
             ("[123456789012345678901234567890]", "[123456789012345678901234567890]"),
-            ("['a\"b', \"c'd\", 'x' 'y', '', \"\"\"t\"r\"\"\"]", "[\"a\\\"b\", \"c'd\", \"xy\", \"\", \"t\\\"r\"]"),
+            (
+                "['a\"b', \"c'd\", 'x' 'y', '', \"\"\"t\"r\"\"\"]",
+                "[\"a\\\"b\", \"c'd\", \"xy\", \"\", \"t\\\"r\"]",
+            ),
             ("['\\n\\x41\\u00e9\\U0001f600\\101\\q', r'\\n']", "[\"\\nAé😀A\\\\q\", \"\\\\n\"]"),
-            ("{'a': {'b': [None, True]}, 1: (2, 3,), 'e': {}}", "{\"a\": {\"b\": [null, true]}, \"1\": [2, 3], \"e\": {}}"),
+            (
+                "{'a': {'b': [None, True]}, 1: (2, 3,), 'e': {}}",
+                "{\"a\": {\"b\": [null, true]}, \"1\": [2, 3], \"e\": {}}",
+            ),
             ("{'a', 'b'}", "[\"a\", \"b\"]"),
             ("{1}", "[1]"),
             ("[{'a': 1}, (), [],]", "[{\"a\": 1}, [], []]"),
@@ -576,7 +596,19 @@ mod tests {
         for (python, json) in cases {
             assert_eq!(literal(python).as_deref(), Some(json), "{python}");
         }
-        for bad in ["[1 2]", "[a]", "{1: }", "{1: 2, 3}", "['a", "[1, , 2]", "[b'x']", "[1j]", "[f'{x}']", "{[1]: 2}", "['\\ud83d']"] {
+        for bad in [
+            "[1 2]",
+            "[a]",
+            "{1: }",
+            "{1: 2, 3}",
+            "['a",
+            "[1, , 2]",
+            "[b'x']",
+            "[1j]",
+            "[f'{x}']",
+            "{[1]: 2}",
+            "['\\ud83d']",
+        ] {
             assert_eq!(literal(bad), None, "{bad}");
         }
     }

@@ -68,11 +68,14 @@ impl FormatReader {
                 if let Some(pattern) = self.pattern(item, false) {
                     if pattern.has(Hole::Pairs) && !map.contains_key("pair") {
                         let finding = Finding::error(&item.at, "`{pairs}` needs the key `pair`");
-                        self.findings.push(finding.help("write the pattern of one pair behind `pair`"));
+                        self.findings
+                            .push(finding.help("write the pattern of one pair behind `pair`"));
                     }
                     if pattern.has(Hole::Object) && !map.contains_key("strings") {
-                        let finding = Finding::error(&item.at, "`{object}` needs the key `strings`");
-                        self.findings.push(finding.help("write the mark around strings behind `strings`"));
+                        let finding =
+                            Finding::error(&item.at, "`{object}` needs the key `strings`");
+                        self.findings
+                            .push(finding.help("write the mark around strings behind `strings`"));
                     }
                     calls.push(pattern);
                 }
@@ -80,7 +83,7 @@ impl FormatReader {
         }
         let reasoning = self.inner(map, "reasoning", "reasoning", &REASONING, Self::reasoning);
         let section = self.inner(map, "section", "a section", &SECTION, Self::section);
-        if calls.is_empty() && reasoning.is_none() {
+        if !map.contains_key("calls") && !map.contains_key("reasoning") {
             let finding = Finding::error(&tree.at, "a format needs `calls` or `reasoning`");
             self.findings.push(finding.help("write the patterns of its tool calls behind `calls`"));
         }
@@ -104,12 +107,16 @@ impl FormatReader {
                 }
             }
         }
-        let value = self.inner(map, "value", "a value", &VALUE, Self::value).unwrap_or(PairValue {
+        let value =
+            self.inner(map, "value", "a value", &VALUE, |reader, _, map| Some(reader.value(map)));
+        let value = value.unwrap_or(PairValue {
             trim: ValueTrim::Nothing,
             untyped: ValueType::Text,
             types: IndexMap::new(),
         });
-        let keys = self.inner(map, "keys", "keys of calls", &KEYS, Self::keys).unwrap_or(CallKeys {
+        let keys = self
+            .inner(map, "keys", "keys of calls", &KEYS, |reader, _, map| Some(reader.keys(map)));
+        let keys = keys.unwrap_or(CallKeys {
             name: vec!["name".to_owned()],
             arguments: vec!["arguments".to_owned(), "parameters".to_owned()],
         });
@@ -146,7 +153,7 @@ impl FormatReader {
         Some(SectionMarks { open: open?, close: close? })
     }
 
-    fn value(&mut self, _: &YamlNode, map: &YamlMap) -> Option<PairValue> {
+    fn value(&mut self, map: &YamlMap) -> PairValue {
         let trim = self.choice(map, "trim", &TRIMS).unwrap_or(ValueTrim::Nothing);
         let untyped = self.choice(map, "untyped", &TYPES).unwrap_or(ValueType::Text);
         let mut types = IndexMap::new();
@@ -159,12 +166,13 @@ impl FormatReader {
                 }
             }
         }
-        Some(PairValue { trim, untyped, types })
+        PairValue { trim, untyped, types }
     }
 
-    fn keys(&mut self, _: &YamlNode, map: &YamlMap) -> Option<CallKeys> {
-        let mut words = |key: &str| map.get(key).map(|entry| self.texts(&entry.value)).unwrap_or_default();
-        Some(CallKeys { name: words("name"), arguments: words("arguments") })
+    fn keys(&mut self, map: &YamlMap) -> CallKeys {
+        let mut words =
+            |key: &str| map.get(key).map(|entry| self.texts(&entry.value)).unwrap_or_default();
+        CallKeys { name: words("name"), arguments: words("arguments") }
     }
 
     /// Reads a pattern and checks that its holes are those of a call or of a pair.
@@ -257,10 +265,14 @@ impl FormatReader {
 
     /// Reports a text that cannot be a mark.
     fn is_mark(&mut self, node: &YamlNode, text: &str) -> bool {
-        let sound = !text.trim().is_empty() && text.len() <= MAX_MARK && !text.starts_with(char::is_whitespace);
+        let sound = !text.trim().is_empty()
+            && text.len() <= MAX_MARK
+            && !text.starts_with(char::is_whitespace);
         if !sound {
             let finding = Finding::error(&node.at, "this text cannot be a mark");
-            self.findings.push(finding.label(format!("expected 1 to {MAX_MARK} bytes that begin with no space")));
+            self.findings.push(
+                finding.label(format!("expected 1 to {MAX_MARK} bytes that begin with no space")),
+            );
         }
         sound
     }
@@ -272,7 +284,13 @@ impl FormatReader {
         self.text(map, key)
     }
 
-    fn needed_mark(&mut self, map: &YamlMap, key: &str, at: &YamlNode, what: &str) -> Option<String> {
+    fn needed_mark(
+        &mut self,
+        map: &YamlMap,
+        key: &str,
+        at: &YamlNode,
+        what: &str,
+    ) -> Option<String> {
         self.needed(map, key, at, what)?;
         self.mark(map, key)
     }
@@ -303,7 +321,8 @@ impl FormatReader {
 /// Returns the reason that a pattern cannot be read.
 fn mistake(pattern: &Pattern, pair: bool) -> Option<&'static str> {
     let has = |holes: &[Hole]| holes.iter().any(|hole| pattern.has(*hole));
-    let long = |step: &PatternStep| matches!(step, PatternStep::Literal(text) if text.len() > MAX_MARK);
+    let long =
+        |step: &PatternStep| matches!(step, PatternStep::Literal(text) if text.len() > MAX_MARK);
     if pattern.steps.iter().any(long) {
         return Some("has a text of more than 256 bytes");
     }
@@ -311,16 +330,20 @@ fn mistake(pattern: &Pattern, pair: bool) -> Option<&'static str> {
         matches!(
             steps,
             [PatternStep::Hole(Hole::Value), PatternStep::Space | PatternStep::Hole(_)]
-                | [PatternStep::Hole(_), PatternStep::Hole(Hole::Key | Hole::Name | Hole::Id | Hole::Type)]
+                | [
+                    PatternStep::Hole(_),
+                    PatternStep::Hole(Hole::Key | Hole::Value | Hole::Name | Hole::Id | Hole::Type)
+                ]
         )
     };
     if pattern.steps.windows(2).any(neighbours) {
         return Some("needs a text between two holes, and directly behind `{value}`");
     }
     let ends_open = match pattern.steps.last() {
-        Some(PatternStep::Hole(hole)) => {
-            !matches!(hole, Hole::Arguments | Hole::Call | Hole::Calls | Hole::Python | Hole::Object)
-        }
+        Some(PatternStep::Hole(hole)) => !matches!(
+            hole,
+            Hole::Arguments | Hole::Call | Hole::Calls | Hole::Python | Hole::Object
+        ),
         Some(PatternStep::Space) | None => true,
         Some(PatternStep::Literal(_)) => false,
     };
@@ -328,14 +351,30 @@ fn mistake(pattern: &Pattern, pair: bool) -> Option<&'static str> {
         return Some("needs a text at its end");
     }
     if pair {
-        let sound = pattern.has(Hole::Key) && pattern.has(Hole::Value) && !pattern.opener().is_empty();
-        let foreign = has(&[Hole::Name, Hole::Arguments, Hole::Call, Hole::Calls, Hole::Python, Hole::Object, Hole::Pairs]);
-        return (!sound || foreign).then_some("needs a text at its start, `{key}` and `{value}`, and no hole of a call");
+        let sound =
+            pattern.has(Hole::Key) && pattern.has(Hole::Value) && !pattern.opener().is_empty();
+        let foreign = has(&[
+            Hole::Name,
+            Hole::Arguments,
+            Hole::Call,
+            Hole::Calls,
+            Hole::Python,
+            Hole::Object,
+            Hole::Pairs,
+        ]);
+        return (!sound || foreign)
+            .then_some("needs a text at its start, `{key}` and `{value}`, and no hole of a call");
     }
-    let payloads = [Hole::Arguments, Hole::Call, Hole::Calls, Hole::Python, Hole::Object, Hole::Pairs];
-    let count = pattern.steps.iter().filter(|step| matches!(step, PatternStep::Hole(h) if payloads.contains(h))).count();
+    let payloads =
+        [Hole::Arguments, Hole::Call, Hole::Calls, Hole::Python, Hole::Object, Hole::Pairs];
+    let count = pattern
+        .steps
+        .iter()
+        .filter(|step| matches!(step, PatternStep::Hole(h) if payloads.contains(h)))
+        .count();
     let named = has(&[Hole::Arguments, Hole::Object, Hole::Pairs]);
-    if count != 1 || has(&[Hole::Key, Hole::Value, Hole::Type]) || named != pattern.has(Hole::Name) {
+    if count != 1 || has(&[Hole::Key, Hole::Value, Hole::Type]) || named != pattern.has(Hole::Name)
+    {
         return Some(
             "needs one of `{call}`, `{calls}`, `{python}`, or `{name}` with one of `{arguments}`, `{object}`, `{pairs}`",
         );
@@ -345,7 +384,8 @@ fn mistake(pattern: &Pattern, pair: bool) -> Option<&'static str> {
     }
     let steps = &pattern.steps;
     let at = steps.iter().position(|step| *step == PatternStep::Hole(Hole::Pairs));
-    if at.is_some_and(|at| !steps[at..].iter().any(|step| matches!(step, PatternStep::Literal(_)))) {
+    if at.is_some_and(|at| !steps[at..].iter().any(|step| matches!(step, PatternStep::Literal(_))))
+    {
         return Some("needs a text behind `{pairs}`");
     }
     None

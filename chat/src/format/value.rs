@@ -56,7 +56,8 @@ fn typed(text: &str, kind: &str) -> Option<String> {
 /// Returns a number as JSON writes it.
 fn number(text: &str) -> Option<String> {
     let plain = text.strip_prefix('+').unwrap_or(text);
-    (is_json(plain) && plain.starts_with(|c: char| c == '-' || c.is_ascii_digit())).then(|| plain.to_owned())
+    (is_json(plain) && plain.starts_with(|c: char| c == '-' || c.is_ascii_digit()))
+        .then(|| plain.to_owned())
 }
 
 /// Returns the types that a schema allows.
@@ -80,7 +81,9 @@ fn collect<'a>(schema: &'a Value, depth: usize, found: &mut Vec<&'a str>) {
     }
     for key in ["anyOf", "oneOf", "allOf"] {
         if let (true, Some(Value::Array(choices))) = (depth < DEPTH, schema.get(key)) {
-            choices.iter().for_each(|choice| collect(choice, depth + 1, found));
+            for choice in choices {
+                collect(choice, depth + 1, found);
+            }
         }
     }
     if let (true, Some(Value::Array(values))) = (found.is_empty(), schema.get("enum")) {
