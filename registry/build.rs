@@ -1,4 +1,4 @@
-//! Lists the files that the crate carries (specs, function files, sheets and plugins of engines), so that adding one
+//! Lists the files that the crate carries (specs, function files, sheets and plugins of engines, formats of tool calls), so that adding one
 //! needs no Rust.
 
 use std::fmt::Write as _;
@@ -13,6 +13,7 @@ fn main() -> io::Result<()> {
         ("SPECS", "specs", "yaml"),
         ("LIBS", "lib", "yaml"),
         ("SHEETS", "engines", "yaml"),
+        ("FORMATS", "formats", "yaml"),
         ("PLUGINS", "plugins", "py"),
     ] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());

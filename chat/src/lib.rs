@@ -1,7 +1,7 @@
 //! Conversations as text: messages become a prompt, and the output of a model becomes messages.
 //!
 //! * [`Template`] renders the messages of a [`ChatRequest`] as transformers renders them;
-//! * [`OutputEvent`] is a part of the output.
+//! * [`Format`] reads the output of a model: [`OutputEvent`]s of text, reasoning and tool calls.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -18,11 +18,13 @@
 //! ```
 
 pub mod event;
+pub mod format;
 mod json;
 mod request;
 pub mod template;
 
 pub use event::OutputEvent;
+pub use format::{Format, OutputParser, ParserOptions, ReasoningMode};
 pub use json::OrderedJson;
 pub use request::{ChatRequest, RequestError};
 pub use template::{Template, TemplateError, TemplateVariant};

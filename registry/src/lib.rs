@@ -32,6 +32,7 @@ pub mod dtype;
 pub mod engines;
 pub mod eval;
 pub mod file;
+pub mod formats;
 pub mod gguf;
 pub mod gguf_head;
 pub mod gguf_match;

@@ -1,0 +1,579 @@
+//! The parser of a model's output: marks, text, reasoning and calls in one pass.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::Value;
+
+use super::data::Format;
+use super::machine::{CallMachine, CallScan};
+use super::parts::{CallContext, CallPart, CallParts};
+use super::pattern::Pattern;
+use crate::OutputEvent;
+
+/// White space that is kept back, at most; beyond this length it is text.
+const MAX_SPACE: usize = 4096;
+
+/// Settings of a parser.
+#[derive(Debug, Clone)]
+pub struct ParserOptions {
+    /// JSON schemas of the tools' parameters, by the tool's name. They give the types of values that a format writes as
+    /// text.
+    pub tools: BTreeMap<String, Value>,
+    /// Handling of reasoning.
+    pub reasoning: ReasoningMode,
+    /// True to look for tool calls; otherwise they are text.
+    pub calls: bool,
+    /// True to return a call only when it is whole. A malformed call is then text as a whole. Otherwise the pieces of
+    /// its arguments are returned as they come, and a malformed call ends early.
+    pub whole_calls: bool,
+    /// Bytes that are kept back, at most. A longer call is malformed.
+    pub max_call: usize,
+}
+
+/// Handling of reasoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReasoningMode {
+    /// The output may begin with a mark of reasoning.
+    #[default]
+    Marked,
+    /// The prompt ended with the mark of reasoning, so the output begins inside it.
+    Inside,
+    /// Marks of reasoning are text.
+    Text,
+}
+
+impl Default for ParserOptions {
+    fn default() -> Self {
+        Self {
+            tools: BTreeMap::new(),
+            reasoning: ReasoningMode::default(),
+            calls: true,
+            whole_calls: false,
+            max_call: 1 << 20,
+        }
+    }
+}
+
+/// Bytes of an output by their use. Their sum is the length of the output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutputBytes {
+    /// Text for the user.
+    pub content: usize,
+    /// Text of the reasoning.
+    pub reasoning: usize,
+    /// Marks, and white space beside them.
+    pub marks: usize,
+    /// Tool calls.
+    pub calls: usize,
+}
+
+impl OutputBytes {
+    /// Returns the sum.
+    pub fn sum(&self) -> usize {
+        self.content + self.reasoning + self.marks + self.calls
+    }
+}
+
+/// Place of the parser in the output.
+#[derive(Debug)]
+enum Mode {
+    Text,
+    Reasoning,
+    Call(Vec<CallMachine>),
+}
+
+/// Part of the output directly before the parser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// Text, or nothing.
+    Text,
+    /// A call.
+    Call,
+    /// Reasoning or a mark, where white space is layout.
+    Mark,
+}
+
+/// Meaning of a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Reason,
+    EndReason,
+    Section,
+    EndSection,
+    Call,
+    Drop,
+}
+
+/// Splits a model's output into text, reasoning and tool calls.
+///
+/// The result does not depend on how the output is cut into pieces.
+#[derive(Debug)]
+pub struct OutputParser {
+    format: &'static Format,
+    options: ParserOptions,
+    mode: Mode,
+    /// Marks that may come now, and the mode they were made for.
+    marks: Vec<(&'static str, Mark)>,
+    /// Start of a mark.
+    pending: String,
+    /// White space of which the use is not known yet.
+    space: String,
+    /// Mark of a section in which no call was found yet.
+    section: Option<String>,
+    in_section: bool,
+    after: After,
+    /// True behind text.
+    started: bool,
+    /// Text of the call under way that is not among the events.
+    raw: String,
+    /// Bytes of the call under way that are among the events.
+    streamed: usize,
+    /// True if parts of the call under way are among the events.
+    streaming: bool,
+    next_index: usize,
+    /// Characters to read.
+    queue: VecDeque<char>,
+    bytes: OutputBytes,
+    /// Start of a character that was cut.
+    cut: Vec<u8>,
+    events: Vec<OutputEvent>,
+}
+
+impl OutputParser {
+    pub(super) fn new(format: &'static Format, options: &ParserOptions) -> Self {
+        let inside = options.reasoning == ReasoningMode::Inside && format.reasoning.is_some();
+        let mut parser = Self {
+            format,
+            options: options.clone(),
+            mode: if inside { Mode::Reasoning } else { Mode::Text },
+            marks: Vec::new(),
+            pending: String::new(),
+            space: String::new(),
+            section: None,
+            in_section: false,
+            after: if inside { After::Mark } else { After::Text },
+            started: false,
+            raw: String::new(),
+            streamed: 0,
+            streaming: false,
+            next_index: 0,
+            queue: VecDeque::new(),
+            bytes: OutputBytes::default(),
+            cut: Vec::new(),
+            events: Vec::new(),
+        };
+        parser.set_marks();
+        parser
+    }
+
+    /// Reads the next piece of the output.
+    pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
+        for c in text.chars() {
+            self.queue.push_back(c);
+            self.drain();
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    /// Reads the next bytes of the output, which may end inside a character. Bytes that are no UTF-8 become U+FFFD.
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
+        self.cut.extend_from_slice(bytes);
+        let bytes = std::mem::take(&mut self.cut);
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match std::str::from_utf8(rest) {
+                Ok(text) => {
+                    events.extend(self.push(text));
+                    break;
+                }
+                Err(error) => {
+                    let (sound, other) = rest.split_at(error.valid_up_to());
+                    events.extend(self.push(&String::from_utf8_lossy(sound)));
+                    let Some(bad) = error.error_len() else {
+                        self.cut = other.to_vec();
+                        break;
+                    };
+                    events.extend(self.push("\u{fffd}"));
+                    rest = &other[bad..];
+                }
+            }
+        }
+        events
+    }
+
+    /// Ends the output.
+    pub fn finish(&mut self) -> Vec<OutputEvent> {
+        let mut events = if self.cut.is_empty() { Vec::new() } else { self.push("\u{fffd}") };
+        self.cut.clear();
+        loop {
+            // A mark that is the start of a longer one counts, and the rest is read again.
+            while !self.pending.is_empty() {
+                self.settle();
+                self.drain();
+            }
+            let Mode::Call(machines) = &mut self.mode else { break };
+            let whole = machines.iter().position(CallMachine::is_complete);
+            match whole {
+                Some(at) => {
+                    let parts = std::mem::take(&mut machines[at].parts);
+                    self.accept(parts);
+                }
+                None => self.end_call(),
+            }
+        }
+        let space = std::mem::take(&mut self.space);
+        if matches!(self.mode, Mode::Reasoning) {
+            self.reason(&space);
+        } else if self.after != After::Text {
+            self.bytes.marks += space.len();
+        } else {
+            self.content(&space);
+        }
+        if let Some(mark) = self.section.take() {
+            self.content(&mark);
+        }
+        events.append(&mut self.events);
+        events
+    }
+
+    /// Returns the use of the bytes so far. The sum is complete after [`Self::finish`].
+    pub fn bytes(&self) -> OutputBytes {
+        self.bytes
+    }
+
+    /// Returns the number of calls so far.
+    pub fn calls(&self) -> usize {
+        self.next_index
+    }
+
+    fn drain(&mut self) {
+        while let Some(c) = self.queue.pop_front() {
+            if matches!(self.mode, Mode::Call(_)) { self.in_call(c) } else { self.in_text(c) }
+        }
+    }
+
+    /// Lists the marks of the mode.
+    fn set_marks(&mut self) {
+        let format = self.format;
+        let mut marks: Vec<(&'static str, Mark)> = Vec::new();
+        let reasoning =
+            format.reasoning.as_ref().filter(|_| self.options.reasoning != ReasoningMode::Text);
+        let in_reasoning = matches!(self.mode, Mode::Reasoning);
+        if let Some(found) = reasoning {
+            if in_reasoning {
+                marks.push((&found.close, Mark::EndReason));
+            }
+            // A model may repeat the mark at the start.
+            if if in_reasoning { self.after == After::Mark } else { found.repeats || !self.started }
+            {
+                marks.push((&found.open, Mark::Reason));
+            }
+        }
+        let calls = self.options.calls
+            && (!in_reasoning || reasoning.is_some_and(|found| found.ends_at_calls));
+        if calls {
+            if let Some(section) = &format.section {
+                if self.in_section {
+                    marks.push((&section.close, Mark::EndSection));
+                } else {
+                    marks.push((&section.open, Mark::Section));
+                }
+            }
+            if format.section.is_none() || self.in_section {
+                let openers = format.calls.iter().map(Pattern::opener);
+                for opener in openers.filter(|opener| !opener.is_empty()) {
+                    if !marks.iter().any(|(text, _)| *text == opener) {
+                        marks.push((opener, Mark::Call));
+                    }
+                }
+            }
+        }
+        if !in_reasoning {
+            marks.extend(format.drop.iter().map(|text| (text.as_str(), Mark::Drop)));
+        }
+        self.marks = marks;
+    }
+
+    /// Reads a character of text or reasoning.
+    fn in_text(&mut self, c: char) {
+        if self.pending.is_empty() {
+            if self.begins_call(c) {
+                let space = std::mem::take(&mut self.space);
+                self.bytes.marks += space.len();
+                self.begin_call("");
+                self.queue.push_front(c);
+                return;
+            }
+            if !self.marks.iter().any(|(text, _)| text.starts_with(c)) {
+                self.plain(c);
+                return;
+            }
+        }
+        self.pending.push(c);
+        let longer = |(text, _): &(&str, Mark)| {
+            text.len() > self.pending.len() && text.starts_with(&self.pending)
+        };
+        if !self.marks.iter().any(longer) {
+            self.settle();
+        }
+    }
+
+    /// Takes the longest mark at the start of the pending text, or one character of it as text. The rest is read again.
+    fn settle(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        let found = self.marks.iter().filter(|(text, _)| pending.starts_with(text));
+        let length = if let Some((text, mark)) = found.max_by_key(|(text, _)| text.len()).copied() {
+            self.mark(text, mark);
+            text.len()
+        } else {
+            let Some(c) = pending.chars().next() else { return };
+            self.plain(c);
+            c.len_utf8()
+        };
+        for c in pending[length..].chars().rev() {
+            self.queue.push_front(c);
+        }
+    }
+
+    /// True if a call without a mark may begin with this character here.
+    fn begins_call(&self, c: char) -> bool {
+        matches!(self.mode, Mode::Text)
+            && self.options.calls
+            && (!self.started || self.after == After::Call)
+            && matches!(c, '{' | '[')
+            && self.format.calls.iter().any(|pattern| pattern.opener().is_empty())
+    }
+
+    /// Handles a mark.
+    fn mark(&mut self, text: &'static str, mark: Mark) {
+        let before = std::mem::take(&mut self.space);
+        let in_reasoning = matches!(self.mode, Mode::Reasoning);
+        match mark {
+            Mark::Reason | Mark::EndReason => {
+                self.bytes.marks += before.len() + text.len();
+                self.mode = if mark == Mark::Reason { Mode::Reasoning } else { Mode::Text };
+                self.after = After::Mark;
+            }
+            Mark::Drop => {
+                self.bytes.marks += text.len();
+                // White space before the mark is text, if there is text.
+                if self.after != After::Text || before.is_empty() {
+                    self.bytes.marks += before.len();
+                } else {
+                    self.content(&before);
+                }
+                self.after = After::Mark;
+            }
+            Mark::Section => {
+                if in_reasoning {
+                    self.mode = Mode::Text;
+                }
+                self.bytes.marks += before.len();
+                self.in_section = true;
+                self.section = Some(text.to_owned());
+            }
+            Mark::EndSection => {
+                self.in_section = false;
+                if let Some(open) = self.section.take() {
+                    // No call was in it, so it is text.
+                    self.content(&open);
+                    self.content(&before);
+                    self.content(text);
+                } else {
+                    self.bytes.marks += before.len() + text.len();
+                    self.after = After::Mark;
+                }
+            }
+            Mark::Call => {
+                self.bytes.marks += before.len();
+                self.begin_call(text);
+            }
+        }
+        self.set_marks();
+    }
+
+    /// Reads a character that is no part of a mark.
+    fn plain(&mut self, c: char) {
+        let between = self.after == After::Call && self.format.between.contains(c);
+        if (c.is_whitespace() || between) && self.space.len() < MAX_SPACE {
+            self.space.push(c);
+            return;
+        }
+        let space = std::mem::take(&mut self.space);
+        let mut buffer = [0; 4];
+        let text = c.encode_utf8(&mut buffer);
+        if matches!(self.mode, Mode::Reasoning) {
+            if self.after == After::Mark {
+                self.bytes.marks += space.len();
+                self.after = After::Text;
+                self.set_marks();
+            } else {
+                self.reason(&space);
+            }
+            self.reason(text);
+            return;
+        }
+        if let Some(mark) = self.section.take() {
+            self.content(&mark);
+        }
+        if self.after == After::Mark && space.trim().is_empty() && !self.started {
+            self.bytes.marks += space.len();
+        } else {
+            self.content(&space);
+        }
+        self.content(text);
+    }
+
+    /// Adds text for the user.
+    fn content(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        self.bytes.content += text.len();
+        match self.events.last_mut() {
+            Some(OutputEvent::Content(last)) => last.push_str(text),
+            _ => self.events.push(OutputEvent::Content(text.to_owned())),
+        }
+        self.after = After::Text;
+        if !self.started {
+            self.started = true;
+            self.set_marks();
+        }
+    }
+
+    /// Adds text of the reasoning.
+    fn reason(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        self.bytes.reasoning += text.len();
+        match self.events.last_mut() {
+            Some(OutputEvent::Reasoning(last)) => last.push_str(text),
+            _ => self.events.push(OutputEvent::Reasoning(text.to_owned())),
+        }
+    }
+
+    /// Begins a call behind its mark, with all patterns that begin so.
+    fn begin_call(&mut self, opener: &str) {
+        let patterns = self.format.calls.iter().filter(|pattern| pattern.opener() == opener);
+        self.mode = Mode::Call(patterns.map(CallMachine::new).collect());
+        self.raw.push_str(opener);
+        self.streamed = 0;
+        self.streaming = false;
+    }
+
+    /// Reads a character of a call.
+    fn in_call(&mut self, c: char) {
+        let Mode::Call(machines) = &mut self.mode else { return };
+        let format = self.format;
+        let strict = machines.first().is_some_and(CallMachine::is_unmarked);
+        let context = CallContext { keys: &format.keys, tools: &self.options.tools, strict };
+        let mut done = None;
+        let mut back = 0;
+        machines.retain_mut(|machine| {
+            if done.is_some() {
+                return true;
+            }
+            match machine.push(c, format, &context) {
+                CallScan::More => true,
+                CallScan::Done => {
+                    done = Some(std::mem::take(&mut machine.parts));
+                    true
+                }
+                CallScan::Bad(bytes) => {
+                    back = back.max(bytes);
+                    false
+                }
+            }
+        });
+        if let Some(parts) = done {
+            self.raw.push(c);
+            self.accept(parts);
+            return;
+        }
+        if machines.is_empty() || self.raw.len() + c.len_utf8() > self.options.max_call {
+            self.fail(c, back);
+            return;
+        }
+        let parts = match machines.as_mut_slice() {
+            [machine] if !self.options.whole_calls && !machine.parts.parts.is_empty() => {
+                Some(std::mem::take(&mut machine.parts))
+            }
+            _ => None,
+        };
+        self.raw.push(c);
+        if let Some(parts) = parts {
+            self.emit(parts);
+            self.streaming = true;
+            self.streamed += self.raw.len();
+            self.raw.clear();
+        }
+    }
+
+    /// Gives parts of calls as events.
+    fn emit(&mut self, parts: CallParts) {
+        if let Some(mark) = self.section.take() {
+            self.bytes.marks += mark.len();
+        }
+        for part in parts.parts {
+            match part {
+                CallPart::Name(name) => {
+                    self.events.push(OutputEvent::Call { index: self.next_index, name });
+                    self.next_index += 1;
+                }
+                CallPart::Arguments(piece) if piece.is_empty() => {}
+                CallPart::Arguments(piece) => {
+                    let index = self.next_index.saturating_sub(1);
+                    match self.events.last_mut() {
+                        Some(OutputEvent::Arguments { index: last, piece: text })
+                            if *last == index =>
+                        {
+                            text.push_str(&piece);
+                        }
+                        _ => self.events.push(OutputEvent::Arguments { index, piece }),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends a whole call.
+    fn accept(&mut self, parts: CallParts) {
+        if !self.streaming && parts.parts.is_empty() {
+            // An empty list of calls is text.
+            self.end_call();
+            return;
+        }
+        self.emit(parts);
+        self.bytes.calls += self.streamed + self.raw.len();
+        self.raw.clear();
+        self.mode = Mode::Text;
+        self.after = After::Call;
+        self.set_marks();
+    }
+
+    /// Ends a malformed call: its text is content, up to the start of another mark.
+    fn fail(&mut self, c: char, back: usize) {
+        let keep = self.raw.len().saturating_sub(back);
+        self.queue.push_front(c);
+        for c in self.raw.split_off(keep).chars().rev() {
+            self.queue.push_front(c);
+        }
+        self.end_call();
+    }
+
+    /// Gives the text of a call that is none as content.
+    fn end_call(&mut self) {
+        self.mode = Mode::Text;
+        self.bytes.calls += self.streamed;
+        self.after = After::Text;
+        if let Some(mark) = self.section.take() {
+            self.content(&mark);
+        }
+        let raw = std::mem::take(&mut self.raw);
+        self.content(&raw);
+        self.started = true;
+        self.set_marks();
+    }
+}
