@@ -9,6 +9,7 @@ use registry::graph::{Graph, Node, State, WeightId};
 
 use crate::angles::Angles;
 use crate::kernels::matmul::MatrixView;
+use crate::masks::SequenceMask;
 use crate::kernels::tokens::round_rows;
 use crate::states::{Memory, Slot};
 use crate::value::GraphValue;
@@ -24,6 +25,21 @@ pub struct ChunkRows {
     pub rows: Range<usize>,
     /// The position of its first token.
     pub start: usize,
+    /// The mask of the slot's sequence, this chunk included.
+    pub mask: SequenceMask,
+}
+
+impl ChunkRows {
+    /// Returns the parts of the chunk that lie in one document each, as positions within it.
+    pub fn positions(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let (start, end) = (self.start, self.start + self.rows.len());
+        let inside = self.mask.documents().iter().copied().filter(move |at| (start + 1..end).contains(at));
+        let starts = [start].into_iter().chain(inside.clone());
+        starts.zip(inside.chain([end])).map(|(from, to)| {
+            let document = self.mask.document_of(from);
+            from - document..to - document
+        })
+    }
 }
 
 /// One node of one step: inputs, weights, states, and a place for outputs.
