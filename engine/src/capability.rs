@@ -19,6 +19,10 @@ pub enum Feature {
     Nextn,
     /// Matrices shared out to several ranks.
     TensorParallel,
+    /// Sequences whose first tokens see each other.
+    Prefix,
+    /// Sequences of several packed documents.
+    Documents,
 }
 
 impl Feature {
@@ -27,13 +31,20 @@ impl Feature {
         match self {
             Self::Nextn => "nextn",
             Self::TensorParallel => "tensor_parallel",
+            Self::Prefix => "prefix",
+            Self::Documents => "documents",
         }
     }
 
     /// Lists the abilities that opening a model in this way needs.
     pub fn required(model: &Model, options: &SessionOptions) -> Vec<Self> {
-        let nextn = (model.graph.fed.is_some() || options.drafts).then_some(Self::Nextn);
-        nextn.into_iter().chain((options.ranks > 1).then_some(Self::TensorParallel)).collect()
+        let asked = [
+            (model.graph.fed.is_some() || options.drafts, Self::Nextn),
+            (options.ranks > 1, Self::TensorParallel),
+            (options.prefix, Self::Prefix),
+            (options.documents, Self::Documents),
+        ];
+        asked.into_iter().filter_map(|(asked, feature)| asked.then_some(feature)).collect()
     }
 }
 

@@ -225,6 +225,15 @@ impl Engine for ChildEngine {
                 "engine `{name}` shares matrices out by its own settings (the option `engine-option`), not by ranks"
             )));
         }
+        for (asked, what) in
+            [(options.prefix, "a bidirectional prefix"), (options.documents, "packed documents")]
+        {
+            if asked {
+                return Err(Error::Other(format!(
+                    "engine `{name}` runs causal sequences of one document: its protocol has no {what}"
+                )));
+            }
+        }
         let (mut wire, hello) = greet(&self.launch)?;
         let dtype = options.dtype.name();
         let tokens = source.model.context.map_or(self.tokens, |most| most.min(self.tokens));

@@ -7,7 +7,7 @@
 use registry::model::Nextn;
 
 use crate::sample::greedy;
-use crate::{Chunk, Error, Logits, NoProbe, OutputRows, Probe, Session, SlotId};
+use crate::{Chunk, Error, ExtraInputs, Logits, NoProbe, OutputRows, Probe, Session, SlotId};
 
 /// Counts of drafts made and confirmed, by the number of tokens they look ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -134,7 +134,8 @@ impl Drafter {
         for _ in 0..k {
             let mut rows = TapCopy::of(&self.nextn.recycle);
             let chunk = Chunk { slot: self.head, tokens: &tokens, rows: OutputRows::Last };
-            let logits = single_chunk(head.step_with_hidden(&[chunk], &hidden, &mut rows)?)?;
+            let extra = ExtraInputs { hidden: &hidden, masks: &[] };
+            let logits = single_chunk(head.step_with(&[chunk], extra, &mut rows)?)?;
             let draft = greedy(logits.row(0));
             drafts.push(draft);
             tokens = vec![draft];

@@ -85,6 +85,14 @@ pub enum Error {
         /// Tokens of the step.
         rows: usize,
     },
+    /// A mask that the sequence in a slot, or the engine, does not have.
+    #[error("slot {slot}: {reason}")]
+    Mask {
+        /// The slot.
+        slot: usize,
+        /// The reason, and the remedy.
+        reason: String,
+    },
     /// A head that this way of drafting does not know.
     #[error("drafting: {0}")]
     Draft(String),

@@ -143,8 +143,9 @@ impl PreparedGraph {
         probe: &mut dyn Probe,
     ) -> Result<StepOutputs, Error> {
         let first = self.graph.fed.map_or(0, |fed| fed.position);
+        let parts = feed.chunks.iter().flat_map(ChunkRows::positions);
         let spans: Vec<Range<usize>> =
-            feed.chunks.iter().map(|c| first + c.start..first + c.start + c.rows.len()).collect();
+            parts.map(|part| first + part.start..first + part.end).collect();
         let angles: Vec<Angles> =
             feed.ropes.iter().map(|table| Angles::new(table, &spans, feed.activation)).collect();
         let on_device = |queue: &DeviceQueue| -> Result<Vec<DeviceAngles>, Error> {

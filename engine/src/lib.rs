@@ -48,10 +48,12 @@ pub mod weights;
 mod error;
 mod exec;
 mod finite;
+mod masks;
 mod native;
 mod session;
 
 pub use error::Error;
+pub use masks::{ChunkMask, ExtraInputs, refuse_documents, refuse_prefix};
 pub use native::NativeEngine;
 pub use session::{
     BlockArithmetic, Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe,

@@ -7,6 +7,7 @@ use checkpoints::gguf_weights::BlockView;
 use checkpoints::load::WeightView as FileView;
 use registry::graph::WeightId;
 
+use crate::capability::Feature;
 use crate::weights::WeightSource;
 use crate::{Engine, Error, ModelSource, NativeEngine, Session, SessionOptions};
 
@@ -54,6 +55,10 @@ impl WeightSource for MixedEngine {
 impl Engine for MixedEngine {
     fn name(&self) -> &'static str {
         "native"
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        NativeEngine::new().has(feature)
     }
 
     fn open(

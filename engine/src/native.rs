@@ -17,14 +17,15 @@ use crate::capability::{EngineSheet, Feature, mismatches, refuse, refuse_feature
 use crate::device::DeviceQueue;
 use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::finite::diagnose;
+use crate::masks::{ChunkMask, SequenceMask, refuse_documents, refuse_prefix};
 use crate::ops::{ChunkRows, Kernels};
 use crate::rewrite::{self, Rewrite};
 use crate::states::{Slot, saved};
 use crate::value::GraphValue;
 use crate::weights::{SessionWeights, WeightSource};
 use crate::{
-    BlockArithmetic, Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionOptions, SlotId,
-    StateValue,
+    BlockArithmetic, Chunk, Engine, Error, ExtraInputs, Logits, ModelSource, OutputRows, Probe,
+    Session, SessionOptions, SlotId, StateValue,
 };
 
 /// The engine of this crate.
@@ -107,6 +108,8 @@ impl NativeEngine {
             device,
             ropes: model.ropes.clone(),
             fingerprint,
+            no_prefix: refuse_prefix(&model),
+            no_documents: refuse_documents(&model),
             options: options.clone(),
             model,
         }))
@@ -134,11 +137,22 @@ impl NativeEngine {
             let asked = [
                 (options.observer.is_some(), "an observer of the inputs of matrices"),
                 (options.arithmetic != BlockArithmetic::Exact, "products in integers"),
+                (options.prefix, "bidirectional prefixes"),
+                (options.documents, "packed documents"),
             ];
             let refused = asked.into_iter().filter(|(asked, _)| *asked);
             findings.extend(refused.map(|(_, name)| {
-                Finding::unplaced(format!("engine `{}` has no {name}; run on the CPU", sheet.engine))
+                Finding::unplaced(format!(
+                    "engine `{}` has no {name}; run on the CPU",
+                    sheet.engine
+                ))
             }));
+        }
+        if options.prefix {
+            findings.extend(refuse_prefix(model));
+        }
+        if options.documents {
+            findings.extend(refuse_documents(model));
         }
         if !options.allow_dtype_mismatch {
             findings.extend(mismatches(model, options.dtype));
@@ -154,6 +168,10 @@ impl Engine for NativeEngine {
 
     fn exact(&self) -> bool {
         true
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        self.sheet().features.contains(feature.name())
     }
 
     fn open(
@@ -226,6 +244,9 @@ struct NativeSession {
     /// The device that states are on; none for the CPU.
     device: Option<DeviceQueue>,
     fingerprint: u64,
+    /// Reasons against a bidirectional prefix, and against packed documents.
+    no_prefix: Vec<Finding>,
+    no_documents: Vec<Finding>,
     options: SessionOptions,
 }
 
@@ -279,10 +300,26 @@ impl NativeSession {
         GraphValue::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
     }
 
+    /// Refuses a mask that the model does not have.
+    fn allow(&self, slot: usize, mask: &ChunkMask<'_>) -> Result<(), Error> {
+        let refusals = if mask.prefix > 1 { &self.no_prefix } else { &self.no_documents };
+        if mask.is_causal() || refusals.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Mask { slot, reason: Error::Refused(refusals.clone()).to_string() })
+    }
+
     /// Checks everything about a step that can be known before it runs.
-    fn feed(&self, chunks: &[Chunk<'_>]) -> Result<Batch, Error> {
+    fn feed(&self, chunks: &[Chunk<'_>], masks: &[ChunkMask<'_>]) -> Result<Batch, Error> {
         let (mut tokens, mut rows, mut wanted) = (Vec::new(), Vec::<ChunkRows>::new(), Vec::new());
-        for chunk in chunks {
+        if !masks.is_empty() && masks.len() != chunks.len() {
+            return Err(Error::Other(format!(
+                "{} masks are given for {} chunks; expected one for each, or none",
+                masks.len(),
+                chunks.len()
+            )));
+        }
+        for (n, chunk) in chunks.iter().enumerate() {
             let slot = chunk.slot.0;
             let start = self.slot(chunk.slot)?.position;
             if chunk.tokens.is_empty() {
@@ -302,14 +339,22 @@ impl NativeSession {
                 }
             }
             let end = start.saturating_add(chunk.tokens.len());
+            let mut mask = self.slot(chunk.slot)?.mask.clone();
+            if let Some(added) = masks.get(n) {
+                self.allow(slot, added)?;
+                mask.add(slot, start, chunk.tokens.len(), added)?;
+            }
+            // Positions restart at each document, so none may be longer than the context.
+            let ends = mask.documents().iter().copied().filter(|at| *at > start).chain([end]);
+            let longest = ends.map(|end| end - mask.document_of(end - 1)).max().unwrap_or(0);
             if let Some(context) = self.model.context
-                && end > context
+                && longest > context
             {
-                return Err(Error::Context { slot, wanted: end, context });
+                return Err(Error::Context { slot, wanted: longest, context });
             }
             let first = tokens.len();
             tokens.extend_from_slice(chunk.tokens);
-            rows.push(ChunkRows { slot, rows: first..tokens.len(), start });
+            rows.push(ChunkRows { slot, rows: first..tokens.len(), start, mask });
             match chunk.rows {
                 OutputRows::None => {}
                 OutputRows::Last => wanted.push(tokens.len() - 1),
@@ -351,17 +396,22 @@ impl Session for NativeSession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
-        self.step_with_hidden(chunks, &[], probe)
+        self.step_with(chunks, ExtraInputs::default(), probe)
     }
 
-    fn step_with_hidden(
+    fn document(&self, slot: SlotId) -> Result<usize, Error> {
+        let slot = self.slot(slot)?;
+        Ok(slot.mask.document_of(slot.position))
+    }
+
+    fn step_with(
         &mut self,
         chunks: &[Chunk<'_>],
-        hidden: &[f32],
+        extra: ExtraInputs<'_>,
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
-        let (tokens, rows, wanted) = self.feed(chunks)?;
-        let hidden = self.hidden_value(hidden, tokens.len())?;
+        let (tokens, rows, wanted) = self.feed(chunks, extra.masks)?;
+        let hidden = self.hidden_value(extra.hidden, tokens.len())?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -385,7 +435,10 @@ impl Session for NativeSession {
         for chunk in &feed.chunks {
             if let Some(slot) = self.slots[chunk.slot].as_mut() {
                 match result {
-                    Ok(_) => slot.commit(chunk.start + chunk.rows.len()),
+                    Ok(_) => {
+                        slot.mask.clone_from(&chunk.mask);
+                        slot.commit(chunk.start + chunk.rows.len());
+                    }
                     Err(_) => slot.undo(),
                 }
             }
@@ -457,10 +510,25 @@ impl Session for NativeSession {
     }
 
     fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
+        self.seed_in_document(position, 0, states)
+    }
+
+    fn seed_in_document(
+        &mut self,
+        position: usize,
+        document: usize,
+        states: &[StateValue],
+    ) -> Result<SlotId, Error> {
+        if document > 0 && document >= position {
+            return Err(Error::Seed(format!(
+                "its document begins at position {document}; expected below {position}"
+            )));
+        }
         let mut slot = self.empty();
         match slot.seed(&self.program.graph, position, states) {
             Ok(()) => {
                 self.check_device()?;
+                slot.mask = SequenceMask::in_document(document);
                 Ok(self.place(slot))
             }
             Err(why) => {

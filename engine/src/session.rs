@@ -8,7 +8,8 @@ use registry::dtype::Dtype;
 use registry::graph::{StateId, WeightId};
 use registry::model::Model;
 
-use crate::Error;
+use crate::capability::Feature;
+use crate::{Error, ExtraInputs};
 
 /// Something that runs models.
 pub trait Engine: Send + Sync {
@@ -23,6 +24,11 @@ pub trait Engine: Send + Sync {
     /// True if the engine runs the graph of a resolved model; false if it builds its own graph from files.
     fn runs_specs(&self) -> bool {
         true
+    }
+
+    /// True if the engine has an ability besides running a model. Sessions refuse what it lacks.
+    fn has(&self, _feature: Feature) -> bool {
+        false
     }
 
     /// Opens a model. Refuses what it cannot run, naming the op, state or rule in the way.
@@ -58,6 +64,10 @@ pub struct SessionOptions {
     pub rollback: usize,
     /// True if drafts of a `nextn` head are to be verified.
     pub drafts: bool,
+    /// True if sequences are to have a bidirectional prefix.
+    pub prefix: bool,
+    /// True if sequences are to have several documents.
+    pub documents: bool,
     /// Refuses steps whose results are NaN or infinite, with [`Error::NotFinite`]; a comparison
     /// wants to see them.
     pub finite: bool,
@@ -82,6 +92,8 @@ impl Default for SessionOptions {
             allow_dtype_mismatch: false,
             rollback: 16,
             drafts: false,
+            prefix: false,
+            documents: false,
             finite: true,
             ranks: 1,
             threads: None,
@@ -194,19 +206,34 @@ pub trait Session: Send {
     fn position(&self, slot: SlotId) -> Result<usize, Error>;
     /// Feeds chunks, each to its slot; gives logits, one per chunk. Nothing changes on error.
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error>;
-    /// Feeds chunks like [`Session::step`], to a graph that reads rows besides tokens (a `nextn` head).
-    /// `hidden` holds one row for every token of all chunks. It is empty for any other graph.
-    fn step_with_hidden(
+    /// Feeds chunks like [`Session::step`], with more inputs than tokens. An engine that has no such input
+    /// refuses it.
+    fn step_with(
         &mut self,
         chunks: &[Chunk<'_>],
-        hidden: &[f32],
+        extra: ExtraInputs<'_>,
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
-        if hidden.is_empty() {
-            return self.step(chunks, probe);
+        if !extra.hidden.is_empty() {
+            let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+            return Err(Error::Hidden { got: extra.hidden.len(), wanted: 0, rows });
         }
-        let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-        Err(Error::Hidden { got: hidden.len(), wanted: 0, rows })
+        let masked = extra.masks.iter().zip(chunks).find(|(mask, _)| !mask.is_causal());
+        if let Some((mask, chunk)) = masked {
+            let asked = if mask.documents.is_empty() {
+                "a bidirectional prefix"
+            } else {
+                "packed documents"
+            };
+            let reason =
+                format!("this engine has no {asked}: it feeds causal chunks of one sequence only");
+            return Err(Error::Mask { slot: chunk.slot.0, reason });
+        }
+        self.step(chunks, probe)
+    }
+    /// Returns the position of a slot at which its last document begins; 0 if it has one document.
+    fn document(&self, _slot: SlotId) -> Result<usize, Error> {
+        Ok(0)
     }
     /// Opens a slot with a copy of this slot's states.
     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error>;
@@ -226,6 +253,20 @@ pub trait Session: Send {
     /// state, in the layouts of [`Session::states`]. Attention may be given more positions than it reads.
     fn seed(&mut self, _position: usize, _states: &[StateValue]) -> Result<SlotId, Error> {
         Err(Error::Seed("this engine cannot begin a slot with given states".to_owned()))
+    }
+    /// Opens a slot like [`Session::seed`], whose last document begins at position `document`.
+    fn seed_in_document(
+        &mut self,
+        position: usize,
+        document: usize,
+        states: &[StateValue],
+    ) -> Result<SlotId, Error> {
+        if document == 0 {
+            return self.seed(position, states);
+        }
+        Err(Error::Seed(format!(
+            "this engine cannot begin a slot in a document that begins at position {document}"
+        )))
     }
 }
 

@@ -5,6 +5,7 @@ use registry::graph::{Graph, StateId, StateKind};
 
 use crate::StateValue;
 use crate::device::DeviceQueue;
+use crate::masks::SequenceMask;
 
 pub mod attention;
 pub mod conv;
@@ -37,6 +38,11 @@ pub enum Error {
          open the session with a larger `rollback`"
     )]
     Dropped { shortest: usize },
+    #[error(
+        "the first {prefix} tokens see each other, so none of them can be forgotten alone; truncate to 0 or to \
+         {prefix} and more"
+    )]
+    Prefix { prefix: usize },
     #[error("there is no `{part}` of layer {layer}")]
     NoPart { part: String, layer: usize },
     #[error(
@@ -89,6 +95,8 @@ impl Memory {
 pub struct Slot {
     /// Tokens seen.
     pub position: usize,
+    /// The mask of the sequence.
+    pub mask: SequenceMask,
     /// The memories of states, by `StateId`.
     pub memories: Vec<Memory>,
 }
@@ -141,7 +149,7 @@ impl Slot {
                 }
             })
             .collect();
-        Self { position: 0, memories }
+        Self { position: 0, mask: SequenceMask::default(), memories }
     }
 
     /// Moves an empty slot to a device.
@@ -180,11 +188,16 @@ impl Slot {
         if length > self.position {
             return Err(Error::Ahead { position: self.position });
         }
+        let prefix = self.mask.prefix();
+        if (1..prefix).contains(&length) {
+            return Err(Error::Prefix { prefix });
+        }
         let shortest = self.pasts().map(|past| past.shortest()).max().unwrap_or(0);
         if length < shortest && length < self.position {
             return Err(Error::Dropped { shortest });
         }
         self.position = length;
+        self.mask.truncate(length);
         self.pasts().for_each(|past| past.truncate(length));
         Ok(())
     }
@@ -192,6 +205,7 @@ impl Slot {
     /// Makes it an empty slot again.
     pub fn clear(&mut self, poison: bool) {
         self.position = 0;
+        self.mask = SequenceMask::default();
         self.pasts().for_each(|past| past.clear(poison));
         for memory in &mut self.memories {
             if let Memory::Latent(latent) = memory {

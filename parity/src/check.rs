@@ -16,6 +16,7 @@ pub use crate::error::Error;
 use crate::fit::MeasureRatios;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::kv_fp8;
+use crate::mask_support::{masked, runnable_part};
 use crate::nextn_session::NextnSession;
 use crate::order::ExecutionOrder;
 use crate::report::{Report, RunReport};
@@ -49,6 +50,8 @@ pub fn check(
     dump: &Dump,
     options: &CheckOptions,
 ) -> Result<Report, Error> {
+    let part = runnable_part(engine, dump)?;
+    let dump = part.as_ref().unwrap_or(dump);
     let (source, followed) = prepared(source, dump, options)?;
     let dump = followed.as_ref().unwrap_or(dump);
     if dump.manifest.kv_fp8().is_some() {
@@ -86,7 +89,8 @@ pub(crate) fn prepared<'a>(
     let mut followed = None;
     if dump.manifest.audit.truth == TrustedPhase::Prefill && source.model.own_steps {
         let mut believed = Dump::open(&dump.dir)?;
-        believed.manifest = believed.manifest.with_trusted_decode();
+        believed.manifest = dump.manifest.clone().with_trusted_decode();
+        believed.notes.clone_from(&dump.notes);
         followed = Some(believed);
     }
     let manifest = &followed.as_ref().unwrap_or(dump).manifest;
@@ -201,7 +205,8 @@ fn compare_unchanged(
     for dtype in dtypes {
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
         let own = if dtype == Dtype::F32 { &base } else { &loaded };
-        let mut session = NextnSession::new(engine.open(source, &options.engine(dtype))?);
+        let opened = masked(prompts, options.engine(dtype));
+        let mut session = NextnSession::new(engine.open(source, &opened)?);
         let shows = session.features();
         let seen = order.exposed(shows, session.shown_parts());
         report.note(not_exposed(engine.name(), shows, &order, &seen));
@@ -333,7 +338,7 @@ pub fn check_schedules(
     let dtypes = if options.dtypes.is_empty() { vec![Dtype::F32] } else { options.dtypes.clone() };
     let mut rows = Vec::new();
     for dtype in dtypes {
-        let mut session = engine.open(source, &options.engine(dtype))?;
+        let mut session = engine.open(source, &masked(prompts, options.engine(dtype)))?;
         rows.extend(run_schedules(session.as_mut(), prompts, dtype, engine.exact(), None)?);
     }
     Ok(rows)
@@ -363,9 +368,27 @@ fn run_schedules(
 ) -> Result<Vec<schedules::ScheduleRow>, engine::Error> {
     let tokens = longest(prompts).map_or_else(|| vec![0], |p| p.tokens.clone());
     let (length, all) = schedules::derive(session.model(), tokens.len());
+    let mut rows = Vec::new();
+    let causal = Prompt::causal(tokens);
+    let mut plans = vec![(&causal, length, all)];
+    for prompt in prompts.iter().filter(|prompt| !prompt.is_causal()) {
+        // One prompt of each kind is enough, and names of schedules are unique.
+        let known = plans
+            .iter()
+            .any(|plan| !plan.0.is_causal() && (plan.0.prefix > 1) == (prompt.prefix > 1));
+        let all = schedules::derive_masked(session.model(), prompt);
+        if !known && !all.is_empty() {
+            plans.push((prompt, prompt.tokens.len(), all));
+        }
+    }
     let phased = exact && phased(session.model());
-    let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
-    let baseline = Baseline::run(session, &tokens, length, &parts)?;
-    let limit = if exact { 0.0 } else { rule::schedule(dtype, baseline.scale, noise) };
-    all.iter().map(|s| schedules::run(session, s, &baseline, limit)).collect()
+    for (prompt, length, all) in plans {
+        let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
+        let baseline = Baseline::run(session, prompt, length, &parts)?;
+        let limit = if exact { 0.0 } else { rule::schedule(dtype, baseline.scale, noise) };
+        for schedule in &all {
+            rows.push(schedules::run(session, schedule, &baseline, limit)?);
+        }
+    }
+    Ok(rows)
 }

@@ -5,7 +5,7 @@
 //! measures are the usual ones for quantization: divergence in nats with its quantiles, the share of
 //! unchanged most likely tokens, and the change of the perplexity of the prompts.
 
-use engine::{Engine, ModelSource, NoProbe, SessionOptions};
+use engine::{Chunk, ChunkMask, Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
 use registry::dtype::Dtype;
 use serde::Serialize;
 
@@ -63,16 +63,17 @@ impl Quantiles {
 
 /// f32 run that converted weights are compared with.
 pub trait ReferenceLogprobs {
-    /// Returns the tokens of each prompt.
-    fn prompts(&self) -> Vec<&[u32]>;
+    /// Returns the tokens of each prompt, with their mask.
+    fn prompts(&self) -> Vec<(&[u32], ChunkMask<'_>)>;
 
     /// Returns the log-probabilities of a prompt with the positions of their rows; none if it has none.
     fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error>;
 }
 
 impl ReferenceLogprobs for Dump {
-    fn prompts(&self) -> Vec<&[u32]> {
-        self.manifest.prompts.iter().map(|prompt| &prompt.tokens[..]).collect()
+    fn prompts(&self) -> Vec<(&[u32], ChunkMask<'_>)> {
+        let prompts = self.manifest.prompts.iter();
+        prompts.map(|prompt| (&prompt.tokens[..], prompt.mask(prompt.tokens.len()))).collect()
     }
 
     fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error> {
@@ -93,10 +94,10 @@ pub fn cost(
     let vocab = source.model.vocab;
     let (mut kl, mut same, mut drops) = (Vec::new(), 0_usize, 0.0);
     let (mut largest, mut ours_nats, mut their_nats, mut scored) = (0.0_f64, 0.0, 0.0, 0_usize);
-    for (n, tokens) in reference.prompts().into_iter().enumerate() {
+    for (n, (tokens, mask)) in reference.prompts().into_iter().enumerate() {
         let slot = session.open_slot();
-        let logits =
-            run::feed_chunk(session.as_mut(), slot, tokens, engine::OutputRows::All, &mut NoProbe);
+        let chunk = Chunk { slot, tokens, rows: OutputRows::All };
+        let logits = run::feed_masked(session.as_mut(), chunk, mask, &mut NoProbe);
         session.release(slot)?;
         let logits = logits?.data;
         let Some((positions, rows)) = reference.logprobs(n)? else { continue };

@@ -222,7 +222,9 @@ fn remarks(a: &Dump, b: &Dump) -> Vec<String> {
 /// Returns the prompts that both dumps have, with the same recorded rows.
 fn common<'d>(a: &'d Dump, b: &'d Dump) -> Vec<(&'d Prompt, &'d Prompt)> {
     let same = |x: &Prompt, y: &Prompt| {
-        x.tokens == y.tokens && Phase::ALL.iter().all(|p| x.positions(*p) == y.positions(*p))
+        x.tokens == y.tokens
+            && (x.prefix, &x.documents) == (y.prefix, &y.documents)
+            && Phase::ALL.iter().all(|p| x.positions(*p) == y.positions(*p))
     };
     let other = |x: &'d Prompt| {
         let found = b.manifest.prompts.iter().find(|y| same(x, y));

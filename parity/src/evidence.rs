@@ -193,6 +193,14 @@ pub fn check_server(
         notes: notes(facts, dtype, said.is_some() || options.dtype.is_some()),
         diagnosis: None,
     };
+    for prompt in dump.iter().flat_map(|dump| &dump.manifest.prompts) {
+        if !prompt.is_causal() {
+            report.notes.push(format!(
+                "prompt `{}` was not sent: requests have no prefix and no packed documents",
+                prompt.name
+            ));
+        }
+    }
     if cases.iter().all(|case| case.spread.is_none()) {
         let begun = Instant::now();
         judge.measure(&mut native, &mixed(&cases, MEASURED))?;

@@ -2,7 +2,8 @@
 //! prompt are set once, and each step takes those of its positions.
 
 use engine::{
-    Chunk, Error, Logits, Probe, Session, SessionFeatures, ShownParts, SlotId, StateValue,
+    Chunk, Error, ExtraInputs, Logits, Probe, Session, SessionFeatures, ShownParts, SlotId,
+    StateValue,
 };
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -57,6 +58,15 @@ impl Session for NextnSession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
+        self.step_with(chunks, ExtraInputs::default(), probe)
+    }
+
+    fn step_with(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        extra: ExtraInputs<'_>,
+        probe: &mut dyn Probe,
+    ) -> Result<Vec<Logits>, Error> {
         let mut hidden = Vec::new();
         for chunk in chunks {
             let from = self.inner.position(chunk.slot)? * self.width;
@@ -64,7 +74,11 @@ impl Session for NextnSession {
             let rows = self.rows.iter().cycle().skip(from % self.rows.len().max(1));
             hidden.extend(rows.take(chunk.tokens.len() * self.width));
         }
-        self.inner.step_with_hidden(chunks, &hidden, probe)
+        self.inner.step_with(chunks, ExtraInputs { hidden: &hidden, ..extra }, probe)
+    }
+
+    fn document(&self, slot: SlotId) -> Result<usize, Error> {
+        self.inner.document(slot)
     }
 
     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error> {
@@ -93,5 +107,14 @@ impl Session for NextnSession {
 
     fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
         self.inner.seed(position, states)
+    }
+
+    fn seed_in_document(
+        &mut self,
+        position: usize,
+        document: usize,
+        states: &[StateValue],
+    ) -> Result<SlotId, Error> {
+        self.inner.seed_in_document(position, document, states)
     }
 }

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue};
+use engine::{
+    Chunk, ChunkMask, Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue,
+};
 use formats::numbers;
 use formats::safetensors::{FileDtype, TensorSpec, Writer};
 use registry::dtype::Dtype;
@@ -17,6 +19,7 @@ use serde_json::{Value, json};
 use crate::check::Error;
 use crate::dump::{self, DumpTensor, Phase, Prompt, VERSION};
 use crate::gate::Mode;
+use crate::mask_support::{masked, retain_runnable};
 use crate::metrics::top1;
 use crate::order::ExecutionOrder;
 use crate::route::{RouterRow, RoutingProbe};
@@ -61,12 +64,15 @@ pub fn record(
     options: &SessionOptions,
 ) -> Result<Recording, Error> {
     let (mut kept, mut notes) = (RecordedValues::default(), Vec::new());
+    notes.extend(retain_runnable(engine, &mut subject.prompts)?);
     let mut states = Vec::new();
     let mut greedy = serde_json::Map::new();
     let order = ExecutionOrder::of(&source.model.graph, |_| true);
     for &dtype in subject.dtypes {
-        let mut session =
-            engine.open(source, &SessionOptions { dtype, finite: false, ..options.clone() })?;
+        let mut session = engine.open(
+            source,
+            &masked(&subject.prompts, SessionOptions { dtype, finite: false, ..options.clone() }),
+        )?;
         let shows = session.features();
         if !shows.steps {
             subject.prompts.iter_mut().for_each(without_decode);
@@ -183,6 +189,12 @@ fn prompt_entry(prompt: &Prompt) -> Value {
         "split": prompt.split,
         "taps": prompt.taps,
     });
+    if prompt.prefix > 0 {
+        entry["prefix"] = json!(prompt.prefix);
+    }
+    if !prompt.documents.is_empty() {
+        entry["documents"] = json!(prompt.documents);
+    }
     if let Some(rows) = &prompt.rows {
         entry["rows"] = json!(rows);
     }
@@ -317,13 +329,18 @@ impl DtypeRecording<'_> {
 
     fn greedy(&mut self, prompt: &Prompt, steps: bool) -> Result<Vec<u32>, engine::Error> {
         if !steps {
-            return Ok(self.session.generate(&prompt.tokens, GREEDY)?.unwrap_or_default());
+            let causal = prompt.is_causal();
+            let made = causal.then(|| self.session.generate(&prompt.tokens, GREEDY)).transpose()?;
+            return Ok(made.flatten().unwrap_or_default());
         }
         let slot = self.session.open_slot();
         let mut tokens = Vec::new();
         let mut fed = prompt.tokens.clone();
+        let mut mask = prompt.mask(fed.len());
         while tokens.len() < GREEDY {
-            let rows = run::feed_chunk(self.session, slot, &fed, OutputRows::Last, &mut NoProbe)?;
+            let chunk = Chunk { slot, tokens: &fed, rows: OutputRows::Last };
+            let rows = run::feed_masked(self.session, chunk, mask, &mut NoProbe)?;
+            mask = ChunkMask::default();
             tokens.push(top1(rows.row(0)) as u32);
             fed = tokens[tokens.len() - 1..].to_vec();
         }
@@ -398,6 +415,8 @@ pub fn derived(model: &Model) -> Vec<Prompt> {
             name: name.to_owned(),
             tokens,
             split: split.min(count.saturating_sub(1)).max(1),
+            prefix: 0,
+            documents: Vec::new(),
             taps: taps.iter().map(|phase| phase.name().to_owned()).collect(),
             rows: None,
             snapshots: None,

@@ -7,7 +7,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use engine::{Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
+use engine::{ChunkMask, Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
 
 use crate::check::Error;
 use crate::cost::ReferenceLogprobs;
@@ -77,8 +77,8 @@ impl RecordedLogprobs {
 }
 
 impl ReferenceLogprobs for RecordedLogprobs {
-    fn prompts(&self) -> Vec<&[u32]> {
-        self.prompts.iter().map(Vec::as_slice).collect()
+    fn prompts(&self) -> Vec<(&[u32], ChunkMask<'_>)> {
+        self.prompts.iter().map(|tokens| (&tokens[..], ChunkMask::default())).collect()
     }
 
     fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error> {
@@ -103,7 +103,8 @@ mod tests {
         let mut recorded = RecordedLogprobs { prompts: Vec::new(), vocab: 2, file };
         recorded.push(vec![7], &[0.0, 0.0]).unwrap();
         recorded.push(vec![8, 9], &[0.0, 3.0, 1.0, 1.0]).unwrap();
-        assert_eq!(recorded.prompts(), [&[7][..], &[8, 9]]);
+        let tokens: Vec<&[u32]> = recorded.prompts().into_iter().map(|prompt| prompt.0).collect();
+        assert_eq!(tokens, [&[7][..], &[8, 9]]);
         let half = 0.5_f32.ln();
         let first = recorded.logprobs(0).unwrap().unwrap().1;
         assert_eq!((first.rows, &first.values[..]), (1, &[half, half][..]));

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 
-use engine::{Chunk, Logits, OutputRows, Probe, Session, SlotId, StateValue};
+use engine::{
+    Chunk, ChunkMask, ExtraInputs, Logits, OutputRows, Probe, Session, SlotId, StateValue,
+};
 use siphasher::sip::SipHasher13;
 
 use crate::dump::{DumpTensor, Phase, Prompt};
@@ -147,7 +149,8 @@ pub(crate) fn prefill(
     let choices = (&wanted.prefill_choices, 0);
     let wanted = &wanted.prefill;
     let mut probe = CaptureProbe { wanted, rows: &rows, feed, at: 0, keep, steer, choices };
-    let run = feed_chunk(session, slot, &prompt.tokens, OutputRows::All, &mut probe);
+    let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::All };
+    let run = feed_masked(session, chunk, prompt.mask(prompt.tokens.len()), &mut probe);
     let states = prompt.tapped(Phase::Prefill) && session.features().states;
     let values = if run.is_ok() && states { Some(session.states(slot)) } else { None };
     session.release(slot)?;
@@ -192,7 +195,8 @@ fn decode_in(
     };
     let prefix = &prompt.tokens[..prompt.split.min(length)];
     let mut probe = CaptureProbe::of_choices(&mut *steer, (&wanted.prefill_choices, 0));
-    feed_chunk(session, slot, prefix, OutputRows::Last, &mut probe)?;
+    let chunk = Chunk { slot, tokens: prefix, rows: OutputRows::Last };
+    feed_masked(session, chunk, prompt.mask(prefix.len()), &mut probe)?;
     read(session, prefix.len(), &mut trace)?;
     let step = DecodeStep { prompt, rows: &rows, wanted, feed: InputSource::Own };
     for at in prefix.len()..length {
@@ -241,7 +245,7 @@ fn steps_in(
                     shake.apply(&format!("{} {}", value.layer, value.part), at, &mut value.data);
                 }
             }
-            let seeded = session.seed(at, &values)?;
+            let seeded = session.seed_in_document(at, prompt.last_document(), &values)?;
             if let Some((old, _)) = slot.replace((seeded, at)) {
                 session.release(old)?;
             }
@@ -299,8 +303,24 @@ pub(crate) fn feed_chunk(
     rows: OutputRows,
     probe: &mut dyn Probe,
 ) -> Result<Logits, engine::Error> {
+    feed_masked(session, Chunk { slot, tokens, rows }, ChunkMask::default(), probe)
+}
+
+/// Feeds one chunk to its slot, with a mask.
+pub(crate) fn feed_masked(
+    session: &mut dyn Session,
+    chunk: Chunk<'_>,
+    mask: ChunkMask<'_>,
+    probe: &mut dyn Probe,
+) -> Result<Logits, engine::Error> {
+    let masks = [mask];
+    let extra = if mask.is_causal() {
+        ExtraInputs::default()
+    } else {
+        ExtraInputs { masks: &masks, ..ExtraInputs::default() }
+    };
     session
-        .step(&[Chunk { slot, tokens, rows }], probe)?
+        .step_with(&[chunk], extra, probe)?
         .pop()
         .ok_or_else(|| engine::Error::Other("the engine gave no logits for a chunk".to_owned()))
 }
@@ -380,7 +400,7 @@ impl CaptureProbe<'_, '_> {
 /// predicts token i.
 pub(crate) fn teacher_forced(
     session: &mut dyn Session,
-    prompt: &[u32],
+    prompt: &Prompt,
     chosen: &[u32],
     choices: [&RouterChoices; 2],
     steer: &mut RoutingProbe<'_>,
@@ -389,7 +409,9 @@ pub(crate) fn teacher_forced(
     let mut run = || {
         let [prefill, steps] = choices;
         let mut probe = CaptureProbe::of_choices(&mut *steer, (prefill, 0));
-        let mut rows = vec![feed_chunk(session, slot, prompt, OutputRows::Last, &mut probe)?.data];
+        let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::Last };
+        let mask = prompt.mask(prompt.tokens.len());
+        let mut rows = vec![feed_masked(session, chunk, mask, &mut probe)?.data];
         probe.choices = (steps, 0);
         for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {
             probe.at = row;

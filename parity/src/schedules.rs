@@ -8,17 +8,17 @@ mod derive;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::{Chunk, NoProbe, OutputRows, Session, SlotId};
+use engine::{Chunk, ChunkMask, ExtraInputs, NoProbe, OutputRows, Session, SlotId};
 use registry::dtype::Dtype;
 use serde::Serialize;
 
-use crate::dump::DumpTensor;
+use crate::dump::{DumpTensor, Prompt};
 use crate::gate::{Mode, Verdict, dtype_name};
 use crate::metrics::{gap, log_softmax};
 use crate::route::{ChoiceRecorder, Router, RouterChoices, RouterRow, RoutingProbe, routers};
-use crate::run::CaptureProbe;
+use crate::run::{CaptureProbe, feed_masked};
 
-pub use derive::{ROLLBACK, derive};
+pub use derive::{ROLLBACK, derive, derive_masked};
 
 /// Way to feed tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +78,10 @@ pub struct ScheduleRow {
 #[derive(Debug)]
 pub struct Baseline {
     sequences: Vec<Vec<u32>>,
+    /// Number of tokens at the start of each sequence that see each other.
+    prefix: usize,
+    /// Positions at which documents of each sequence begin.
+    documents: Vec<usize>,
     rows: Vec<Vec<f32>>,
     vocab: usize,
     routers: Vec<Router>,
@@ -91,16 +95,16 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Builds three different sequences from a prompt. Runs each in one prefill, and in the two chunks
-    /// given by `parts` of the schedules.
+    /// Builds three different sequences from a prompt, with its mask. Runs each in one prefill, and in the two
+    /// chunks given by `parts` of the schedules.
     pub fn run(
         session: &mut dyn Session,
-        prompt: &[u32],
+        prompt: &Prompt,
         length: usize,
         parts: &BTreeSet<(usize, usize)>,
     ) -> Result<Self, engine::Error> {
         let vocab = session.model().vocab.max(1);
-        let first: Vec<u32> = prompt.iter().copied().cycle().take(length).collect();
+        let first: Vec<u32> = prompt.tokens.iter().copied().cycle().take(length).collect();
         let second: Vec<u32> = first.iter().rev().copied().collect();
         let third = first.iter().map(|t| ((*t as usize * 7 + 3) % vocab) as u32).collect();
         let sequences = vec![first, second, third];
@@ -110,7 +114,8 @@ impl Baseline {
         for tokens in &sequences {
             let slot = session.open_slot();
             let mut probe = ChoiceRecorder { routers: &routers, choices: RouterChoices::new() };
-            let logits = crate::run::feed_chunk(session, slot, tokens, OutputRows::All, &mut probe);
+            let chunk = Chunk { slot, tokens, rows: OutputRows::All };
+            let logits = feed_masked(session, chunk, prompt.mask(length), &mut probe);
             session.release(slot)?;
             let logits = logits?.data;
             choices.push(probe.choices);
@@ -120,7 +125,9 @@ impl Baseline {
         }
         let scale = (power / count.max(1) as f64).sqrt();
         let two_chunks = BTreeMap::new();
-        let mut made = Self { sequences, rows, vocab, routers, choices, two_chunks, scale };
+        let (prefix, documents) = (prompt.prefix, prompt.documents.clone());
+        let mut made =
+            Self { sequences, prefix, documents, rows, vocab, routers, choices, two_chunks, scale };
         for &(sequence, first) in parts {
             let rows = made.run_in_two_chunks(session, sequence, first)?;
             made.two_chunks.insert((sequence, first), rows);
@@ -145,7 +152,9 @@ impl Baseline {
             let mut steer =
                 RoutingProbe::new(&self.routers, session.dtype(), String::new(), &mut flips);
             let mut probe = CaptureProbe::of_choices(&mut steer, (&choices, 0));
-            let logits = crate::run::feed_chunk(session, id, tokens, OutputRows::All, &mut probe)?;
+            let documents = self.documents_of(seen, tokens.len());
+            let chunk = Chunk { slot: id, tokens, rows: OutputRows::All };
+            let logits = feed_masked(session, chunk, self.mask_of(seen, &documents), &mut probe)?;
             rows.extend(logprobs(&logits.data, self.vocab));
             Ok(())
         };
@@ -154,6 +163,17 @@ impl Baseline {
             feed(0, head).and_then(|()| if tail.is_empty() { Ok(()) } else { feed(first, tail) });
         session.release(id)?;
         fed.map(|()| rows)
+    }
+
+    /// Returns the indices at which documents begin in a chunk of `count` tokens at position `seen`.
+    fn documents_of(&self, seen: usize, count: usize) -> Vec<usize> {
+        let inside = self.documents.iter().filter(|start| (seen..seen + count).contains(start));
+        inside.map(|start| start - seen).collect()
+    }
+
+    /// Returns the mask of a chunk at position `seen`.
+    fn mask_of<'a>(&self, seen: usize, documents: &'a [usize]) -> ChunkMask<'a> {
+        ChunkMask { prefix: if seen == 0 { self.prefix } else { 0 }, documents }
     }
 
     /// Returns the expected rows of a slot.
@@ -315,9 +335,11 @@ fn perform(
         }
         Act::Feed(parts) => {
             let (mut chunks, mut fed) = (Vec::new(), Vec::new());
+            let mut documents = Vec::new();
             for (n, count) in parts {
                 let slot = known(slots, *n)?;
                 fed.push((slot, *count));
+                documents.push(baseline.documents_of(slot.seen, *count));
                 let tokens = &baseline.sequences[slot.sequence][slot.seen..slot.seen + count];
                 chunks.push(Chunk { slot: slot.id, tokens, rows: OutputRows::All });
             }
@@ -326,7 +348,15 @@ fn perform(
             let mut steer =
                 RoutingProbe::new(&baseline.routers, session.dtype(), String::new(), &mut flips);
             let mut probe = CaptureProbe::of_choices(&mut steer, (&choices, 0));
-            let logits = session.step(&chunks, &mut probe).map_err(broke)?;
+            let masks: Vec<ChunkMask<'_>> = fed
+                .iter()
+                .zip(&documents)
+                .map(|((slot, _), documents)| baseline.mask_of(slot.seen, documents))
+                .collect();
+            let causal = masks.iter().all(ChunkMask::is_causal);
+            let masks = if causal { &[][..] } else { &masks[..] };
+            let extra = ExtraInputs { masks, ..ExtraInputs::default() };
+            let logits = session.step_with(&chunks, extra, &mut probe).map_err(broke)?;
             row.steps += 1;
             if logits.len() != parts.len() {
                 return Err(ActFailure::Failed(format!(

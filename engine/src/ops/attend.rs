@@ -1,4 +1,4 @@
-//! `attend`: causal attention over the KV cache of the slot, this step's rows included.
+//! `attend`: attention over the KV cache of the slot, this step's rows included.
 //! `attend_to` reads the KV cache of an earlier layer, and adds nothing.
 
 use std::ops::Range;
@@ -15,6 +15,7 @@ use crate::kernels::attention::{
 use crate::kernels::math;
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::round::round1;
+use crate::masks::SequenceMask;
 use crate::states::Memory;
 use crate::states::attention::Attention;
 use crate::states::history::History;
@@ -28,6 +29,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// One key/value head and some rows of one chunk.
 struct AttendTask<'a> {
     memory: &'a Attention,
+    mask: &'a SequenceMask,
     head: usize,
     rows: Range<usize>,
     /// Position of the first row.
@@ -64,6 +66,8 @@ struct AttendInputs<'a> {
     /// Numbers of a value as it is stored.
     stored: usize,
     window: Option<AttendWindow>,
+    /// True if the tokens of the prefix see each other.
+    prefix: bool,
     sinks: Option<&'a [f32]>,
     slopes: Option<&'a [f32]>,
     salience: Option<Salience<'a>>,
@@ -82,6 +86,8 @@ struct Salience<'a> {
 /// The arguments of an attention.
 pub(super) struct Attend {
     pub(super) window: Option<AttendWindow>,
+    /// True if the tokens of the prefix see each other.
+    pub(super) prefix: bool,
     pub(super) slopes: Option<Vec<f32>>,
     pub(super) paired: bool,
     pub(super) scale: f32,
@@ -99,6 +105,7 @@ impl Attend {
         let window = args.count_or_null("window")?;
         Ok(Self {
             window: window.map(|size| AttendWindow { size, chunked }),
+            prefix: args.one_of("mask", &[("causal", false), ("prefix", true)])?,
             slopes: args.numbers_or_null("alibi")?,
             paired: args.one_of("values", &[("own", false), ("paired", true)])?,
             scale: args.number("scale")?,
@@ -237,7 +244,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
     let group = heads / kv_heads;
     let rows_of_block = (BLOCK_QUERIES / group).max(1);
     let mut tasks = Vec::new();
-    for ChunkRows { slot, rows, start } in ctx.chunks() {
+    for ChunkRows { slot, rows, start, mask } in ctx.chunks() {
         let Memory::Attention(memory) = ctx.memory(*slot)? else {
             return Err(ctx.error("its state is of another kind"));
         };
@@ -254,6 +261,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
             let start = start + from - rows.start;
             tasks.extend((0..kv_heads).map(|head| AttendTask {
                 memory,
+                mask,
                 head,
                 rows: part.clone(),
                 start,
@@ -270,6 +278,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         kv_heads,
         stored,
         window,
+        prefix: args.prefix,
         sinks,
         slopes,
         salience,
@@ -320,16 +329,22 @@ fn key_salience(
 }
 
 impl AttendInputs<'_> {
-    /// Returns the first position that a query at `position` sees.
-    fn oldest(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| window.oldest(position))
+    /// Returns the positions that a query at `position` sees.
+    fn seen(&self, mask: &SequenceMask, position: usize) -> Range<usize> {
+        if self.prefix && position < mask.prefix() {
+            return 0..mask.prefix();
+        }
+        // Windows and chunks are counted within the document.
+        let document = mask.document_of(position);
+        let oldest = self.window.map_or(0, |window| window.oldest(position - document));
+        document + oldest..position + 1
     }
 
     /// Computes the salience of the keys that a task sees; empty if keys have none.
     fn salience_of(&self, task: &AttendTask<'_>) -> Vec<f32> {
         let Some(salience) = &self.salience else { return Vec::new() };
         let (round, values) = (self.rule.round, &task.memory.values);
-        (self.oldest(task.start)..task.start + task.rows.len())
+        (self.seen(task.mask, task.start).start..task.start + task.rows.len())
             .into_par_iter()
             .map(|position| key_salience(salience, round, values, position, task.head))
             .collect()
@@ -337,7 +352,7 @@ impl AttendInputs<'_> {
 
     /// Returns the queries of a task, and the columns of the keys and values that they see.
     fn block<'b>(&'b self, task: &AttendTask<'b>, worth: &'b [f32]) -> AttendBlock<'b> {
-        let (key_dim, first) = (self.rule.key_dim, self.oldest(task.start));
+        let (key_dim, first) = (self.rule.key_dim, self.seen(task.mask, task.start).start);
         let (column, other) = columns(self, task.head);
         let Attention { keys, values, .. } = task.memory;
         let head = CachedHead {
@@ -351,7 +366,7 @@ impl AttendInputs<'_> {
         let rows = task.rows.clone().enumerate();
         let queries = rows.flat_map(|(n, row)| {
             let position = task.start + n;
-            let (from, to) = (self.oldest(position), position + 1);
+            let Range { start: from, end: to } = self.seen(task.mask, position);
             (0..self.group).map(move |g| {
                 let head = task.head * self.group + g;
                 let at = row * self.width + head * key_dim;

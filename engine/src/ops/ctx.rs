@@ -12,6 +12,7 @@ use crate::angles::{Angles, DeviceAngles};
 use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::tokens::round_rows;
+use crate::masks::SequenceMask;
 use crate::states::{Memory, Slot};
 use crate::value::{DeviceValue, GraphValue};
 use crate::weights::{DeviceMatrix, SessionWeights, WeightMatrix};
@@ -26,6 +27,22 @@ pub struct ChunkRows {
     pub rows: Range<usize>,
     /// The position of its first token.
     pub start: usize,
+    /// The mask of the slot's sequence, this chunk included.
+    pub mask: SequenceMask,
+}
+
+impl ChunkRows {
+    /// Returns the parts of the chunk that lie in one document each, as positions within it.
+    pub fn positions(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let (start, end) = (self.start, self.start + self.rows.len());
+        let inside =
+            self.mask.documents().iter().copied().filter(move |at| (start + 1..end).contains(at));
+        let starts = [start].into_iter().chain(inside.clone());
+        starts.zip(inside.chain([end])).map(|(from, to)| {
+            let document = self.mask.document_of(from);
+            from - document..to - document
+        })
+    }
 }
 
 /// One node of one step: inputs, weights, states, and a place for outputs.

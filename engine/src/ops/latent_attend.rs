@@ -14,6 +14,7 @@ use crate::kernels::attention::{
 };
 use crate::kernels::matmul::matmul;
 use crate::kernels::tokens::round_rows;
+use crate::masks::SequenceMask;
 use crate::states::Memory;
 use crate::states::latent::Latent;
 
@@ -33,6 +34,7 @@ struct HeadSizes {
 /// One head and some rows of one chunk.
 struct LatentTask<'a> {
     memory: &'a Latent,
+    mask: &'a SequenceMask,
     head: usize,
     rows: Range<usize>,
     /// Position of the first row.
@@ -125,6 +127,7 @@ impl Kernel for LatentAttend {
                 let tasks_of = |rows: Range<usize>, start, keys| {
                     (0..heads).map(move |head| LatentTask {
                         memory,
+                        mask: &chunk.mask,
                         head,
                         rows: rows.clone(),
                         start,
@@ -198,8 +201,10 @@ fn block<'a>(
     let queries = rows.filter_map(|(n, row)| {
         let at = (row * heads + task.head) * rule.key_dim;
         let to = selected.map_or(task.start + n + 1, Vec::len);
+        // Selected keys are those of models without packed documents.
+        let from = if selected.is_some() { 0 } else { task.mask.document_of(task.start + n) };
         // A row that sees nothing gives zeros.
-        (to > 0).then(|| Query { q: &q[at..at + rule.key_dim], to, ..Query::default() })
+        (to > 0).then(|| Query { q: &q[at..at + rule.key_dim], from, to, ..Query::default() })
     });
     AttendBlock { head, queries: queries.collect() }
 }

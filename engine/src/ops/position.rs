@@ -17,8 +17,8 @@ fn positions(ctx: &Ctx<'_>) -> Vec<usize> {
     let mut positions = vec![0; rows];
     let first = ctx.first_position();
     for chunk in ctx.chunks() {
-        for (n, row) in chunk.rows.clone().enumerate() {
-            positions[row] = first + chunk.start + n;
+        for (row, position) in chunk.rows.clone().zip(chunk.positions().flatten()) {
+            positions[row] = first + position;
         }
     }
     positions

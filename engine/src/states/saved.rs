@@ -1,7 +1,8 @@
 //! A slot as bytes.
 //!
 //! ```text
-//! "onboard-slot" u32 version=1   u64 fingerprint   u64 position   u32 pasts
+//! "onboard-slot" u32 version=2   u64 fingerprint   u64 position
+//! u64 prefix     u64 documents   ...u64 starts   u32 pasts
 //! per past:      u64 floor   u64 bytes   ...bytes
 //! u64 checksum of everything before
 //! ```
@@ -15,6 +16,7 @@ use registry::graph::State;
 use registry::model::Model;
 
 use super::{Slot, past};
+use crate::masks::SequenceMask;
 
 /// Reason that bytes are not a slot of the session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +25,7 @@ use super::{Slot, past};
 pub enum Error {
     #[error("{found} bytes are too few")]
     Few { found: usize },
-    #[error("they do not begin as version 1 of the format does")]
+    #[error("they do not begin as version 2 of the format does")]
     Version,
     #[error("the checksum does not agree; they were cut short or damaged")]
     Checksum,
@@ -37,13 +39,15 @@ pub enum Error {
     Past(#[from] past::Error),
     #[error("a size is too large")]
     Size,
+    #[error("its prefix and its documents are not those of one sequence")]
+    Mask,
     #[error("they end too soon")]
     Short,
     #[error("{found} bytes are left over")]
     LeftOver { found: usize },
 }
 
-const MAGIC: &[u8] = b"onboard-slot\x01\0\0\0";
+const MAGIC: &[u8] = b"onboard-slot\x02\0\0\0";
 
 /// FNV-1a: enough to tell models apart and to notice a damaged file; not a signature.
 struct Fnv(u64);
@@ -89,6 +93,11 @@ pub fn save(slot: &Slot, fingerprint: u64) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend(fingerprint.to_le_bytes());
     out.extend((slot.position as u64).to_le_bytes());
+    out.extend((slot.mask.prefix() as u64).to_le_bytes());
+    out.extend((slot.mask.documents().len() as u64).to_le_bytes());
+    for start in slot.mask.documents() {
+        out.extend((*start as u64).to_le_bytes());
+    }
     let pasts: Vec<_> = slot.memories.iter().flat_map(super::Memory::pasts).collect();
     out.extend((pasts.len() as u32).to_le_bytes());
     for past in pasts {
@@ -127,6 +136,14 @@ pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, E
     if position > u32::MAX as usize {
         return Err(Error::Positions { found: position });
     }
+    let (prefix, count) = (size(&mut left)?, size(&mut left)?);
+    let Some(bytes) = count.checked_mul(8).and_then(|bytes| left.get(..bytes)) else {
+        return Err(Error::Short);
+    };
+    left = &left[bytes.len()..];
+    let mut starts = bytes;
+    let documents = (0..count).map(|_| size(&mut starts)).collect::<Result<Vec<_>, _>>()?;
+    slot.mask = SequenceMask::restored(prefix, documents, position).ok_or(Error::Mask)?;
     let Some((count, rest)) = left.split_first_chunk::<4>() else { return Err(Error::Short) };
     left = rest;
     let mut pasts: Vec<_> = slot.memories.iter_mut().flat_map(super::Memory::pasts_mut).collect();

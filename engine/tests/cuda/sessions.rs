@@ -131,7 +131,12 @@ fn record(session: &mut dyn Session, vocab: usize) -> Record {
     let seeded = session.seed(session.position(restored).unwrap(), &states).unwrap();
     feed(&mut record, "seed", session, &[last(seeded, &tokens[34..35])]);
     // No logits: states alone move on.
-    session.step(&[Chunk { slot: two, tokens: &tokens[4..6], rows: OutputRows::None }], &mut Taps::default()).unwrap();
+    session
+        .step(
+            &[Chunk { slot: two, tokens: &tokens[4..6], rows: OutputRows::None }],
+            &mut Taps::default(),
+        )
+        .unwrap();
     keep_states(&mut record, "no logits", &session.states(two).unwrap());
     record
 }

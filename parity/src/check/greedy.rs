@@ -29,8 +29,7 @@ pub(super) fn greedy(
         let before = dump.choices(dtype, prompt, Phase::Prefill.name())?;
         let behind = dump.choices(dtype, prompt, "greedy")?;
         let mut steer = agreement.steer(Mode::Cumulative, format!("{} greedy", prompt.name));
-        let logits =
-            teacher_forced(session, &prompt.tokens, chosen, [&before, &behind], &mut steer)?;
+        let logits = teacher_forced(session, prompt, chosen, [&before, &behind], &mut steer)?;
         for (index, (logits, want)) in logits.iter().zip(chosen).enumerate() {
             let logprobs = normal(logits);
             let got = top1(&logprobs);
@@ -58,6 +57,10 @@ pub(super) fn generated(
     let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
     for (prompt, side) in dump.manifest.prompts.iter().zip(sides) {
         let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
+        if !prompt.is_causal() {
+            // An engine's own call takes tokens only.
+            continue;
+        }
         let Some(ours) = session.generate(&prompt.tokens, chosen.len())? else { return Ok(rows) };
         let mut row = empty_row(&prompt.name, chosen.len());
         row.agree = ours.iter().zip(chosen).take_while(|(ours, want)| ours == want).count();

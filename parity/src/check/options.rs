@@ -60,6 +60,8 @@ impl CheckOptions {
             allow_dtype_mismatch: self.allow_dtype_mismatch,
             rollback: ROLLBACK,
             drafts: false,
+            prefix: false,
+            documents: false,
             finite: false,
             ranks: 1,
             threads: self.threads,

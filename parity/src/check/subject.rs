@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 
 use checkpoints::Checkpoint;
 use engine::{
-    Engine, ModelSource, NoProbe, OutputRows, Session as _, SessionFeatures, SessionOptions,
+    Chunk, Engine, ModelSource, NoProbe, OutputRows, Session as _, SessionFeatures, SessionOptions,
 };
 use registry::dtype::Dtype;
 use registry::layer_choice::LayerChoice;
 
 use super::{CheckOptions, Error, hidden};
 use crate::dump::{Dump, sha256};
+use crate::mask_support::masked;
 use crate::nextn_session::NextnSession;
 use crate::order::ExecutionOrder;
 use crate::report::{FileHashes, ReportSubject};
-use crate::run::feed_chunk;
+use crate::run::feed_masked;
 
 /// Returns the names of a checkpoint's nonempty tensors, and hashes. Returns an error if the dump was not
 /// made from the checkpoint.
@@ -104,11 +105,14 @@ pub(super) fn not_finite(
     options: &CheckOptions,
 ) -> Result<Option<String>, Error> {
     let options = SessionOptions { finite: true, ..options.engine(dtype) };
+    let options = masked(&dump.manifest.prompts, options);
     let mut session = NextnSession::new(engine.open(source, &options)?);
     for prompt in &dump.manifest.prompts {
         session.rows = hidden(&source.model, dump, dtype, prompt)?;
         let slot = session.open_slot();
-        let run = feed_chunk(&mut session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
+        let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::All };
+        let mask = prompt.mask(prompt.tokens.len());
+        let run = feed_masked(&mut session, chunk, mask, &mut NoProbe);
         session.release(slot)?;
         match run {
             Ok(_) => {}

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
+use engine::{Chunk, Engine, ModelSource, NoProbe, OutputRows, SessionOptions};
 use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -19,7 +19,7 @@ use crate::dump::{self, Dump};
 use crate::edit::{Clues, Suspects, candidates};
 use crate::metrics::log_softmax;
 use crate::rule;
-use crate::run::feed_chunk;
+use crate::run::{feed_chunk, feed_masked};
 
 /// Number of rows with which edits are tried before the best are run on every prompt.
 const ROWS: usize = 16;
@@ -113,7 +113,9 @@ pub fn observe(
     let mut all = Vec::new();
     for prompt in &dump.manifest.prompts {
         let slot = session.open_slot();
-        let run = feed_chunk(&mut *session, slot, &prompt.tokens, OutputRows::All, &mut NoProbe);
+        let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::All };
+        let mask = prompt.mask(prompt.tokens.len());
+        let run = feed_masked(&mut *session, chunk, mask, &mut NoProbe);
         session.release(slot)?;
         let logits = run?;
         let mut row = vec![0.0; logits.vocab];

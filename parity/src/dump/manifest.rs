@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use engine::InputRounding;
+use engine::{ChunkMask, InputRounding};
 use registry::graph::ScaleGranularity;
 use registry::layer_choice::LayerChoice;
 use serde::Deserialize;
@@ -143,6 +143,12 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// Number of tokens that the decode phase feeds at once.
     pub split: usize,
+    /// Number of tokens at the start that see each other; 0 for none.
+    #[serde(default)]
+    pub prefix: usize,
+    /// Positions at which documents begin, ascending from 0; empty if the prompt is one document.
+    #[serde(default)]
+    pub documents: Vec<usize>,
     /// Phases in which taps and states were recorded for the prompt.
     #[serde(default)]
     pub taps: Vec<String>,
@@ -156,6 +162,20 @@ pub struct Prompt {
 }
 
 impl Prompt {
+    /// Returns a prompt of these tokens that is causal and records all rows.
+    pub fn causal(tokens: Vec<u32>) -> Self {
+        Self {
+            name: String::new(),
+            split: tokens.len().saturating_sub(1).max(1),
+            tokens,
+            prefix: 0,
+            documents: Vec::new(),
+            taps: Vec::new(),
+            rows: None,
+            snapshots: None,
+        }
+    }
+
     /// Returns the positions of the rows of a phase's log-probabilities and taps.
     pub fn positions(&self, phase: Phase) -> Vec<usize> {
         let first = if phase == Phase::Decode { self.split } else { 0 };
@@ -176,6 +196,38 @@ impl Prompt {
     /// True if module outputs and states of a phase were recorded.
     pub fn tapped(&self, phase: Phase) -> bool {
         self.taps.iter().any(|name| name == phase.name())
+    }
+
+    /// True if attention is causal over one document.
+    pub fn is_causal(&self) -> bool {
+        self.prefix <= 1 && self.documents.len() <= 1
+    }
+
+    /// Returns the mask of the first `count` tokens, fed as one chunk.
+    pub fn mask(&self, count: usize) -> ChunkMask<'_> {
+        let inside = self.documents.partition_point(|start| *start < count);
+        ChunkMask { prefix: self.prefix, documents: &self.documents[..inside] }
+    }
+
+    /// Returns the position at which the document of the decode phase begins.
+    pub fn last_document(&self) -> usize {
+        self.documents.last().copied().unwrap_or(0)
+    }
+
+    /// Returns an error for a prefix and for documents that no run of the prompt has.
+    fn check_mask(&self) -> Result<(), PromptError> {
+        let (split, documents) = (self.split, &self.documents);
+        let ascends = documents.windows(2).all(|pair| pair[0] < pair[1]);
+        // Decode continues the last document, behind the prefix.
+        let inside = documents.first().is_none_or(|first| *first == 0)
+            && documents.last().is_none_or(|last| *last < split);
+        if !ascends || !inside || self.prefix > split || (self.prefix > 0 && !documents.is_empty())
+        {
+            let name = self.name.clone();
+            let (prefix, documents) = (self.prefix, documents.clone());
+            return Err(PromptError::Mask { name, prefix, documents, split });
+        }
+        Ok(())
     }
 
     /// Returns an error for rows and snapshots that no run of the prompt has.
@@ -357,6 +409,11 @@ pub enum PromptError {
         "`snapshots` of prompt `{name}` is {lengths:?}; expected ascending lengths from {split} to {tokens}"
     )]
     Snapshots { name: String, lengths: Vec<usize>, split: usize, tokens: usize },
+    #[error(
+        "prompt `{name}` has a `prefix` of {prefix} and `documents` at {documents:?}; expected one of them: a prefix \
+         of at most {split} (its `split`), or ascending starts from 0 and below {split}"
+    )]
+    Mask { name: String, prefix: usize, documents: Vec<usize>, split: usize },
     #[error("prompt `{name}` has token {token}; `vocab` is {vocab}")]
     Token { name: String, token: u32, vocab: usize },
 }
@@ -377,6 +434,7 @@ pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError
             return Err(PromptError::Split { name: name.clone(), found: prompt.split, last });
         }
         prompt.check_rows()?;
+        prompt.check_mask()?;
         if let Some(&token) = prompt.tokens.iter().find(|t| **t as usize >= vocab) {
             return Err(PromptError::Token { name: name.clone(), token, vocab });
         }

@@ -53,7 +53,7 @@ impl ServerPrompt {
 }
 
 /// Returns the prompts of the dump, or generated ones. Prompts that exceed the server's context are
-/// omitted.
+/// omitted, and prompts with a prefix or with several documents: requests have no words for them.
 pub(super) fn cases(
     model: &Model,
     dump: Option<&Dump>,
@@ -65,7 +65,8 @@ pub(super) fn cases(
     let fits = |length: usize| length + count < room;
     let mut cases = Vec::new();
     if let Some(dump) = dump {
-        for prompt in dump.manifest.prompts.iter().filter(|prompt| fits(prompt.tokens.len())) {
+        let causal = dump.manifest.prompts.iter().filter(|prompt| prompt.is_causal());
+        for prompt in causal.filter(|prompt| fits(prompt.tokens.len())) {
             let positions = prompt.positions(Phase::Prefill);
             let spread = dump.spread(dtype, prompt)?;
             let rows = spread.map(|spread| spread.logprobs.iter().map(|x| f64::from(*x)).collect());

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use engine::capability::Feature;
 use engine::{
-    Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionFeatures,
-    SessionOptions, SlotId, StateValue,
+    Chunk, Engine, Error, ExtraInputs, Logits, ModelSource, OutputRows, Probe, Session,
+    SessionFeatures, SessionOptions, SlotId, StateValue,
 };
 use registry::dtype::Dtype;
 use registry::model::Model;
@@ -31,6 +32,10 @@ impl Engine for FaultyEngine<'_> {
 
     fn exact(&self) -> bool {
         self.inner.exact()
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        self.inner.has(feature)
     }
 
     fn open(
@@ -82,7 +87,10 @@ impl FaultySession {
         position: usize,
         values: &[StateValue],
     ) -> Result<(), Error> {
-        let seeded = self.inner.seed(position, values)?;
+        let document = self.inner.document(self.own(slot)?)?;
+        // A truncated slot has forgotten documents that began later.
+        let document = if document < position { document } else { 0 };
+        let seeded = self.inner.seed_in_document(position, document, values)?;
         if let Some(old) = self.slots.insert(slot.0, seeded) {
             self.inner.release(old)?;
         }
@@ -132,7 +140,7 @@ impl FaultySession {
     fn feed(
         &mut self,
         chunks: &[Chunk<'_>],
-        hidden: &[f32],
+        extra: ExtraInputs<'_>,
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
         let mut inner = Vec::new();
@@ -158,12 +166,12 @@ impl FaultySession {
                     chosen: Vec::new(),
                     dtype: self.dtype(),
                 };
-                self.inner.step_with_hidden(&inner, hidden, &mut tamper)
+                self.inner.step_with(&inner, extra, &mut tamper)
             }
             EngineFault::State(StateFault { states, what: StateChange::ReadNarrow(dtype) }) => {
-                slots::read_narrow(&mut *self.inner, &inner, hidden, probe, &states, dtype)
+                slots::read_narrow(&mut *self.inner, &inner, extra, probe, &states, dtype)
             }
-            EngineFault::State(_) => self.inner.step_with_hidden(&inner, hidden, probe),
+            EngineFault::State(_) => self.inner.step_with(&inner, extra, probe),
         }
     }
 }
@@ -207,16 +215,16 @@ impl Session for FaultySession {
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
-        self.step_with_hidden(chunks, &[], probe)
+        self.step_with(chunks, ExtraInputs::default(), probe)
     }
 
-    fn step_with_hidden(
+    fn step_with(
         &mut self,
         chunks: &[Chunk<'_>],
-        hidden: &[f32],
+        extra: ExtraInputs<'_>,
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
-        let logits = self.feed(chunks, hidden, probe)?;
+        let logits = self.feed(chunks, extra, probe)?;
         for chunk in chunks {
             self.after(chunk.slot, chunk.tokens)?;
         }
@@ -267,11 +275,24 @@ impl Session for FaultySession {
     }
 
     fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
+        self.seed_in_document(position, 0, states)
+    }
+
+    fn document(&self, slot: SlotId) -> Result<usize, Error> {
+        self.inner.document(self.own(slot)?)
+    }
+
+    fn seed_in_document(
+        &mut self,
+        position: usize,
+        document: usize,
+        states: &[StateValue],
+    ) -> Result<SlotId, Error> {
         let mut values = states.to_vec();
         if let Some(StateFault { states, what }) = self.state_fault() {
             slots::change(&mut values, &what, &states, position);
         }
-        let slot = self.inner.seed(position, &values)?;
+        let slot = self.inner.seed_in_document(position, document, &values)?;
         Ok(self.place(slot))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Chunk, Error, Logits, Probe, Session, StateValue};
+use engine::{Chunk, Error, ExtraInputs, Logits, Probe, Session, StateValue};
 use registry::dtype::Dtype;
 use registry::graph::{Graph, StateId, StateKind};
 
@@ -126,25 +126,26 @@ pub(super) fn repeat_last(values: &mut [StateValue], graph: &Graph, position: us
 pub(super) fn read_narrow(
     session: &mut dyn Session,
     chunks: &[Chunk<'_>],
-    hidden: &[f32],
+    extra: ExtraInputs<'_>,
     probe: &mut dyn Probe,
     states: &[StateId],
     dtype: Dtype,
 ) -> Result<Vec<Logits>, Error> {
-    let [chunk] = chunks else { return session.step_with_hidden(chunks, hidden, probe) };
+    let [chunk] = chunks else { return session.step_with(chunks, extra, probe) };
     let position = session.position(chunk.slot)?;
     if position == 0 || chunk.tokens.len() > 1 {
-        return session.step_with_hidden(chunks, hidden, probe);
+        return session.step_with(chunks, extra, probe);
     }
     let mut values = session.states(chunk.slot)?;
     change(&mut values, &StateChange::Narrow(dtype), states, position);
-    let narrow = session.seed(position, &values)?;
+    let document = session.document(chunk.slot)?;
+    let narrow = session.seed_in_document(position, document, &values)?;
     let mut seen = RecordingProbe { probe, taps: BTreeMap::new() };
-    let logits = session.step_with_hidden(&[Chunk { slot: narrow, ..*chunk }], hidden, &mut seen);
+    let logits = session.step_with(&[Chunk { slot: narrow, ..*chunk }], extra, &mut seen);
     let mut replay = ReplayProbe(seen.taps);
     session.release(narrow)?;
     let logits = logits?;
-    session.step_with_hidden(chunks, hidden, &mut replay)?;
+    session.step_with(chunks, extra, &mut replay)?;
     Ok(logits)
 }
 

@@ -6,6 +6,7 @@ use registry::graph::StateKind;
 use registry::model::Model;
 
 use super::{Act, Schedule};
+use crate::dump::Prompt;
 
 /// Number of positions that the truncate schedule rewinds, for which sessions are opened.
 pub const ROLLBACK: usize = 3;
@@ -124,6 +125,62 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     reload.extend(feed(0, odd, short, 2));
     add("save and restore".to_owned(), "a slot that went through bytes", reload);
     (length, all)
+}
+
+/// Returns schedules for a prompt with a prefix or with several documents; none if the prompt is too long.
+/// The first chunk of a sequence holds the whole prefix.
+pub fn derive_masked(model: &Model, prompt: &Prompt) -> Vec<Schedule> {
+    let (length, head) = (prompt.tokens.len(), prompt.prefix.max(1));
+    let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK);
+    if head >= length || length > context.min(steady(model)) {
+        return Vec::new();
+    }
+    let kind = if prompt.prefix > 1 { "prefix" } else { "documents" };
+    let mut all = Vec::new();
+    let mut add = |name: &str, why, acts| {
+        all.push(Schedule { name: format!("{kind}: {name}"), why, acts });
+    };
+    let feed = |slot: usize, from: usize, size: usize| -> Vec<Act> {
+        let steps = (from..length).step_by(size);
+        steps.map(|at| Act::Feed(vec![(slot, size.min(length - at))])).collect()
+    };
+    let begun = |slot: usize, sequence: usize, count: usize| {
+        vec![Act::Open(slot, sequence), Act::Feed(vec![(slot, count)])]
+    };
+    let mut sizes = BTreeSet::from([1, 2, 3]);
+    sizes.extend(thresholds(model).into_iter().flat_map(|reach| reach.saturating_sub(1)..=reach));
+    for size in sizes.into_iter().filter(|size| *size >= 1 && *size + head < length) {
+        let name = format!("chunks of {size} after {head}");
+        let acts = [begun(0, 0, head), feed(0, head, size)].concat();
+        add(&name, "a mask carried over a step", acts);
+    }
+    let more = (head + 1).min(length - 1);
+    let mut batch = vec![Act::Open(0, 0), Act::Open(1, 1), Act::Open(2, 2)];
+    batch.push(Act::Feed(vec![(0, more), (1, head), (2, length)]));
+    batch.push(Act::Feed(vec![(1, length - head), (0, length - more)]));
+    add("ragged batch", "slots with masks of different reach in one step", batch);
+    let mut reuse = begun(0, 1, length);
+    reuse.push(Act::Release(0));
+    reuse.extend([begun(1, 0, more), feed(1, more, 2)].concat());
+    add("slot reuse", "the mask that a released slot leaves to the next", reuse);
+    let mut fork = [begun(0, 0, more), vec![Act::Fork(0, 1), Act::Stray(1, 2)]].concat();
+    fork.extend([vec![Act::Fork(0, 2)], feed(0, more, 1), feed(2, more, 3)].concat());
+    add("fork", "two slots that share a past with a mask", fork);
+    let mut retry = begun(0, 0, more);
+    for at in more..length {
+        let drafts = (at - more) % (ROLLBACK + 1);
+        if drafts > 0 {
+            retry.extend([Act::Stray(0, drafts), Act::Rewind(0)]);
+        }
+        retry.push(Act::Feed(vec![(0, 1)]));
+    }
+    add("truncate and retry", "a rejected draft after a mask", retry);
+    for at in [more, length - 1] {
+        let mut reload = [begun(0, 0, at), vec![Act::Reload(0)]].concat();
+        reload.extend(feed(0, at, 2));
+        add(&format!("save and restore after {at}"), "a mask that went through bytes", reload);
+    }
+    all
 }
 
 /// Feeds three sequences at different positions. First come one long, one short and one medium chunk, then

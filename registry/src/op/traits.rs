@@ -21,6 +21,8 @@ pub enum Trait {
     KeepsState,
     /// Looks at the positions of rows, though it has neither a state nor a rotary table.
     Positional,
+    /// Keeps the documents of a packed sequence apart, though it keeps a state.
+    SeparatesDocuments,
     /// Recomputes its output from the tokens alone.
     FromTokens,
     /// Gives the places of the largest of its input's numbers, as a router does.

@@ -31,6 +31,7 @@ pub(super) fn rules() -> Vec<OpRule> {
             .flag("salience_bias", false)
             .may("keep", ParamKind::Dim)
             .flag("chunked", false)
+            .word("mask", &["causal", "prefix"])
     };
     let attend = Signature::new()
         .needs("q", ParamKind::Value)
@@ -56,10 +57,11 @@ pub(super) fn rules() -> Vec<OpRule> {
                  rounding)",
         ),
         OpRule::new("attend", scored(attend), infer_attend)
-            .is_a(&[Trait::KeepsState, Trait::MultipliesWithin])
+            .is_a(&[Trait::KeepsState, Trait::MultipliesWithin, Trait::SeparatesDocuments])
             .gives("`[heads * v_dim]`")
             .notes(
-                "causal, grouped; `chunked`: positions are in chunks of `window`, and a query sees \
+                "causal, grouped; `mask='prefix'`: the tokens of the run's prefix see each other, \
+                 whatever the window; `chunked`: positions are in chunks of `window`, and a query sees \
                  its own; scores rounded, then times scale rounded, (softcap rounded step by \
                  step), softmax f32, probabilities rounded, result rounded. `alibi`: a slope per \
                  head, times the key's position, is added. `scores`: `once` rounds after scale and \
@@ -70,7 +72,7 @@ pub(super) fn rules() -> Vec<OpRule> {
                  scores, and the `keep` keys with the largest are seen",
             ),
         OpRule::new("attend_to", scored(attend_to), infer_attend_to)
-            .is_a(&[Trait::MultipliesWithin])
+            .is_a(&[Trait::MultipliesWithin, Trait::SeparatesDocuments])
             .gives("`[heads * v_dim]`")
             .notes("`attend` to what the earlier layer number `layer` keeps; adds nothing to it"),
         OpRule::new("differ", differ, infer_differ).gives("half the heads").notes(
@@ -191,10 +193,16 @@ fn attention_result(
         if !call.given("keep") {
             return Err(call.error("salience", "how many keys to `keep` is not said").into());
         }
+        if call.word("mask") == Some("prefix") {
+            return Err(call
+                .error("mask", "keys with a salience have no bidirectional prefix")
+                .help("no known model has both; write `mask='causal'`")
+                .into());
+        }
     }
     call.drop_attr("salience");
     call.drop_attr("salience_bias");
-    call.drop_defaults(&["alibi", "keep", "scores", "sink_form", "values", "chunked"]);
+    call.drop_defaults(&["alibi", "keep", "scores", "sink_form", "values", "chunked", "mask"]);
     let paired = call.word("values") == Some("paired");
     if paired && !v[0].is_multiple_of(2) {
         return Err(call.error("values", "an odd number of value heads has no pairs").into());

@@ -33,6 +33,7 @@ pub(super) fn rules() -> Vec<OpRule> {
                 Trait::MultipliesWithin,
                 Trait::ExpandsState,
                 Trait::RoundsInputs,
+                Trait::SeparatesDocuments,
             ])
             .gives("`[heads * v_dim]`")
             .notes(
