@@ -204,8 +204,7 @@ impl DeviceQueue {
             return Err(DeviceError(message).into());
         }
         // The largest grid of CUDA.
-        let Some(blocks) = u32::try_from(blocks).ok().filter(|blocks| *blocks <= i32::MAX as u32)
-        else {
+        let Some(blocks) = i32::try_from(blocks).ok().map(i32::unsigned_abs) else {
             let message = format!("`{kernel}` has {blocks} blocks; feed fewer tokens at once");
             return Err(DeviceError(message).into());
         };

@@ -96,6 +96,7 @@ impl NativeEngine {
             }
             weights.upload(&program.graph, queue)?;
         }
+        let (no_prefix, no_documents) = self.refuse_masks(&model);
         let states = &program.graph.states;
         let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
@@ -108,8 +109,8 @@ impl NativeEngine {
             device,
             ropes: model.ropes.clone(),
             fingerprint,
-            no_prefix: refuse_prefix(&model),
-            no_documents: refuse_documents(&model),
+            no_prefix,
+            no_documents,
             options: options.clone(),
             model,
         }))
@@ -137,8 +138,6 @@ impl NativeEngine {
             let asked = [
                 (options.observer.is_some(), "an observer of the inputs of matrices"),
                 (options.arithmetic != BlockArithmetic::Exact, "products in integers"),
-                (options.prefix, "bidirectional prefixes"),
-                (options.documents, "packed documents"),
             ];
             let refused = asked.into_iter().filter(|(asked, _)| *asked);
             findings.extend(refused.map(|(_, name)| {
@@ -148,16 +147,29 @@ impl NativeEngine {
                 ))
             }));
         }
+        let (no_prefix, no_documents) = self.refuse_masks(model);
         if options.prefix {
-            findings.extend(refuse_prefix(model));
+            findings.extend(no_prefix);
         }
         if options.documents {
-            findings.extend(refuse_documents(model));
+            findings.extend(no_documents);
         }
         if !options.allow_dtype_mismatch {
             findings.extend(mismatches(model, options.dtype));
         }
         if findings.is_empty() { Ok(()) } else { Err(Error::Refused(findings)) }
+    }
+
+    /// Returns the reasons against a bidirectional prefix, and against packed documents.
+    fn refuse_masks(&self, model: &Model) -> (Vec<Finding>, Vec<Finding>) {
+        if self.device.is_some() {
+            let refused = |name| {
+                let engine = self.name();
+                vec![Finding::unplaced(format!("engine `{engine}` has no {name}; run on the CPU"))]
+            };
+            return (refused("bidirectional prefixes"), refused("packed documents"));
+        }
+        (refuse_prefix(model), refuse_documents(model))
     }
 }
 

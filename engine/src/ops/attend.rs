@@ -84,6 +84,7 @@ struct Salience<'a> {
 }
 
 /// The arguments of an attention.
+#[expect(clippy::struct_excessive_bools, reason = "each is an argument of the op")]
 pub(super) struct Attend {
     pub(super) window: Option<AttendWindow>,
     /// True if the tokens of the prefix see each other.

@@ -110,14 +110,14 @@ impl Kernel for DeviceAttend {
         if y.width() != heads * value_dim {
             return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
         }
-        for ChunkRows { slot, rows, start } in ctx.chunks() {
+        for ChunkRows { slot, rows, start, mask } in ctx.chunks() {
             let end = start + rows.len();
             let per_row = heads * (end - rule.oldest(*start));
             let batch = (SCORES / per_row.max(1)).max(1);
             for from in rows.clone().step_by(batch) {
                 let part = from..rows.end.min(from + batch);
                 let start = start + from - rows.start;
-                let part = ChunkRows { slot: *slot, rows: part, start };
+                let part = ChunkRows { slot: *slot, rows: part, start, mask: mask.clone() };
                 self.attend(ctx, &part, end, &sizes, (&q, &y), (sinks, slopes.as_ref()))?;
             }
         }
