@@ -35,11 +35,7 @@ impl ArithmeticArgs {
 
     /// Returns the arithmetic for a model. Weights are repacked if both copies fit in memory.
     /// Products on a GPU are exact unless integers are asked for, which that engine refuses.
-    pub(crate) fn of(
-        self,
-        target: &LocalModel,
-        on_cpu: bool,
-    ) -> anyhow::Result<BlockArithmetic> {
+    pub(crate) fn of(self, target: &LocalModel, on_cpu: bool) -> anyhow::Result<BlockArithmetic> {
         let usual = if on_cpu { ArithmeticName::Q8 } else { ArithmeticName::Exact };
         Ok(match self.arithmetic.unwrap_or(usual) {
             ArithmeticName::Exact => BlockArithmetic::Exact,

@@ -210,9 +210,8 @@ impl BenchArgs {
         let (bytes, parameters) = target.extent()?;
         let options = self.options(target, dtype, Some(threads))?;
         let begun = Instant::now();
-        let mut session = self.device.native()?
-            .open(&target::source(target), &options)
-            .map_err(engine_error)?;
+        let mut session =
+            self.device.native()?.open(&target::source(target), &options).map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
         let mut session = BenchSession::new(session.as_mut());
         let open = |choice| peers::open(choice, &target.dir, target.is_gguf(), dtype, threads);
@@ -255,7 +254,9 @@ impl BenchArgs {
         let dtype = self.dtype.first().copied().unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         let options = self.options(&target, dtype, self.threads.first().copied())?;
-        let mut session = self.device.native()?
+        let mut session = self
+            .device
+            .native()?
             .open(&target::source(&target), &options)
             .map_err(engine_error)
             .context("cannot open the model")?;

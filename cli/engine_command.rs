@@ -146,7 +146,8 @@ pub(crate) struct EngineTestArgs {
 impl EngineTestArgs {
     fn run(self) -> Result<CommandOutcome> {
         let (options, timeout) = (self.options.clone(), self.timeout);
-        let args = EngineArgs { engine: self.engine.clone(), options, timeout, ..EngineArgs::default() };
+        let args =
+            EngineArgs { engine: self.engine.clone(), options, timeout, ..EngineArgs::default() };
         let child = match args.find()? {
             ResolvedEngine::Child(child) => child,
             ResolvedEngine::InProcess(driver) => bail!(

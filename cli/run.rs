@@ -106,9 +106,8 @@ impl RunArgs {
             arithmetic,
             ..SessionOptions::default()
         };
-        let mut session = self.device.native()?
-            .open(&target::source(&target), &options)
-            .map_err(engine_error)?;
+        let mut session =
+            self.device.native()?.open(&target::source(&target), &options).map_err(engine_error)?;
         let slot = session.open_slot();
         let sampling = Sampling {
             temperature: self.temperature,

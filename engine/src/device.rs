@@ -199,7 +199,8 @@ impl DeviceQueue {
         let declared = self.0.sources.parameters(kernel);
         let kinds = arguments.iter().map(|argument| argument.kind());
         if !declared.is_some_and(|declared| kinds.eq(declared.iter().copied())) {
-            let message = format!("no kernel `{kernel}` takes {arguments:?}; it takes {declared:?}");
+            let message =
+                format!("no kernel `{kernel}` takes {arguments:?}; it takes {declared:?}");
             return Err(DeviceError(message).into());
         }
         // The largest grid of CUDA.
@@ -278,7 +279,9 @@ impl DeviceBuffer {
     fn place(&self, from: usize, bytes: usize) -> Result<u64, Error> {
         match from.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(self.at + from as u64),
-            _ => Err(DeviceError(format!("{bytes} bytes at {from} of {} bytes", self.bytes)).into()),
+            _ => {
+                Err(DeviceError(format!("{bytes} bytes at {from} of {} bytes", self.bytes)).into())
+            }
         }
     }
 

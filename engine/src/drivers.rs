@@ -35,5 +35,4 @@ pub struct EngineDriver {
 }
 
 /// Every engine of this process, the default first.
-pub static DRIVERS: [&EngineDriver; 3] =
-    [&native::DRIVER, &cuda::DRIVER, &llama_cpp::DRIVER];
+pub static DRIVERS: [&EngineDriver; 3] = [&native::DRIVER, &cuda::DRIVER, &llama_cpp::DRIVER];

@@ -23,8 +23,8 @@ use crate::states::{Slot, saved};
 use crate::value::GraphValue;
 use crate::weights::{SessionWeights, WeightSource};
 use crate::{
-    BlockArithmetic, Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session, SessionOptions, SlotId,
-    StateValue,
+    BlockArithmetic, Chunk, Engine, Error, Logits, ModelSource, OutputRows, Probe, Session,
+    SessionOptions, SlotId, StateValue,
 };
 
 /// The engine of this crate.
@@ -137,7 +137,10 @@ impl NativeEngine {
             ];
             let refused = asked.into_iter().filter(|(asked, _)| *asked);
             findings.extend(refused.map(|(_, name)| {
-                Finding::unplaced(format!("engine `{}` has no {name}; run on the CPU", sheet.engine))
+                Finding::unplaced(format!(
+                    "engine `{}` has no {name}; run on the CPU",
+                    sheet.engine
+                ))
             }));
         }
         if !options.allow_dtype_mismatch {

@@ -219,9 +219,9 @@ impl SessionWeights {
     pub fn upload(&mut self, graph: &Graph, queue: &DeviceQueue) -> Result<(), Error> {
         let sizes = graph.weights.iter().zip(&self.held).map(|(weight, form)| {
             let each = match form {
-                WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) | WeightForm::OnDemand(dtype) => {
-                    dtype.size()
-                }
+                WeightForm::File(dtype)
+                | WeightForm::Rounded(dtype, _)
+                | WeightForm::OnDemand(dtype) => dtype.size(),
                 WeightForm::Blocks(..) | WeightForm::F32(_) => 4,
             };
             weight.shape.iter().fold(each as u64, |bytes, n| bytes.saturating_mul(*n as u64))
@@ -252,7 +252,12 @@ impl SessionWeights {
                         view.widen_row(output, &mut row);
                         buffer.write(output * inputs * 4, bytemuck::cast_slice(&row))?;
                     }
-                    DeviceWeight::Matrix(DeviceMatrix { buffer, dtype: Dtype::F32, outputs, inputs })
+                    DeviceWeight::Matrix(DeviceMatrix {
+                        buffer,
+                        dtype: Dtype::F32,
+                        outputs,
+                        inputs,
+                    })
                 }
                 WeightForm::OnDemand(dtype) => {
                     let made = self.on_demand(WeightId(n))?;

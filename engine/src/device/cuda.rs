@@ -95,7 +95,9 @@ impl CudaDevice {
             } else {
                 "choose one: CUDA_VISIBLE_DEVICES=0"
             };
-            return Err(DeviceError(format!("{count} CUDA devices are visible, expected 1; {remedy}")));
+            return Err(DeviceError(format!(
+                "{count} CUDA devices are visible, expected 1; {remedy}"
+            )));
         }
         let device = result::device::get(0).map_err(driver)?;
         let name = result::device::get_name(device).map_err(driver)?;
@@ -304,7 +306,9 @@ fn ended(code: String) -> Vec<u8> {
 
 /// Compiles source text to PTX.
 pub fn compile(text: &str, options: &[&str]) -> Result<String, DeviceError> {
-    use nvrtc::result::{compile_program, create_program, destroy_program, get_program_log, get_ptx};
+    use nvrtc::result::{
+        compile_program, create_program, destroy_program, get_program_log, get_ptx,
+    };
     let failed = |error: nvrtc::result::NvrtcError| DeviceError(format!("NVRTC: {error}"));
     let words = |bytes: Vec<std::ffi::c_char>| -> String {
         let bytes: Vec<u8> = bytes.into_iter().map(|c| c as u8).take_while(|c| *c != 0).collect();

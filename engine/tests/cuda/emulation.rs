@@ -49,7 +49,15 @@ fn build(folder: &Path) -> PathBuf {
     let file = folder.join("kernels.so");
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/kernels");
     let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
-    command.args(["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-Wall", "-Werror"]);
+    command.args([
+        "-std=c++17",
+        "-O2",
+        "-ffp-contract=off",
+        "-fPIC",
+        "-shared",
+        "-Wall",
+        "-Werror",
+    ]);
     command.arg("-I").arg(include).arg(&text).arg("-o").arg(&file);
     let done = command.output().unwrap_or_else(|error| {
         panic!("the kernels need a C++17 compiler, `c++` or CXX: {error}; install g++ (apt-get install g++)")

@@ -38,9 +38,8 @@ fn wrong_arguments_are_refused() {
 /// Every exponent, with mantissas around each half-way point of both grids.
 fn sixteen_bits_are_those_of_the_engine() {
     let lows = [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff];
-    let numbers: Vec<f32> = (0..=0xffff_u32)
-        .flat_map(|top| lows.map(|low| f32::from_bits(top << 16 | low)))
-        .collect();
+    let numbers: Vec<f32> =
+        (0..=0xffff_u32).flat_map(|top| lows.map(|low| f32::from_bits(top << 16 | low))).collect();
     let queue = emulation::device(false);
     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
     let x = queue.upload(&bytes).unwrap();
@@ -48,8 +47,15 @@ fn sixteen_bits_are_those_of_the_engine() {
         let y = queue.allocate(numbers.len() * to.size()).unwrap();
         let total = numbers.len();
         let zero = count(0);
-        let arguments =
-            [KernelArgument::from(x), from.into(), zero, (&y).into(), to.into(), zero, count(total)];
+        let arguments = [
+            KernelArgument::from(x),
+            from.into(),
+            zero,
+            (&y).into(),
+            to.into(),
+            zero,
+            count(total),
+        ];
         queue.launch_each("convert", total, &arguments).unwrap();
         y
     };
@@ -58,8 +64,7 @@ fn sixteen_bits_are_those_of_the_engine() {
         let bits = narrow.read(0, narrow.bytes()).unwrap();
         let wide = convert(dtype, &narrow, Dtype::F32);
         let wide = wide.read(0, wide.bytes()).unwrap();
-        for ((x, bits), wide) in
-            numbers.iter().zip(bits.chunks_exact(2)).zip(wide.chunks_exact(4))
+        for ((x, bits), wide) in numbers.iter().zip(bits.chunks_exact(2)).zip(wide.chunks_exact(4))
         {
             let bits = u16::from_le_bytes([bits[0], bits[1]]);
             let wide = f32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]]);

@@ -98,9 +98,9 @@ impl Kernel for DeviceAttend {
             || rule.slopes.as_ref().is_some_and(|s| s.len() != heads)
             || rule.window.is_some_and(|w| w.size == 0)
         {
-            return Err(ctx.error(
-                "it has a sink and a slope per head, if any, and a window of at least 1",
-            ));
+            return Err(
+                ctx.error("it has a sink and a slope per head, if any, and a window of at least 1")
+            );
         }
         let slopes = rule.slopes.as_ref().map(|s| queue.upload(bytemuck::cast_slice(s)));
         let slopes = slopes.transpose()?;

@@ -31,8 +31,7 @@ impl Kernel for DeviceRope {
             return Err(ctx.error(format!("a head of {head} has no {pairs} pairs to rotate")));
         }
         let y = ctx.device_output(0, x.rows())?;
-        let [cos, sin] =
-            if compute == RopeCompute::F32 { &angles.plain } else { &angles.rounded };
+        let [cos, sin] = if compute == RopeCompute::F32 { &angles.plain } else { &angles.rounded };
         let inner = if compute == RopeCompute::Activation { y.dtype } else { Dtype::F32 };
         let arguments = [
             (&*x.buffer).into(),
