@@ -8,9 +8,9 @@
 
 #define DEVICE static inline
 
-inline u32 host_block;
+inline thread_local u32 host_block;
 // True to run blocks and threads from the last to the first: a kernel that depends on their order differs then.
-inline bool host_reversed;
+inline thread_local bool host_reversed;
 
 static inline u32 host_thread(u32 n) { return host_reversed ? THREADS - 1u - n : n; }
 
