@@ -24,6 +24,9 @@ const HEADS: &str = include_str!("../parity/reference/nextn.py");
 /// Script that reads weights when they are used, which the reference script runs as `layerwise.py`.
 const LAYERWISE: &str = include_str!("../parity/reference/layerwise.py");
 
+/// Script that records chat templates and the tokenizer, which runs by itself.
+const CHAT: &str = include_str!("../parity/reference/chat.py");
+
 /// Part of the reference script, by the name of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ScriptFile {
@@ -33,10 +36,12 @@ enum ScriptFile {
     Nextn,
     /// Its module for --layerwise and --layers
     Layerwise,
+    /// The script for --chat
+    Chat,
 }
 
 impl ScriptFile {
-    const ALL: [Self; 3] = [Self::Dump, Self::Nextn, Self::Layerwise];
+    const ALL: [Self; 4] = [Self::Dump, Self::Nextn, Self::Layerwise, Self::Chat];
 
     /// Returns the file name and the text.
     fn file(self) -> (&'static str, &'static str) {
@@ -44,6 +49,7 @@ impl ScriptFile {
             Self::Dump => ("dump.py", SCRIPT),
             Self::Nextn => ("nextn.py", HEADS),
             Self::Layerwise => ("layerwise.py", LAYERWISE),
+            Self::Chat => ("chat.py", CHAT),
         }
     }
 }
@@ -59,6 +65,7 @@ Examples:
   parity dump MODEL -o DUMP --engine mlx          what another engine computes, for `parity diff`
   parity dump MODEL -o DUMP --layerwise           a model larger than the memory: the same dump
   parity dump MODEL -o DUMP --layers 0,3,60       these layers alone; shards of others may be absent
+  parity dump MODEL -o DUMP --chat                also the chat template and the tokenizer
   parity dump --script > dump.py                  to run it on another machine: python dump.py --help
   parity dump --script layerwise > layerwise.py   beside it, for --layerwise and --layers there
 
@@ -87,6 +94,9 @@ pub(crate) struct DumpArgs {
     /// Run these layers alone, with embedding, last norm and head: 0,3,60
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     layers: Vec<usize>,
+    /// Also record renderings of the chat template and tokens of a corpus, for `parity check --chat`
+    #[arg(long)]
+    chat: bool,
     /// The dtypes to run, with commas: f32,bf16,f16
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtypes: Vec<Dtype>,
@@ -125,6 +135,7 @@ impl DumpArgs {
                 ("--python", self.python.is_some()),
                 ("--layerwise", self.layerwise),
                 ("--layers", !self.layers.is_empty()),
+                ("--chat", self.chat),
                 ("arguments after --", !self.more.is_empty()),
             ] {
                 ensure!(
@@ -180,6 +191,17 @@ impl DumpArgs {
             .with_context(|| format!("cannot start {}; give --python PATH", python.name()))?;
         if !status.success() {
             return Err(python.explain(status));
+        }
+        if self.chat {
+            let mut command = python.command();
+            let record = output.join(chat::check::RECORD);
+            command.arg(folder.path().join("chat.py")).arg(model).arg("-o").arg(record);
+            command.stdin(Stdio::null()).stdout(std::io::stderr());
+            let status = command.status().context("cannot start the script of chats")?;
+            ensure!(
+                status.success(),
+                "the chat template was not recorded ({status}); what the script said stands above"
+            );
         }
         term::note(&format!("wrote {}", output.display()));
         Ok(CommandOutcome::Ok)
