@@ -24,6 +24,9 @@ const ENGINES: &str = include_str!("../docs/engines.md");
 /// Guide to servers as engines.
 const ENDPOINTS: &str = include_str!("../docs/endpoints.md");
 
+/// Guide to chat templates.
+const CHAT: &str = include_str!("../docs/chat.md");
+
 /// Whole pages by topic.
 pub(crate) const PAGES: [(&str, &str, &str); 10] = [
     ("dump", "the form of reference dumps", DUMP),
@@ -36,6 +39,7 @@ pub(crate) const PAGES: [(&str, &str, &str); 10] = [
     ("engines", "what engines were found to do", ENGINES),
     ("engine-protocol", "how to connect an engine", PROTOCOL),
     ("endpoints", "checks of running servers", ENDPOINTS),
+    ("chat", "chat templates, and checks of them", CHAT),
 ];
 
 /// One row of a table of steps.

@@ -27,6 +27,9 @@ const LAYERWISE: &str = include_str!("../parity/reference/layerwise.py");
 /// Script that keeps the parts of a dump as files, which the reference script runs as `pieces.py`.
 const PIECES: &str = include_str!("../parity/reference/pieces.py");
 
+/// Script that records chat templates and the tokenizer, which runs by itself.
+const CHAT: &str = include_str!("../parity/reference/chat.py");
+
 /// Part of the reference script, by the name of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ScriptFile {
@@ -38,10 +41,12 @@ enum ScriptFile {
     Layerwise,
     /// Its module for --pieces
     Pieces,
+    /// The script for --chat
+    Chat,
 }
 
 impl ScriptFile {
-    const ALL: [Self; 4] = [Self::Dump, Self::Nextn, Self::Layerwise, Self::Pieces];
+    const ALL: [Self; 5] = [Self::Dump, Self::Nextn, Self::Layerwise, Self::Pieces, Self::Chat];
 
     /// Returns the file name and the text.
     fn file(self) -> (&'static str, &'static str) {
@@ -50,6 +55,7 @@ impl ScriptFile {
             Self::Nextn => ("nextn.py", HEADS),
             Self::Layerwise => ("layerwise.py", LAYERWISE),
             Self::Pieces => ("pieces.py", PIECES),
+            Self::Chat => ("chat.py", CHAT),
         }
     }
 }
@@ -68,6 +74,7 @@ Examples:
   parity dump MODEL -o DUMP --pieces DIR          keeps finished parts in DIR: run again, it goes on
   parity dump MODEL -o DUMP --pieces DIR --piece 2/8    the second of eight pieces, on any machine
   parity dump MODEL -o DUMP --pieces DIR --merge  the dump that one process would write
+  parity dump MODEL -o DUMP --chat                also the chat template and the tokenizer
   parity dump --script > dump.py                  to run it on another machine: python dump.py --help
   parity dump --script layerwise > layerwise.py   beside it, for --layerwise and --layers there
 
@@ -108,6 +115,9 @@ pub(crate) struct DumpArgs {
     /// Print what each of N pieces makes, and make nothing
     #[arg(long, value_name = "N", requires = "pieces", value_parser = clap::value_parser!(u16).range(1..=9999))]
     plan: Option<u16>,
+    /// Also record renderings of the chat template and tokens of a corpus, for `parity check --chat`
+    #[arg(long)]
+    chat: bool,
     /// The dtypes to run, with commas: f32,bf16,f16
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtypes: Vec<Dtype>,
@@ -146,6 +156,7 @@ impl DumpArgs {
                 ("--python", self.python.is_some()),
                 ("--layerwise", self.layerwise),
                 ("--layers", !self.layers.is_empty()),
+                ("--chat", self.chat),
                 ("arguments after --", !self.more.is_empty()),
             ] {
                 ensure!(
@@ -207,9 +218,21 @@ impl DumpArgs {
         if !status.success() {
             return Err(python.explain(status));
         }
-        if self.piece.is_none() && self.plan.is_none() {
-            term::note(&format!("wrote {}", output.display()));
+        if self.piece.is_some() || self.plan.is_some() {
+            return Ok(CommandOutcome::Ok);
         }
+        if self.chat {
+            let mut command = python.command();
+            let record = output.join(chat::check::RECORD);
+            command.arg(folder.path().join("chat.py")).arg(model).arg("-o").arg(record);
+            command.stdin(Stdio::null()).stdout(std::io::stderr());
+            let status = command.status().context("cannot start the script of chats")?;
+            ensure!(
+                status.success(),
+                "the chat template was not recorded ({status}); what the script said stands above"
+            );
+        }
+        term::note(&format!("wrote {}", output.display()));
         Ok(CommandOutcome::Ok)
     }
 }

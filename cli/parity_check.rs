@@ -1,5 +1,6 @@
 //! Implements `parity check`, which compares an engine with a reference dump.
 
+mod chat;
 mod child;
 mod costs;
 mod diagnosis;
@@ -44,6 +45,8 @@ Examples:
   parity check MODEL --engine ./my_engine.py                an engine in a process of its own
   parity check MODEL --engine transformers --engine-option attention=sdpa
   parity check MODEL --engine http://127.0.0.1:8000         a server (onboard help endpoints)
+  parity check MODEL --chat                                 its chat template and tokenizer alone
+  parity check FILE.gguf --chat --reference DUMP            those of a file
   parity check MODEL --set states.conv.dtype=bf16 --allow-dtype-mismatch --dtype f16
 
 Exit codes: 0 agree, 1 differ, 2 could not run.")]
@@ -79,6 +82,9 @@ pub(crate) struct ParityCheckArgs {
     /// Write JUnit XML, for CI
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+    /// Compare the chat template and the tokenizer with the dump's record, and run no engine
+    #[arg(long)]
+    chat: bool,
     /// Run the graph as the spec has it, without fused kernels
     #[arg(long)]
     plain_graph: bool,
@@ -126,6 +132,7 @@ impl ParityCheckArgs {
             json: json.then(|| PathBuf::from("-")),
             html: None,
             junit: None,
+            chat: false,
             plain_graph: false,
             w8a8: false,
             w8a16: false,
@@ -150,6 +157,9 @@ impl ParityCheckArgs {
     }
 
     fn check(&self) -> Result<CommandOutcome> {
+        if self.chat {
+            return self.run_chat();
+        }
         if let Some(source) = &self.source {
             target::folder(&ModelArgs::at(source.clone()))
                 .and_then(|found| Ok(checkpoints::Checkpoint::open(&found.dir)?))

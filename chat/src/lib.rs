@@ -1,6 +1,7 @@
 //! Conversations as text: messages become a prompt, and the output of a model becomes messages.
 //!
 //! * [`Template`] renders the messages of a [`ChatRequest`] as transformers renders them;
+//! * [`check`] compares a model with a record of transformers;
 //! * [`Format`] reads the output of a model: [`OutputEvent`]s of text, reasoning and tool calls.
 //!
 //! ```no_run
@@ -17,6 +18,7 @@
 //! # }
 //! ```
 
+pub mod check;
 pub mod event;
 pub mod format;
 mod json;

@@ -18,6 +18,7 @@ mod environment;
 mod filters;
 mod lazy;
 mod methods;
+mod operators;
 mod python;
 mod source;
 mod tokens;
@@ -27,7 +28,7 @@ const DEFAULT: &str = "default";
 /// Name of the template for requests with tools.
 const TOOLS: &str = "tool_use";
 /// Steps that every rendering may take; one step is also 64 bytes of text.
-const FUEL: u64 = 4_000_000;
+const FUEL: u64 = 2_000_000;
 /// Further steps per byte of the request.
 const FUEL_PER_BYTE: u64 = 32;
 /// Most steps of a rendering, whatever the request's size.
@@ -36,7 +37,7 @@ const MOST_FUEL: u64 = 400_000_000;
 const MOST_OUTPUT: usize = 64 << 20;
 /// Stack of the thread that compiles and renders, in bytes. Nested values of a template are freed by
 /// recursion, so the stack has to last for as many levels as the fuel allows to make.
-const STACK: usize = 1 << 30;
+const STACK: usize = 256 << 20;
 
 /// Chat template of a checkpoint: one text, or a default and named ones.
 #[derive(Debug, Clone)]

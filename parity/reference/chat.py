@@ -284,8 +284,10 @@ def record(folder: Path) -> dict | None:
     for token in sorted(tokenizer.added_tokens_decoder)[:64]:
         word = str(tokenizer.added_tokens_decoder[token])
         texts += [f"a{word}b", f" {word} {word}\n"]
-    made = heading() | {"conversations": [], "renderings": [], "corpus": []}
-    if tokenizer.chat_template:
+    template = tokenizer.chat_template
+    named = template if isinstance(template, dict) else {"default": template} if template else {}
+    made = heading() | {"tokens": tokenizer.special_tokens_map, "templates": named, "conversations": [], "renderings": [], "corpus": []}
+    if named:
         made["conversations"] = CONVERSATIONS
         made["renderings"] = [rendering(tokenizer, conversation) for conversation in CONVERSATIONS]
     for text in texts:

@@ -229,6 +229,16 @@ pub(crate) const KINDS: &[Kind] = &[
         judge: texts::text,
     },
     Kind {
+        name: "template",
+        weight: 6,
+        batch: 40,
+        // Texts and lists that a template may make before its steps are spent.
+        spare: 512,
+        seeds: seeds::templates,
+        damaged: &[".jinja", ".jinja", ".jinja", "request.json", "tokenizer_config.json"],
+        judge: texts::template,
+    },
+    Kind {
         name: "results",
         weight: 4,
         batch: 50,

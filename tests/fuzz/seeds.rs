@@ -281,6 +281,40 @@ pub(crate) fn carried(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
+/// Returns chat templates with a request, from the tests of templates, and hostile ones.
+pub(crate) fn templates(from: &Sources) -> Seeds {
+    let folder = from.fixtures.join("../chat/tests/templates");
+    let mut seeds = Vec::new();
+    let mut names: Vec<PathBuf> =
+        fs_err::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    names.retain(|path| path.extension().is_some_and(|end| end == "jinja"));
+    names.sort();
+    let mut add = |text: Vec<u8>, hostile: bool| {
+        let request: &[u8] = br#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "<think>x</think> y", "reasoning_content": "r", "tool_calls": [{"id": "call00001", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1, 2.5, null]}"}}]}, {"role": "tool", "tool_call_id": "call00001", "content": "z"}, {"role": "user", "content": "b"}], "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number"}}}, "required": ["a"]}}}], "documents": [{"title": "t", "text": "x"}], "add_generation_prompt": true, "variables": {"enable_thinking": false, "custom": {"a": [1]}}}"#;
+        let config = br#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}, "added_tokens_decoder": {}}"#;
+        let files = [
+            ("chat_template.jinja".to_owned(), text),
+            ("request.json".to_owned(), request.to_vec()),
+            ("tokenizer_config.json".to_owned(), config.to_vec()),
+        ];
+        seeds.push(Case { files: files.into(), hostile, ..Case::default() });
+    };
+    for name in &names {
+        add(fs_err::read(name)?, false);
+    }
+    for text in [
+        "{% set ns = namespace(a=[1]) %}{% for i in range(90) %}{% set ns.a = ns.a + ns.a %}{% endfor %}{{ ns.a }}",
+        "{% set ns = namespace(a='x') %}{% for i in range(90) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}{{ ns.a }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+        "{% macro m(x) %}{{ m(x + x) }}{% endmacro %}{{ m([1]) }}",
+        "{{ ('x' * 9999999)|replace('x', 'y' * 999) }}{{ '%99999999d' % 1 }}",
+        "{% set ns = namespace(a=[]) %}{% for i in range(99999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a|tojson }}",
+    ] {
+        add(text.into(), true);
+    }
+    Ok(seeds)
+}
+
 /// Returns result files of evaluations.
 pub(crate) fn results(from: &Sources) -> Seeds {
     let folder = from.fixtures.join("evals");

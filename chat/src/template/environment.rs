@@ -1,12 +1,12 @@
 //! Environment of templates: what transformers gives to them, with limits.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Tuple, ValueKind};
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use minijinja_contrib::{filters as contrib, globals};
 
 use super::python::{DumpOptions, dumps, str_of};
-use super::{filters, lazy, methods};
+use super::{filters, lazy, methods, operators};
 
 /// Most items of a `range`, as in Jinja's sandbox.
 const MOST_OF_RANGE: i128 = 100_000;
@@ -47,6 +47,7 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_filter("filesizeformat", contrib::filesizeformat);
     filters::add(&mut env);
     lazy::add_filters(&mut env);
+    operators::add_filters(&mut env);
     env.add_test("sequence", |value: &Value| {
         // Whatever has a length and items, which a text and a dict have too.
         let kinds = [ValueKind::Seq, ValueKind::Map, ValueKind::String, ValueKind::Undefined];
@@ -170,9 +171,4 @@ fn join(
         out.push_str(&text);
     }
     Ok(out)
-}
-
-/// Returns a tuple.
-pub(super) fn tuple(values: Vec<Value>) -> Value {
-    Value::from(Tuple::new(values))
 }

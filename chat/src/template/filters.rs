@@ -35,7 +35,6 @@ pub(super) fn add(env: &mut Environment<'static>) {
         });
     }
     env.add_filter("forceescape", escaped);
-    env.add_filter("_sum_of_markup", sum_of_markup);
 }
 
 /// Assigns arguments by place and by name.
@@ -77,30 +76,6 @@ pub(super) fn escaped(state: &State<'_, '_>, value: &Value) -> Result<Value, Err
         }
     }
     Ok(Value::from_safe_string(out))
-}
-
-/// Adds texts one by one: if one of two is markup, the other is escaped, and the sum is markup.
-fn sum_of_markup(state: &State<'_, '_>, values: Vec<Value>) -> Result<Value, Error> {
-    let mut values = values.into_iter();
-    let mut sum = values.next().unwrap_or_default();
-    for value in values {
-        if sum.as_str().is_none() || value.as_str().is_none() {
-            let why = format!(
-                "a value of kind {} cannot be added to one of kind {}",
-                value.kind(),
-                sum.kind()
-            );
-            return Err(Error::new(ErrorKind::InvalidOperation, why));
-        }
-        let markup = sum.is_safe() || value.is_safe();
-        let part = |value: Value| {
-            if markup && !value.is_safe() { escaped(state, &value) } else { Ok(value) }
-        };
-        let text = str_of(state, &part(sum)?)? + &str_of(state, &part(value)?)?;
-        state.consume_fuel(1 + text.len() as u64 / 64)?;
-        sum = if markup { Value::from_safe_string(text) } else { Value::from(text) };
-    }
-    Ok(sum)
 }
 
 fn trim(state: &State<'_, '_>, value: &Value, chars: Option<Value>) -> Result<String, Error> {

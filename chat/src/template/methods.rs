@@ -4,8 +4,7 @@ use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::environment::tuple;
-use super::python::str_of;
+use super::python::{str_of, tuple};
 
 /// Most characters that a text is filled up to.
 const MOST_WIDTH: usize = 100_000;

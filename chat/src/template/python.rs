@@ -8,6 +8,11 @@ use minijinja::{Error, ErrorKind, State, Value};
 /// Deepest nesting of lists and dicts that is printed.
 const DEPTH: usize = 200;
 
+/// Returns a tuple.
+pub(super) fn tuple(values: Vec<Value>) -> Value {
+    Value::from(Tuple::new(values))
+}
+
 /// Returns a value as `str` prints it.
 pub(super) fn str_of(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
     let mut out = String::new();

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::operators;
+
 /// Largest template, in bytes.
 const MOST_BYTES: usize = 512 << 10;
 /// Longest tag, in bytes: its nesting is bounded by its length.
@@ -63,9 +65,11 @@ pub(super) fn prepare(source: &str) -> Result<String, SourceFault> {
                 rest = end;
                 continue;
             }
-            Some("for") => out.push_str(&loop_tag(tag).unwrap_or_else(|| tag.to_owned())),
-            None => out.push_str(&markup_sum(tag).unwrap_or_else(|| tag.to_owned())),
-            _ => out.push_str(tag),
+            Some("for") => {
+                let tag = loop_tag(tag).unwrap_or_else(|| tag.to_owned());
+                out.push_str(&operators_as_filters(&tag));
+            }
+            _ => out.push_str(&operators_as_filters(tag)),
         }
         rest = after;
     }
@@ -166,34 +170,16 @@ fn loop_tag(tag: &str) -> Option<String> {
     Some(format!("{} ({items})|_items_of_loop {}", &tag[..from], &tag[to..]))
 }
 
-/// Rewrites an expression tag that adds texts of which one is marked as safe: the others are escaped, as
-/// in Jinja, where such texts have an addition of their own.
-fn markup_sum(tag: &str) -> Option<String> {
-    let start = 2 + usize::from(tag.starts_with("{{-") || tag.starts_with("{{+"));
-    let end = tag.len() - if tag.ends_with("-}}") || tag.ends_with("+}}") { 3 } else { 2 };
-    let inner = tag.strip_prefix("{{").and(tag.get(start..end))?;
-    let tokens = outer_tokens(inner);
-    let marks = tokens.windows(2).any(|pair| {
-        pair[0].1 == "|" && ["safe", "e", "escape", "forceescape"].contains(&pair[1].1)
-    });
-    let others = ["if", "else", "and", "or", "not", "in", "is"];
-    let sums_only = tokens.iter().all(|(_, token)| {
-        let word = token.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-        (word && !others.contains(token)) || ["+", "|", "."].contains(token)
-    });
-    let places = tokens.iter().filter(|(_, token)| *token == "+").map(|(at, _)| *at);
-    let mut made = String::new();
-    let mut from = 0;
-    for at in places {
-        made.push_str(&inner[from..at]);
-        made.push(',');
-        from = at + 1;
-    }
-    if !marks || !sums_only || from == 0 {
-        return None;
-    }
-    let last = &inner[from..];
-    Some(format!("{}[{made}{last}]|_sum_of_markup{}", &tag[..start], &tag[end..]))
+/// Rewrites the operators of a tag that is complete. Comments stay as they are.
+fn operators_as_filters(tag: &str) -> String {
+    let (starts, ends) = if tag.starts_with("{{") { ("{{", "}}") } else { ("{%", "%}") };
+    let inner = tag.strip_prefix(starts).and_then(|tag| tag.strip_suffix(ends));
+    let Some(inner) = inner else { return tag.to_owned() };
+    // The signs of white space control.
+    let front = usize::from(inner.starts_with(['-', '+']));
+    let back = inner.len() - usize::from(inner.len() > front && inner.ends_with(['-', '+']));
+    let made = operators::rewrite(&inner[front..back]);
+    format!("{starts}{}{made}{}{ends}", &inner[..front], &inner[back..])
 }
 
 /// Splits the text after a `raw` tag behind the tag that ends it.
@@ -228,9 +214,10 @@ mod tests {
             ("{% raw %}\n{{", "{% raw %}\n\n{{"),
             ("{% for a, b in x.y if a -%}", "{% for a, b in ( x.y )|_items_of_loop if a -%}"),
             ("{%for a in 'if in'%}", "{%for a in ( 'if in')|_items_of_loop %}"),
-            ("{{- 'a'|safe + b['c'] }}", "{{-[ 'a'|safe , b['c'] ]|_sum_of_markup}}"),
-            ("{{ a + b }}", "{{ a + b }}"),
-            ("{{ a|e + b if c }}", "{{ a|e + b if c }}"),
+            ("{{- a + b -}}", "{{- (a )|_add( b )-}}"),
+            ("{{ a + b", "{{ a + b"),
+            ("{# a + b #}", "{# a + b #}"),
+            ("{{}}{%%}{{-}}", "{{}}{%%}{{-}}"),
         ] {
             assert_eq!(prepare(source).unwrap(), made, "of {source}");
         }

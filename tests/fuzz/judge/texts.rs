@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokenizer::TokenizerOptions;
 use tokenizer::check::LlamaTokenizer;
 
+use chat::{ChatRequest, OrderedJson, Template};
 use parity::matrix::{self, Board, CellOutcome};
 use registry::diag::SourceText;
 
@@ -96,6 +97,27 @@ pub(crate) fn text(trial: &Trial<'_>) -> Judged {
         trial.program.command(&[&words[..], &more].concat())?;
     }
     Ok(accepted)
+}
+
+/// Judges a chat template and a request: a text of bounded length, or a refusal.
+pub(crate) fn template(trial: &Trial<'_>) -> Judged {
+    let json = match OrderedJson::parse(&trial.case.text("request.json")) {
+        Ok(json) => json,
+        Err(error) => return refused(&error.to_string()),
+    };
+    let request = match ChatRequest::from_json(&json) {
+        Ok(request) => request,
+        Err(error) => return refused(&error.to_string()),
+    };
+    let template = match Template::open(trial.dir) {
+        Ok(template) => template,
+        Err(error) => return refused(&error.to_string()),
+    };
+    match template.render(&request) {
+        Ok(text) if text.len() > 64 << 20 => Err(format!("a text of {} bytes", text.len())),
+        Ok(_) => Ok(true),
+        Err(error) => refused(&error.to_string()),
+    }
 }
 
 /// Judges a result file of an evaluation, compared with a valid one and read as items.

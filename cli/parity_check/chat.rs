@@ -1,0 +1,117 @@
+//! `parity check --chat`: the chat template and the tokenizer of a model, against a dump's record.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use chat::Template;
+use chat::check::{ChatRecord, ChatReport, TokenizeError};
+use formats::gguf::GgufFile;
+use tokenizer::ReferenceTokenizer;
+use tokenizer::check::LlamaTokenizer;
+
+use super::ParityCheckArgs;
+use crate::{CommandOutcome, term, write};
+
+impl ParityCheckArgs {
+    /// Compares, and prints the report.
+    pub(super) fn run_chat(&self) -> Result<CommandOutcome> {
+        ensure!(
+            self.html.is_none() && self.junit.is_none(),
+            "--chat writes text or --json; leave out --html and --junit"
+        );
+        let model = &self.which.model;
+        let record = self.chat_record(model)?;
+        let report = if model.is_dir() {
+            check_folder(model, &record)?
+        } else {
+            check_file(model, &record)?
+        };
+        let json = serde_json::to_string_pretty(&report)? + "\n";
+        match &self.json {
+            Some(path) if path.as_os_str() == "-" => term::print(&json)?,
+            path => {
+                if let Some(path) = path {
+                    write::atomic(path, json.as_bytes())?;
+                    term::note(&format!("wrote {}", path.display()));
+                }
+                term::print(&shown(&report, &record))?;
+            }
+        }
+        Ok(if report.differs() { CommandOutcome::Differs } else { CommandOutcome::Ok })
+    }
+
+    /// Reads the record: of --reference, or of the model's own dump.
+    fn chat_record(&self, model: &Path) -> Result<ChatRecord> {
+        let home = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
+        let candidates: Vec<PathBuf> = match &self.reference {
+            Some(dump) => vec![dump.clone()],
+            None => vec![home.join("reference"), home.join("dump")],
+        };
+        let has = |dump: &&PathBuf| dump.join(chat::check::RECORD).is_file();
+        let dump = candidates.iter().find(has).unwrap_or(&candidates[0]);
+        Ok(ChatRecord::read(dump)?)
+    }
+}
+
+fn failure(error: impl std::fmt::Display) -> TokenizeError {
+    TokenizeError(error.to_string())
+}
+
+/// Compares the files of a checkpoint.
+fn check_folder(model: &Path, record: &ChatRecord) -> Result<ChatReport> {
+    let template = match Template::open(model) {
+        Ok(template) => Some(template),
+        Err(chat::TemplateError::Missing { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let tokenizer = ReferenceTokenizer::read(model)?;
+    let Some(tokenizer) = tokenizer else {
+        term::note("note: there is no tokenizer.json, so tokens are not compared");
+        return Ok(record.check(template.as_ref(), None));
+    };
+    let encode = |text: &str, around: bool| tokenizer.encode(text, around).map_err(failure);
+    Ok(record.check(template.as_ref(), Some(&encode)))
+}
+
+/// Compares the keys of a GGUF file.
+fn check_file(model: &Path, record: &ChatRecord) -> Result<ChatReport> {
+    let file = GgufFile::open(model)
+        .with_context(|| format!("cannot read `{}` as a GGUF file", model.display()))?;
+    let template = Template::from_gguf(model, file.metadata());
+    let tokenizer = match LlamaTokenizer::new(file.metadata()) {
+        Ok(tokenizer) => tokenizer,
+        Err(why) => {
+            term::note(&format!("note: tokens are not compared: {why}"));
+            return Ok(record.check(template.as_ref(), None));
+        }
+    };
+    let encode = |text: &str, around: bool| {
+        let made = if around { tokenizer.prompt(text) } else { tokenizer.encode(text) };
+        made.map_err(failure)
+    };
+    Ok(record.check(template.as_ref(), Some(&encode)))
+}
+
+/// Prints a report as text.
+fn shown(report: &ChatReport, record: &ChatRecord) -> String {
+    let made_by: Vec<String> =
+        record.producer.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    let mut out = format!("reference: {}\n", made_by.join(", "));
+    for (name, count) in [
+        ("conversations with equal text", report.renderings),
+        ("conversations with equal tokens", report.tokens),
+        ("texts with equal tokens", report.corpus),
+    ] {
+        out += &format!("{name}: {} of {}\n", count.equal, count.of);
+    }
+    for finding in &report.findings {
+        let level = if finding.differs { "differs" } else { "warning" };
+        out += &format!(
+            "{level} [{}]: {}\n  remedy: {}\n",
+            finding.kind, finding.text, finding.remedy
+        );
+    }
+    out +=
+        if report.differs() { "the chat template or the tokenizer differs\n" } else { "equal\n" };
+    out
+}
