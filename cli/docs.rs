@@ -28,7 +28,7 @@ const ENDPOINTS: &str = include_str!("../docs/endpoints.md");
 const CHAT: &str = include_str!("../docs/chat.md");
 
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 10] = [
+pub(crate) const PAGES: [(&str, &str, &str); 11] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("diagnose", "causes of differences", DIAGNOSE),

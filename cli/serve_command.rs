@@ -132,7 +132,7 @@ impl ServeArgs {
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
-        let arithmetic = self.arithmetic.of(&target)?;
+        let arithmetic = self.arithmetic.of(&target, true)?;
         let options = SessionOptions {
             dtype,
             threads: self.threads,

@@ -450,6 +450,7 @@ mod tests {
         "renderings": [{"text": "<s>ab", "ids": [1, 97, 98]}],
         "corpus": [{"text": "a", "ids": [97], "prompt": [1, 97]}]}"#;
 
+    #[expect(clippy::unnecessary_wraps, reason = "the form of a tokenizer")]
     fn encode(text: &str, around: bool) -> Result<Vec<u32>, TokenizeError> {
         let mut ids = if around { vec![1] } else { Vec::new() };
         let rest = match text.strip_prefix("<s>") {

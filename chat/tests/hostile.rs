@@ -1,5 +1,7 @@
 //! Templates and messages that are made to harm: each ends in an error, in bounded time and memory.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
+
 use onboard_chat::{ChatRequest, OrderedJson, RequestError, Template, TemplateError};
 
 fn request() -> ChatRequest {

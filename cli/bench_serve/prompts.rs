@@ -208,7 +208,8 @@ mod tests {
                 other => panic!("{other:?}"),
             })
             .collect();
-        assert!(ids.iter().all(|ids| ids[..4] == ids[0][..4] && (9..=13).contains(&ids.len())));
+        let shared = &ids[0][..4];
+        assert!(ids.iter().all(|ids| ids[..4] == *shared && (9..=13).contains(&ids.len())));
         assert!(ids.iter().flat_map(|ids| ids.iter()).all(|id| (12..50).contains(id)));
         assert!(ids[0][4..] != ids[1][4..9.min(ids[1].len())]);
         assert!(prompts.iter().all(|prompt| prompt.output == Some(3)));

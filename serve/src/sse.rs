@@ -91,7 +91,9 @@ impl<A: GrowingAnswer> AnswerStream<A> {
 
 fn frames(text: &mut String, chunks: &[Value]) {
     for chunk in chunks {
-        text.push_str(&format!("data: {chunk}\n\n"));
+        text.push_str("data: ");
+        text.push_str(&chunk.to_string());
+        text.push_str("\n\n");
     }
 }
 
