@@ -22,8 +22,11 @@ const ENGINES: &str = include_str!("../docs/engines.md");
 /// Guide to servers as engines.
 const ENDPOINTS: &str = include_str!("../docs/endpoints.md");
 
+/// Guide to load tests of servers.
+const BENCH_SERVE: &str = include_str!("../docs/howto/bench-serve.md");
+
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 9] = [
+pub(crate) const PAGES: [(&str, &str, &str); 10] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("diagnose", "causes of differences", DIAGNOSE),
@@ -33,6 +36,7 @@ pub(crate) const PAGES: [(&str, &str, &str); 9] = [
     ("engines", "what engines were found to do", ENGINES),
     ("engine-protocol", "how to connect an engine", PROTOCOL),
     ("endpoints", "checks of running servers", ENDPOINTS),
+    ("bench-serve", "servers under load", BENCH_SERVE),
 ];
 
 /// One row of a table of steps.
