@@ -24,11 +24,14 @@ const ENGINES: &str = include_str!("../docs/engines.md");
 /// Guide to servers as engines.
 const ENDPOINTS: &str = include_str!("../docs/endpoints.md");
 
+/// Guide to load tests of servers.
+const BENCH_SERVE: &str = include_str!("../docs/howto/bench-serve.md");
+
 /// Guide to chat templates.
 const CHAT: &str = include_str!("../docs/chat.md");
 
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 11] = [
+pub(crate) const PAGES: [(&str, &str, &str); 12] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("diagnose", "causes of differences", DIAGNOSE),
@@ -40,6 +43,7 @@ pub(crate) const PAGES: [(&str, &str, &str); 11] = [
     ("engine-protocol", "how to connect an engine", PROTOCOL),
     ("endpoints", "checks of running servers", ENDPOINTS),
     ("chat", "chat templates, and checks of them", CHAT),
+    ("bench-serve", "servers under load", BENCH_SERVE),
 ];
 
 /// One row of a table of steps.

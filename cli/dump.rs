@@ -61,6 +61,7 @@ impl ScriptFile {
 }
 
 /// Makes a reference dump with transformers, or a dump of another engine
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -82,9 +82,9 @@ impl PromptSource<'_> {
     }
 
     /// Returns a small prompt of random token ids, which shows if a server takes ids.
-    pub(super) fn probe(&self, seed: u64) -> Result<LoadPrompt> {
+    pub(super) fn probe(&self, seed: u64) -> LoadPrompt {
         let ids = self.vocabulary.draw(4, &mut Rng::with_seed(seed));
-        Ok(LoadPrompt { output: Some(1), ..LoadPrompt::new(PromptContent::Ids(ids)) })
+        LoadPrompt { output: Some(1), ..LoadPrompt::new(PromptContent::Ids(ids)) }
     }
 
     fn of_file(&self, count: usize) -> Result<Vec<LoadPrompt>> {

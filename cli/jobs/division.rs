@@ -68,7 +68,7 @@ impl DividedCommand {
             None => Some(*word),
         });
         let more = templates.map(|word| self.filled(word, number)).collect();
-        Ok(with_more(&words, more))
+        Ok(with_more(&words, &more))
     }
 
     /// Returns the file that is there once a piece is made, if its name is known.
@@ -92,7 +92,7 @@ impl DividedCommand {
                 word => more.push(self.filled(word, 0)),
             }
         }
-        Ok(with_more(&words, more))
+        Ok(with_more(&words, &more))
     }
 
     /// Returns the first file of the set that the pieces wrote: the folder, the only file, or the numbered
@@ -168,9 +168,9 @@ fn is_own_name(word: &str) -> bool {
 }
 
 /// Adds words before a `--`, behind which all words belong to another program.
-fn with_more(words: &[String], more: Vec<String>) -> Vec<String> {
+fn with_more(words: &[String], more: &[String]) -> Vec<String> {
     let at = words.iter().position(|word| word == "--").unwrap_or(words.len());
-    [&words[..at], &more, &words[at..]].concat()
+    [&words[..at], more, &words[at..]].concat()
 }
 
 /// Replaces the value of the flag for the output.

@@ -1,5 +1,6 @@
 //! `parity check --chat`: the chat template and the tokenizer of a model, against a dump's record.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
@@ -102,12 +103,13 @@ fn shown(report: &ChatReport, record: &ChatRecord) -> String {
         ("conversations with equal tokens", report.tokens),
         ("texts with equal tokens", report.corpus),
     ] {
-        out += &format!("{name}: {} of {}\n", count.equal, count.of);
+        let _ = writeln!(out, "{name}: {} of {}", count.equal, count.of);
     }
     for finding in &report.findings {
         let level = if finding.differs { "differs" } else { "warning" };
-        out += &format!(
-            "{level} [{}]: {}\n  remedy: {}\n",
+        let _ = writeln!(
+            out,
+            "{level} [{}]: {}\n  remedy: {}",
             finding.kind, finding.text, finding.remedy
         );
     }
