@@ -355,7 +355,7 @@ mod tests {
             ("-a + -b", "(-a )|_add( -b)"),
             ("a ** -b % 2", "(a ** -b )|_rem( 2)"),
             ("set x = [1] + y", "set x = ([1] )|_add( y)"),
-            ("if a + 1 == b[c + 1:] and d", "if (a )|_add( 1 )== b[(c )|_add( 1 ):] and d"),
+            ("if a + 1 == b[c + 1:] and d", "if (a )|_add( 1 )== b[(c )|_add( 1):] and d"),
             ("'a' + b | tojson + c", "('a' )|_add( b | tojson )|_add( c)"),
             ("a + b is not none", "(a )|_add( b is not none)"),
             ("f(x=a + b, *c)", "f(x=(a )|_add( b), *c)"),
