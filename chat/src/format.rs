@@ -103,6 +103,35 @@ mod tests {
         assert_eq!(Format::names().count(), registry::formats::builtin().count());
     }
 
+    /// Sheets of engines list the parsers of their version, so a name that an engine lacks is found here.
+    #[test]
+    fn engines_have_the_parsers_that_formats_name() {
+        let mut seen = 0;
+        for (_, source) in registry::sheet::builtin() {
+            let sheet = registry::sheet::Sheet::read(&source).unwrap();
+            for format in Format::all() {
+                let Some(parsers) = format.engine(&sheet.engine) else { continue };
+                for (table, name) in
+                    [("tool_parsers", &parsers.tools), ("reasoning_parsers", &parsers.reasoning)]
+                {
+                    let Some(name) = name else { continue };
+                    assert!(
+                        sheet.tables[table].contains(name),
+                        "{}: {} has no {name} in {table}",
+                        format.name(),
+                        sheet.engine
+                    );
+                    seen += 1;
+                }
+            }
+        }
+        let named = Format::all().iter().flat_map(Format::engines);
+        let named: usize = named
+            .map(|(_, p)| usize::from(p.tools.is_some()) + usize::from(p.reasoning.is_some()))
+            .sum();
+        assert_eq!(seen, named, "each engine has a sheet");
+    }
+
     #[test]
     fn all_mistakes_of_a_file_come_at_once() {
         let text = "format: mine\ncals: []\ncalls:\n  - \"<a>{nam}\"\n  - \"<a>{name}{pairs}\"\n  - \"{arguments}\"\n\

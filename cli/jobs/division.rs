@@ -67,7 +67,7 @@ impl DividedCommand {
             Some(flag) => missing(flag).then_some(flag),
             None => Some(*word),
         });
-        let more = templates.map(|word| self.filled(word, number)).collect();
+        let more: Vec<String> = templates.map(|word| self.filled(word, number)).collect();
         Ok(with_more(&words, &more))
     }
 

@@ -14,6 +14,9 @@ use super::value::coerced;
 /// Longest name, key or other word in a pattern.
 const MAX_WORD: usize = 1024;
 
+/// Most pairs of one call: their keys are kept, to find one that stands twice.
+const MAX_PAIRS: usize = 10_000;
+
 /// Result of a character for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallScan {
@@ -229,6 +232,9 @@ impl CallMachine {
             _ => None,
         });
         if self.text == pair.opener() {
+            if self.keys.len() == MAX_PAIRS {
+                return CallScan::Bad(0);
+            }
             self.text.clear();
             self.pair = Some(PatternPlace { step: 1, read: 0 });
             return CallScan::More;

@@ -163,12 +163,16 @@ def minimax(r, calls):
         for n, a in calls) + "\n</minimax:tool_call>"
 
 
-def dsml(r, calls):
-    return "<｜DSML｜function_calls>\n" + "\n".join(
-        f'<｜DSML｜invoke name="{n}">\n' + "".join(
-            f'<｜DSML｜parameter name="{k}" string="{"true" if isinstance(v, str) else "false"}">{plain(v)}</｜DSML｜parameter>\n'
-            for k, v in a.items()) + "</｜DSML｜invoke>"
-        for n, a in calls) + "\n</｜DSML｜function_calls>"
+def dsml(section):
+    def render(r, calls):
+        out = []
+        for n, a in calls:
+            pairs = "".join(
+                f'<｜DSML｜parameter name="{k}" string="{"true" if isinstance(v, str) else "false"}">{plain(v)}</｜DSML｜parameter>\n'
+                for k, v in a.items())
+            out.append(f'<｜DSML｜invoke name="{n}">\n{pairs}</｜DSML｜invoke>')
+        return f"<｜DSML｜{section}>\n" + "\n".join(out) + f"\n</｜DSML｜{section}>"
+    return render
 
 
 def kimi(r, calls):
@@ -219,7 +223,9 @@ FORMATS = {
     "deepseek_v31": (lambda r, calls: "<｜tool▁calls▁begin｜>" + "".join(
         f"<｜tool▁call▁begin｜>{n}<｜tool▁sep｜>{dumps(r, a)}<｜tool▁call▁end｜>" for n, a in calls) + "<｜tool▁calls▁end｜>", 3,
         ("deepseekv31_detector", "DeepSeekV31Detector"), ("deepseekv31_tool_parser", "DeepSeekV31ToolParser")),
-    "deepseek_v32": (dsml, 3, ("deepseekv32_detector", "DeepSeekV32Detector"), ("deepseekv32_engine_tool_parser", "DeepSeekV32EngineToolParser")),
+    "deepseek_v4": (dsml("tool_calls"), 3, ("deepseekv4_detector", "DeepSeekV4Detector"),
+                    ("deepseekv4_engine_tool_parser", "DeepSeekV4EngineToolParser")),
+    "deepseek_v32": (dsml("function_calls"), 3, ("deepseekv32_detector", "DeepSeekV32Detector"), ("deepseekv32_engine_tool_parser", "DeepSeekV32EngineToolParser")),
     "kimi_k2": (kimi, 3, ("kimik2_detector", "KimiK2Detector"), ("kimi_k2_tool_parser", "KimiK2ToolParser")),
     "minimax_m2": (minimax, 3, ("minimax_m2", "MinimaxM2Detector"), ("minimax_m2_tool_parser", "MinimaxM2ToolParser")),
     "gemma4": (lambda r, calls: "".join(
@@ -271,7 +277,7 @@ def outputs(name, render, most):
             kind, text = damaged(r, body)
         elif roll < 0.58:
             kind, text = "text", "".join(r.choice(TEXTS) for _ in range(3))
-        if len(text) > 640 or text in seen:
+        if len(text) > 470 or text in seen:
             continue
         seen.add(text)
         yield kind, text
