@@ -256,7 +256,7 @@ fn tables_and_flags() {
     assert_eq!(csv.lines().count(), 2, "{csv}");
     for (words, fault) in [
         ("--random-input-len 0", "is no length; expected tokens"),
-        ("--request-rate -1", "is no rate"),
+        ("--request-rate 0", "is no rate"),
         ("--max-concurrency 5000", "not an integer from 1 to 1024"),
         ("--extra-body [1]", "it is no JSON object"),
         ("--extra-body {\"stream\":false}", "only streamed answers"),

@@ -59,15 +59,15 @@ pub(super) struct RunSettings {
     pub(super) objectives: Vec<ServiceObjective>,
 }
 
-/// Cell of a table.
+/// Value of a row.
 #[derive(Debug, Clone, PartialEq)]
-enum Cell {
+enum ReportValue {
     Count(u64),
     Number(f64),
     Words(String),
 }
 
-impl Cell {
+impl ReportValue {
     fn text(&self) -> String {
         match self {
             Self::Count(count) => count.to_string(),
@@ -79,26 +79,26 @@ impl Cell {
 
 /// Section of a table: a title, and rows.
 #[derive(Debug, Clone, Default)]
-struct Section {
+struct ReportSection {
     title: String,
-    rows: Vec<(String, Cell)>,
+    rows: Vec<(String, ReportValue)>,
 }
 
-impl Section {
+impl ReportSection {
     fn new(title: &str) -> Self {
         Self { title: title.to_owned(), rows: Vec::new() }
     }
 
     fn count(&mut self, label: &str, count: u64) {
-        self.rows.push((label.to_owned(), Cell::Count(count)));
+        self.rows.push((label.to_owned(), ReportValue::Count(count)));
     }
 
     fn number(&mut self, label: &str, number: f64) {
-        self.rows.push((label.to_owned(), Cell::Number(number)));
+        self.rows.push((label.to_owned(), ReportValue::Number(number)));
     }
 
     fn words(&mut self, label: &str, words: impl Into<String>) {
-        self.rows.push((label.to_owned(), Cell::Words(words.into())));
+        self.rows.push((label.to_owned(), ReportValue::Words(words.into())));
     }
 }
 
@@ -123,7 +123,7 @@ pub(super) fn render(
     })
 }
 
-fn plain(sections: &[Section]) -> String {
+fn plain(sections: &[ReportSection]) -> String {
     let mut text = String::new();
     for (n, section) in sections.iter().enumerate() {
         let title = if n == 0 {
@@ -140,7 +140,7 @@ fn plain(sections: &[Section]) -> String {
     text
 }
 
-fn markdown(sections: &[Section]) -> String {
+fn markdown(sections: &[ReportSection]) -> String {
     let mut table = TextTable::new(&[1]);
     table.row(["metric", "value"]);
     for (label, cell) in sections.iter().flat_map(|section| &section.rows) {
@@ -149,7 +149,11 @@ fn markdown(sections: &[Section]) -> String {
     table.markdown()
 }
 
-fn sections(summary: &LoadSummary, settings: &RunSettings, style: ReportStyle) -> Vec<Section> {
+fn sections(
+    summary: &LoadSummary,
+    settings: &RunSettings,
+    style: ReportStyle,
+) -> Vec<ReportSection> {
     let mut all = vec![match style {
         ReportStyle::Sglang => sglang_head(summary, settings),
         _ => vllm_head(summary, settings, style),
@@ -174,7 +178,7 @@ fn sections(summary: &LoadSummary, settings: &RunSettings, style: ReportStyle) -
         ]
     };
     for (title, name, latency) in latencies {
-        let mut section = Section::new(title);
+        let mut section = ReportSection::new(title);
         section.number(&format!("Mean {name} (ms):"), latency.mean);
         section.number(&format!("Median {name} (ms):"), latency.median);
         for (rank, value) in &latency.percentiles {
@@ -186,7 +190,7 @@ fn sections(summary: &LoadSummary, settings: &RunSettings, style: ReportStyle) -
         all.push(section);
     }
     if style == ReportStyle::Onboard && !summary.failures.is_empty() {
-        let mut section = Section::new("Failed requests");
+        let mut section = ReportSection::new("Failed requests");
         for (kind, (count, _)) in &summary.failures {
             section.count(&format!("{kind}:"), *count as u64);
         }
@@ -202,9 +206,9 @@ fn title(summary: &LoadSummary) -> String {
     if partial { format!("{TITLE} (PARTIAL)") } else { TITLE.to_owned() }
 }
 
-fn vllm_head(summary: &LoadSummary, settings: &RunSettings, style: ReportStyle) -> Section {
+fn vllm_head(summary: &LoadSummary, settings: &RunSettings, style: ReportStyle) -> ReportSection {
     let ours = style == ReportStyle::Onboard;
-    let mut head = Section::new(&title(summary));
+    let mut head = ReportSection::new(&title(summary));
     head.count("Successful requests:", summary.completed as u64);
     head.count("Failed requests:", summary.failed as u64);
     if summary.unfinished + summary.unsent > 0 {
@@ -239,8 +243,8 @@ fn vllm_head(summary: &LoadSummary, settings: &RunSettings, style: ReportStyle) 
     head
 }
 
-fn sglang_head(summary: &LoadSummary, settings: &RunSettings) -> Section {
-    let mut head = Section::new(&title(summary));
+fn sglang_head(summary: &LoadSummary, settings: &RunSettings) -> ReportSection {
+    let mut head = ReportSection::new(&title(summary));
     head.words("Backend:", format!("onboard {}", settings.endpoint));
     let rate = settings.rate.map_or_else(|| "inf".to_owned(), |rate| rate.to_string());
     head.words("Traffic request rate:", rate);
@@ -264,8 +268,8 @@ fn total_rate(summary: &LoadSummary) -> f64 {
     summary.rate(summary.input_tokens as f64 + summary.output_tokens as f64)
 }
 
-fn goodput(summary: &LoadSummary, settings: &RunSettings) -> Section {
-    let mut section = Section::new("Goodput");
+fn goodput(summary: &LoadSummary, settings: &RunSettings) -> ReportSection {
+    let mut section = ReportSection::new("Goodput");
     let bound = |objective: &ServiceObjective| {
         format!("{}:{}", metric(objective.metric), objective.milliseconds)
     };
