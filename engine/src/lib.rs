@@ -51,7 +51,7 @@ mod finite;
 mod native;
 mod session;
 
-pub use error::Error;
+pub use error::{DeviceError, Error};
 pub use native::NativeEngine;
 pub use session::{
     BlockArithmetic, Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe,

@@ -8,7 +8,6 @@ use crate::device::DeviceQueue;
 
 pub mod attention;
 pub mod conv;
-pub mod device;
 pub mod history;
 pub mod latent;
 pub mod past;
