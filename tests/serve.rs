@@ -447,7 +447,7 @@ fn requests_that_cannot_be_answered_say_why() {
         b"{} {}",
         b"[1]",
         b"\"x\"",
-        &[b'['; 100_000],
+        &vec![b'['; 100_000],
     ] {
         let reply = raw("", body);
         assert_eq!(reply.status, 400, "{reply:?}");
@@ -466,7 +466,7 @@ fn requests_that_cannot_be_answered_say_why() {
     stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     for _ in 0..64 {
         stream.write_all(b"10000\r\n").unwrap();
-        stream.write_all(&[b' '; 65536]).unwrap();
+        stream.write_all(&vec![b' '; 65536]).unwrap();
         stream.write_all(b"\r\n").unwrap();
     }
     stream.write_all(b"0\r\n\r\n").unwrap();

@@ -9,18 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use registry::dtype::Dtype;
 
-use crate::Error;
+use crate::{DeviceError, Error};
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod source;
 
 use source::{KernelSources, ParameterKind};
-
-/// Failure of a device, in the device's words.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DeviceError(pub String);
 
 /// A device that runs the kernels of [`source`].
 ///

@@ -3,6 +3,11 @@
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 
+/// Failure of a device, in the device's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DeviceError(pub String);
+
 /// A refusal or a failure; the session is unchanged by either.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,7 +20,7 @@ pub enum Error {
     Checkpoint(Box<dyn std::error::Error + Send + Sync>),
     /// A device failed, or does not have enough memory.
     #[error("the device: {0}")]
-    Device(#[from] crate::device::DeviceError),
+    Device(#[from] DeviceError),
     /// The weights do not fit the memory of the device.
     #[error(
         "the weights take {} MiB in the memory of `{device}`, which has {} MiB free; run 16-bit activations, take a \

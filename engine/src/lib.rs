@@ -52,7 +52,7 @@ mod masks;
 mod native;
 mod session;
 
-pub use error::Error;
+pub use error::{DeviceError, Error};
 pub use masks::{ChunkMask, ExtraInputs, refuse_documents, refuse_prefix};
 pub use native::NativeEngine;
 pub use session::{

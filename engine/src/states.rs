@@ -9,7 +9,6 @@ use crate::masks::SequenceMask;
 
 pub mod attention;
 pub mod conv;
-pub mod device;
 pub mod history;
 pub mod latent;
 pub mod past;

@@ -11,9 +11,9 @@ use cudarc::driver::{DriverError, result, sys};
 use cudarc::nvrtc;
 use registry::file;
 
+use super::ComputeDevice;
 use super::source::{self, KernelSources};
-use super::{ComputeDevice, DeviceError, DeviceQueue};
-use crate::{Engine, Error, ModelSource, NativeEngine, Session, SessionOptions};
+use crate::DeviceError;
 
 /// The least compute capability: 16-bit numbers and grids as the kernels use them are older, but only these are
 /// compiled in tests.
@@ -29,32 +29,9 @@ pub fn keep_compiled_in(folder: &Path) {
     FOLDER.get_or_init(|| folder.to_owned());
 }
 
-/// The native engine on the one visible GPU, which is opened with the first model.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct CudaEngine;
-
-impl Engine for CudaEngine {
-    fn name(&self) -> &'static str {
-        "cuda"
-    }
-
-    fn exact(&self) -> bool {
-        true
-    }
-
-    fn open(
-        &self,
-        source: &ModelSource<'_>,
-        options: &SessionOptions,
-    ) -> Result<Box<dyn Session>, Error> {
-        let device = CudaDevice::open()?;
-        NativeEngine::on(DeviceQueue::new(Box::new(device))).open(source, options)
-    }
-}
-
 /// A GPU with the kernels of this program.
 #[derive(Debug)]
-struct CudaDevice {
+pub struct CudaDevice {
     name: String,
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -80,7 +57,8 @@ fn version(number: i32) -> String {
 }
 
 impl CudaDevice {
-    fn open() -> Result<Self, DeviceError> {
+    /// Opens the one visible GPU, and compiles the kernels for it.
+    pub fn open() -> Result<Self, DeviceError> {
         // SAFETY: looks for the library alone.
         if !unsafe { sys::is_culib_present() } {
             return Err(DeviceError(
@@ -305,7 +283,7 @@ fn ended(code: String) -> Vec<u8> {
 }
 
 /// Compiles source text to PTX.
-pub fn compile(text: &str, options: &[&str]) -> Result<String, DeviceError> {
+fn compile(text: &str, options: &[&str]) -> Result<String, DeviceError> {
     use nvrtc::result::{
         compile_program, create_program, destroy_program, get_program_log, get_ptx,
     };

@@ -3,11 +3,8 @@
 use super::EngineDriver;
 
 #[cfg(feature = "cuda")]
-pub(super) static DRIVER: EngineDriver = EngineDriver {
-    name: "cuda",
-    start: Ok(|_| Box::new(crate::device::cuda::CudaEngine)),
-    describe: None,
-};
+pub(super) static DRIVER: EngineDriver =
+    EngineDriver { name: "cuda", start: Ok(|_| Box::new(engine::CudaEngine)), describe: None };
 
 #[cfg(not(feature = "cuda"))]
 pub(super) static DRIVER: EngineDriver = EngineDriver {
@@ -17,3 +14,33 @@ pub(super) static DRIVER: EngineDriver = EngineDriver {
     }),
     describe: None,
 };
+
+#[cfg(feature = "cuda")]
+mod engine {
+    use crate::device::DeviceQueue;
+    use crate::device::cuda::CudaDevice;
+    use crate::{Engine, Error, ModelSource, NativeEngine, Session, SessionOptions};
+
+    /// The native engine on the one visible GPU, which is opened with a model.
+    #[derive(Debug)]
+    pub(super) struct CudaEngine;
+
+    impl Engine for CudaEngine {
+        fn name(&self) -> &'static str {
+            "cuda"
+        }
+
+        fn exact(&self) -> bool {
+            true
+        }
+
+        fn open(
+            &self,
+            source: &ModelSource<'_>,
+            options: &SessionOptions,
+        ) -> Result<Box<dyn Session>, Error> {
+            let queue = DeviceQueue::new(Box::new(CudaDevice::open()?));
+            NativeEngine::on(queue).open(source, options)
+        }
+    }
+}

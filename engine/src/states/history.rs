@@ -9,7 +9,7 @@ use crate::device::DeviceQueue;
 use crate::kernels::attention::{CachedColumns, CachedRows};
 use crate::value::DeviceValue;
 
-use super::device::CacheArguments;
+use super::store::device::CacheArguments;
 
 /// Rows of a sequence by position: all of them, or the last `needed` and some more to roll
 /// back by.

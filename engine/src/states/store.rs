@@ -5,10 +5,12 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
-use super::device::DeviceRows;
+pub mod device;
+
 use crate::device::DeviceQueue;
 use crate::kernels::attention::{CodedNumbers, StoredNumbers};
 use crate::kernels::round::{round1, to_bits};
+use device::DeviceRows;
 
 /// Numbers stored in a dtype for real: 16-bit ones take 16 bits, 8-bit ones 8.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,7 +8,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use libloading::Library;
-use onboard_engine::device::{ComputeDevice, DeviceError, DeviceQueue, source};
+use onboard_engine::DeviceError;
+use onboard_engine::device::{ComputeDevice, DeviceQueue, source};
 
 /// A kernel: arguments, blocks, and the order of threads and blocks.
 type Entry = unsafe extern "C" fn(*mut *mut c_void, u32, u32);

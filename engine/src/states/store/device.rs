@@ -4,7 +4,7 @@ use std::fmt;
 
 use registry::dtype::Dtype;
 
-use super::store::RowStore;
+use super::RowStore;
 use crate::Error;
 use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument, count, source};
 use crate::value::DeviceValue;
