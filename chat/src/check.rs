@@ -64,10 +64,10 @@ pub enum RecordError {
 /// Failure of the tokenizer that is compared, as text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct TokenizeError(pub String);
+pub struct ChatTokensError(pub String);
 
 /// Tokenizer that is compared: tokens of a text, with the special tokens around it if asked for.
-pub type TokenizeFn<'a> = dyn Fn(&str, bool) -> Result<Vec<u32>, TokenizeError> + 'a;
+pub type ChatTokenizer<'a> = dyn Fn(&str, bool) -> Result<Vec<u32>, ChatTokensError> + 'a;
 
 /// Result of a comparison.
 #[derive(Debug, Default, Serialize)]
@@ -194,7 +194,7 @@ impl ChatRecord {
     pub fn check(
         &self,
         template: Option<&Template>,
-        encode: Option<&TokenizeFn<'_>>,
+        encode: Option<&ChatTokenizer<'_>>,
     ) -> ChatReport {
         let mut report = ChatReport::default();
         match template {
@@ -260,7 +260,7 @@ impl ChatRecord {
     fn check_renderings(
         &self,
         template: &Template,
-        encode: Option<&TokenizeFn<'_>>,
+        encode: Option<&ChatTokenizer<'_>>,
         report: &mut ChatReport,
     ) {
         for chat in &self.conversations {
@@ -304,7 +304,7 @@ impl ChatRecord {
     fn warn_of_bos(
         &self,
         template: &Template,
-        encode: Option<&TokenizeFn<'_>>,
+        encode: Option<&ChatTokenizer<'_>>,
         report: &mut ChatReport,
     ) {
         let Some(bos) = template.tokens().get("bos_token").filter(|bos| !bos.is_empty()) else {
@@ -352,7 +352,7 @@ impl ChatRecord {
         }
     }
 
-    fn check_corpus(&self, encode: &TokenizeFn<'_>, report: &mut ChatReport) {
+    fn check_corpus(&self, encode: &ChatTokenizer<'_>, report: &mut ChatReport) {
         for RecordedText { text, ids, prompt } in &self.corpus {
             for (ids, around) in [(ids, false), (prompt, true)] {
                 let made = encode(text, around);
@@ -425,7 +425,7 @@ fn difference(expected: Option<&str>, ours: &Result<String, TemplateError>) -> S
     }
 }
 
-fn difference_of_ids(expected: &[u32], made: &Result<Vec<u32>, TokenizeError>) -> String {
+fn difference_of_ids(expected: &[u32], made: &Result<Vec<u32>, ChatTokensError>) -> String {
     let made = match made {
         Ok(made) => made,
         Err(why) => return shown(&why.0),
@@ -450,8 +450,8 @@ mod tests {
         "renderings": [{"text": "<s>ab", "ids": [1, 97, 98]}],
         "corpus": [{"text": "a", "ids": [97], "prompt": [1, 97]}]}"#;
 
-    #[expect(clippy::unnecessary_wraps, reason = "the form of a tokenizer")]
-    fn encode(text: &str, around: bool) -> Result<Vec<u32>, TokenizeError> {
+    #[expect(clippy::unnecessary_wraps, reason = "tokenizers can fail")]
+    fn encode(text: &str, around: bool) -> Result<Vec<u32>, ChatTokensError> {
         let mut ids = if around { vec![1] } else { Vec::new() };
         let rest = match text.strip_prefix("<s>") {
             Some(rest) => {

@@ -4,7 +4,7 @@
 //! `ONBOARD_TEMPLATES_GOLDEN` name another folder of templates, and the folder that
 //! `parity/reference/chat.py --templates` wrote for it.
 
-#![allow(clippy::unwrap_used, reason = "a trial stops where it is surprised")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::{Path, PathBuf};
 

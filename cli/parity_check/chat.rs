@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use chat::Template;
-use chat::check::{ChatRecord, ChatReport, TokenizeError};
+use chat::check::{ChatRecord, ChatReport, ChatTokensError};
 use formats::gguf::GgufFile;
 use tokenizer::ReferenceTokenizer;
 use tokenizer::check::LlamaTokenizer;
@@ -54,8 +54,8 @@ impl ParityCheckArgs {
     }
 }
 
-fn failure(error: impl std::fmt::Display) -> TokenizeError {
-    TokenizeError(error.to_string())
+fn failure(error: impl std::fmt::Display) -> ChatTokensError {
+    ChatTokensError(error.to_string())
 }
 
 /// Compares the files of a checkpoint.

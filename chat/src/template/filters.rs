@@ -22,6 +22,8 @@ pub(super) fn add(env: &mut Environment<'static>) {
     env.add_filter("abs", |value: &Value| filters::abs(number(value)));
     env.add_filter("round!", filters::round);
     env.add_filter("round", round);
+    env.add_filter("format!", filters::format);
+    env.add_filter("format", format);
     env.add_filter("truncate", truncate);
     env.add_filter("wordcount", wordcount);
     env.add_filter("urlencode", urlencode);
@@ -142,6 +144,18 @@ fn round(
     let mut args = vec![number(value)];
     args.extend(rest.0.into_iter().map(Value::from));
     state.apply_filter("round!", &args)
+}
+
+/// `%` formatting, with limited widths.
+fn format(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    rest: Rest<ValueOrKwargs>,
+) -> Result<Value, Error> {
+    methods::check_widths(&str_of(state, value)?)?;
+    let mut args = vec![value.clone()];
+    args.extend(rest.0.into_iter().map(Value::from));
+    state.apply_filter("format!", &args)
 }
 
 fn refuse_undefined(value: &Value) -> Result<(), Error> {

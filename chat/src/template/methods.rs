@@ -143,6 +143,10 @@ fn of_text(
             let (_, inner) = window(text, start, end);
             return call(state, &Value::from(inner), method, std::slice::from_ref(what)).map(Some);
         }
+        "format" => {
+            check_widths(text)?;
+            return Ok(None);
+        }
         "zfill" | "ljust" | "rjust" | "center" => {
             let (width, fill): (i64, Option<&str>) = from_args(args)?;
             if method == "center" {
@@ -340,6 +344,25 @@ pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
         found.push(&text[from..]);
     }
     found
+}
+
+/// Refuses formats whose widths have more than five digits, or come from arguments: the engine would fill
+/// them before it charges for them.
+pub(super) fn check_widths(format: &str) -> Result<(), Error> {
+    let mut digits = 0;
+    let mut inside = false;
+    for c in format.chars() {
+        let opens = c == '%' || c == '{';
+        let nested = inside && c == '*';
+        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
+        if inside && (digits > 5 || nested) {
+            let why = "a format with a width of more than five digits, or of an argument";
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
+        }
+        // A directive ends at its letter or bracket.
+        inside = opens || (inside && !c.is_alphabetic() && c != '}');
+    }
+    Ok(())
 }
 
 fn missing(text: &str, width: i64) -> Result<usize, Error> {
