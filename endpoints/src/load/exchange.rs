@@ -109,7 +109,9 @@ fn failure(error: &ureq::Error) -> LoadFailure {
     let kind = match error {
         ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect)
         | ureq::Error::HostNotFound
-        | ureq::Error::ConnectionFailed => LoadFailureKind::Connect,
+        | ureq::Error::ConnectionFailed
+        | ureq::Error::Tls(_)
+        | ureq::Error::Rustls(_) => LoadFailureKind::Connect,
         ureq::Error::Timeout(_) => LoadFailureKind::Timeout,
         ureq::Error::Io(io) => match io.kind() {
             io::ErrorKind::ConnectionRefused
@@ -119,7 +121,6 @@ fn failure(error: &ureq::Error) -> LoadFailure {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => LoadFailureKind::Timeout,
             _ => LoadFailureKind::BrokenOff,
         },
-        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => LoadFailureKind::Connect,
         _ => LoadFailureKind::BrokenOff,
     };
     LoadFailure::new(kind, shown(&error.to_string()))

@@ -80,7 +80,7 @@ pub fn parse_prompts(text: &str, most: usize) -> Result<Vec<LoadPrompt>, PromptF
         .starts_with('[')
         .then(|| {
             let list: Option<Vec<Value>> = serde_json::from_str(text).ok();
-            list.filter(|list| list.iter().any(|entry| entry.is_object()))
+            list.filter(|list| list.iter().any(Value::is_object))
         })
         .flatten();
     if let Some(list) = list {
