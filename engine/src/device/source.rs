@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn declarations_are_read() {
-        let sources = KernelSources::builtin();
         use ParameterKind::{Address, Count, Index, Number};
+        let sources = KernelSources::builtin();
         assert_eq!(
             sources.parameters("softcap"),
             Some(&[Address, Index, Number, Address, Index, Count][..])

@@ -94,8 +94,11 @@ fn bits(data: &[f32]) -> Vec<u32> {
     data.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
 }
 
-/// Everything that a session shows of some steps, by the name of the step.
-type Record = Vec<(String, Vec<u32>)>;
+/// The name of a step, and the bits of something that it shows.
+type Step = (String, Vec<u32>);
+
+/// Everything that a session shows of some steps.
+type Record = Vec<Step>;
 
 fn keep_states(record: &mut Record, step: &str, states: &[StateValue]) {
     for state in states {
@@ -189,12 +192,12 @@ fn uses_erf(model: &Model) -> bool {
     model.graph.nodes.iter().any(|node| {
         let word = node.attrs.get("activation");
         let is_erf = |word: &Scalar| matches!(word, Scalar::Str(word) if word == "gelu");
-        node.op.to_string() == "gelu" || word.is_some_and(is_erf)
+        node.op.as_str() == "gelu" || word.is_some_and(is_erf)
     })
 }
 
 /// Compares numbers within a share of the largest one. The units of `erf` are rounding noise, which layers add up.
-fn near(want: &Record, found: &Record, dtype: Dtype) {
+fn near(want: &[Step], found: &[Step], dtype: Dtype) {
     let share = match dtype {
         Dtype::F32 => 2e-6,
         Dtype::F16 => 5e-3,
