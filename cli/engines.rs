@@ -48,10 +48,8 @@ pub(crate) struct DeviceArgs {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum DeviceName {
-    /// The CPU
     #[default]
     Cpu,
-    /// An NVIDIA GPU, in builds that have the feature `cuda`
     Cuda,
 }
 

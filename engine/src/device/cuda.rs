@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use cudarc::driver::{DriverError, result, sys};
 use cudarc::nvrtc;
 use registry::file;
@@ -83,7 +84,6 @@ impl CudaDevice {
             // SAFETY: the device is of `get`.
             unsafe { result::device::get_attribute(device, of) }.map_err(driver)
         };
-        use sys::CUdevice_attribute_enum as Attribute;
         let capability = (
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,

@@ -11,6 +11,7 @@ use onboard_engine::{
 };
 use registry::config::Config;
 use registry::dtype::Dtype;
+use registry::graph::{ScaleGranularity, StateKind};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -68,6 +69,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     );
     let names = refused.into_iter().map(|(name, _)| name);
     trials.extend(trials::each("refused", names, a_missing_kernel_is_refused_by_name));
+    trials.push(trials::one("sessions::eight_bits", caches_in_8_bits_have_the_bits_of_the_cpu));
     trials.push(trials::one("sessions::memory", weights_that_do_not_fit_are_refused_first));
     trials.push(trials::one("sessions::count", move || assert!(count >= LEAST, "{count}")));
     trials
@@ -94,8 +96,11 @@ fn bits(data: &[f32]) -> Vec<u32> {
     data.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
 }
 
-/// Everything that a session shows of some steps, by the name of the step.
-type Record = Vec<(String, Vec<u32>)>;
+/// The name of a step, and the bits of something that it shows.
+type Step = (String, Vec<u32>);
+
+/// Everything that a session shows of some steps.
+type Record = Vec<Step>;
 
 fn keep_states(record: &mut Record, step: &str, states: &[StateValue]) {
     for state in states {
@@ -151,7 +156,29 @@ fn record(session: &mut dyn Session, vocab: usize) -> Record {
 }
 
 fn a_device_gives_the_bits_of_the_cpu(name: &str) {
-    let (model, dir) = (Arc::new(model(name)), fixture(name));
+    compare(name, model(name));
+}
+
+/// Caches in 8 bits: a scale for each head, for each part, and one that is known.
+fn caches_in_8_bits_have_the_bits_of_the_cpu() {
+    for (name, sharing, fixed) in [
+        ("lfm2", ScaleGranularity::Head, None),
+        ("lfm2", ScaleGranularity::Tensor, None),
+        ("gemma3_text", ScaleGranularity::Head, None),
+        ("lfm2", ScaleGranularity::Head, Some([0.05, 0.013])),
+    ] {
+        let mut model = model(name);
+        let kind = StateKind::Attention;
+        for state in model.graph.states.iter_mut().filter(|state| state.kind == kind) {
+            (state.eight, state.fixed) = (Some(sharing), fixed);
+        }
+        compare(name, model);
+    }
+}
+
+/// Compares sessions of a model in every dtype, with the weights of a fixture.
+fn compare(name: &str, model: Model) {
+    let (model, dir) = (Arc::new(model), fixture(name));
     let source = ModelSource { model: Arc::clone(&model), dir: &dir };
     for (dtype, reversed) in [(Dtype::F32, true), (Dtype::Bf16, false), (Dtype::F16, true)] {
         let options = SessionOptions {
@@ -189,12 +216,12 @@ fn uses_erf(model: &Model) -> bool {
     model.graph.nodes.iter().any(|node| {
         let word = node.attrs.get("activation");
         let is_erf = |word: &Scalar| matches!(word, Scalar::Str(word) if word == "gelu");
-        node.op.to_string() == "gelu" || word.is_some_and(is_erf)
+        node.op.as_str() == "gelu" || word.is_some_and(is_erf)
     })
 }
 
 /// Compares numbers within a share of the largest one. The units of `erf` are rounding noise, which layers add up.
-fn near(want: &Record, found: &Record, dtype: Dtype) {
+fn near(want: &[Step], found: &[Step], dtype: Dtype) {
     let share = match dtype {
         Dtype::F32 => 2e-6,
         Dtype::F16 => 5e-3,

@@ -34,7 +34,7 @@ impl DeviceAttend {
 }
 
 /// Sizes that all launches share.
-struct HeadSizes {
+struct AttendSizes {
     heads: usize,
     kv_heads: usize,
     key_dim: usize,
@@ -105,7 +105,7 @@ impl Kernel for DeviceAttend {
         let slopes = rule.slopes.as_ref().map(|s| queue.upload(bytemuck::cast_slice(s)));
         let slopes = slopes.transpose()?;
         let value_dim = if rule.paired { 2 * stored } else { stored };
-        let sizes = HeadSizes { heads, kv_heads, key_dim, stored, value_dim };
+        let sizes = AttendSizes { heads, kv_heads, key_dim, stored, value_dim };
         let y = ctx.device_output(0, q.rows())?;
         if y.width() != heads * value_dim {
             return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
@@ -139,12 +139,12 @@ impl DeviceAttend {
         ctx: &Ctx<'_>,
         part: &ChunkRows,
         end: usize,
-        sizes: &HeadSizes,
+        sizes: &AttendSizes,
         (q, y): (&DeviceValue, &DeviceValue),
         (sinks, slopes): (Option<&DeviceBuffer>, Option<&DeviceBuffer>),
     ) -> Result<(), Error> {
         let (queue, rule) = (ctx.queue()?, &self.rule);
-        let &HeadSizes { heads, kv_heads, key_dim, stored, value_dim } = sizes;
+        let &AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = sizes;
         let Memory::Attention(memory) = ctx.memory(part.slot)? else {
             return Err(ctx.error("its state is of another kind"));
         };
