@@ -6,6 +6,7 @@ mod bench;
 mod block_types;
 mod book;
 mod calibrated;
+mod chat;
 mod commands;
 mod doors;
 mod drafts;
