@@ -7,6 +7,7 @@ mod bench_serve;
 mod block_types;
 mod book;
 mod calibrated;
+mod chat;
 mod commands;
 mod doors;
 mod drafts;

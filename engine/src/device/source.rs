@@ -113,10 +113,7 @@ mod tests {
     #[test]
     fn declarations_are_read() {
         use ParameterKind::{Address, Count, Index, Number};
-<<<<<<< HEAD
 
-=======
->>>>>>> cuda
         let sources = KernelSources::builtin();
         assert_eq!(
             sources.parameters("softcap"),

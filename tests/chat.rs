@@ -1,0 +1,57 @@
+//! Checks of chat templates and tokenizers by `parity check --chat`.
+
+use std::path::{Path, PathBuf};
+
+use crate::tool::{convert, copy, json, parity, root, run};
+
+/// Template of the record, which `parity/reference/chat.py` wrote for the same folder.
+const TEMPLATE: &str = "chat/tests/templates/im_blocks_tools.jinja";
+
+/// Makes a checkpoint with a template and its record.
+fn model(dir: &Path) -> PathBuf {
+    let model = dir.join("model");
+    copy("llama3", &model);
+    fs_err::copy(root().join(TEMPLATE), model.join("chat_template.jinja")).unwrap();
+    fs_err::create_dir_all(model.join("reference")).unwrap();
+    let record = root().join("tests/chat/record.json");
+    fs_err::copy(record, model.join("reference/chat.json")).unwrap();
+    model
+}
+
+#[test]
+fn a_checkpoint_and_its_file_equal_the_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    run(parity().arg("check").arg(&model).arg("--chat"))
+        .code(0)
+        .prints("conversations with equal text: 12 of 12")
+        .prints("conversations with equal tokens: 12 of 12");
+    let file = dir.path().join("m.gguf");
+    run(convert().arg(&model).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
+    let reference = model.join("reference");
+    let ran = run(parity()
+        .arg("check")
+        .arg(&file)
+        .args(["--chat", "--json", "--reference"])
+        .arg(reference));
+    let report = json(&ran.out);
+    assert_eq!(report["renderings"], json(r#"{"equal": 12, "of": 12}"#), "{report:#}");
+    assert_eq!(report["tokens"], json(r#"{"equal": 12, "of": 12}"#), "{report:#}");
+}
+
+#[test]
+fn an_altered_template_differs() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let path = model.join("chat_template.jinja");
+    let text = fs_err::read_to_string(&path).unwrap().replace("<|im_end|>", "<|end|>");
+    fs_err::write(&path, text).unwrap();
+    run(parity().arg("check").arg(&model).arg("--chat"))
+        .code(1)
+        .prints("is not the recorded one")
+        .prints("conversation `user`: after");
+    fs_err::remove_file(path).unwrap();
+    run(parity().arg("check").arg(&model).arg("--chat")).code(1).prints("has no chat template");
+    fs_err::remove_dir_all(model.join("reference")).unwrap();
+    run(parity().arg("check").arg(&model).arg("--chat")).code(2).says("has no record of chats");
+}
