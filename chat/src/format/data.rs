@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 
 use super::parts::CallKeys;
-use super::pattern::Pattern;
+use super::pattern::CallPattern;
 use super::value::ValueType;
 
 /// Form of tool calls and reasoning in the output of a family of models.
@@ -19,8 +19,8 @@ pub struct Format {
     pub(super) engines: IndexMap<String, EngineParsers>,
     pub(super) reasoning: Option<ReasoningMarks>,
     pub(super) section: Option<SectionMarks>,
-    pub(super) calls: Vec<Pattern>,
-    pub(super) pair: Option<Pattern>,
+    pub(super) calls: Vec<CallPattern>,
+    pub(super) pair: Option<CallPattern>,
     pub(super) value: PairValue,
     pub(super) keys: CallKeys,
     /// Text before names that is no part of them.

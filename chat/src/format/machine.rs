@@ -7,7 +7,7 @@ use super::json::{JsonScanner, Scan, quoted};
 use super::json_call::{CallList, CallObject};
 use super::object::MarkedObject;
 use super::parts::{CallContext, CallParts};
-use super::pattern::{Hole, Pattern, PatternStep};
+use super::pattern::{CallPattern, Hole, PatternStep};
 use super::python::PythonCalls;
 use super::value::coerced;
 
@@ -49,7 +49,7 @@ struct PatternPlace {
 /// Matches one pattern.
 #[derive(Debug, Clone)]
 pub(super) struct CallMachine {
-    pattern: &'static Pattern,
+    pattern: &'static CallPattern,
     place: PatternPlace,
     /// Place in the pattern of a pair, inside one.
     pair: Option<PatternPlace>,
@@ -69,7 +69,7 @@ pub(super) struct CallMachine {
 
 impl CallMachine {
     /// Begins behind the pattern's opening text.
-    pub(super) fn new(pattern: &'static Pattern) -> Self {
+    pub(super) fn new(pattern: &'static CallPattern) -> Self {
         let step = usize::from(!pattern.opener().is_empty());
         Self {
             pattern,

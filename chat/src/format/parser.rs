@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::data::Format;
 use super::machine::{CallMachine, CallScan};
 use super::parts::{CallContext, CallPart, CallParts};
-use super::pattern::Pattern;
+use super::pattern::CallPattern;
 use crate::OutputEvent;
 
 /// White space that is kept back, at most; beyond this length it is text.
@@ -76,7 +76,7 @@ impl OutputBytes {
 
 /// Place of the parser in the output.
 #[derive(Debug)]
-enum Mode {
+enum OutputMode {
     Text,
     Reasoning,
     Call(Vec<CallMachine>),
@@ -84,7 +84,7 @@ enum Mode {
 
 /// Part of the output directly before the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
+enum LastPart {
     /// Text, or nothing.
     Text,
     /// A call.
@@ -95,7 +95,7 @@ enum After {
 
 /// Meaning of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum MarkRole {
     Reason,
     EndReason,
     Section,
@@ -111,9 +111,9 @@ enum Mark {
 pub struct OutputParser {
     format: &'static Format,
     options: ParserOptions,
-    mode: Mode,
+    mode: OutputMode,
     /// Marks that may come now, and the mode they were made for.
-    marks: Vec<(&'static str, Mark)>,
+    marks: Vec<(&'static str, MarkRole)>,
     /// Start of a mark.
     pending: String,
     /// White space of which the use is not known yet.
@@ -121,7 +121,7 @@ pub struct OutputParser {
     /// Mark of a section in which no call was found yet.
     section: Option<String>,
     in_section: bool,
-    after: After,
+    after: LastPart,
     /// True behind text.
     started: bool,
     /// Text of the call under way that is not among the events.
@@ -145,13 +145,13 @@ impl OutputParser {
         let mut parser = Self {
             format,
             options: options.clone(),
-            mode: if inside { Mode::Reasoning } else { Mode::Text },
+            mode: if inside { OutputMode::Reasoning } else { OutputMode::Text },
             marks: Vec::new(),
             pending: String::new(),
             space: String::new(),
             section: None,
             in_section: false,
-            after: if inside { After::Mark } else { After::Text },
+            after: if inside { LastPart::Mark } else { LastPart::Text },
             started: false,
             raw: String::new(),
             streamed: 0,
@@ -212,7 +212,7 @@ impl OutputParser {
                 self.settle();
                 self.drain();
             }
-            let Mode::Call(machines) = &mut self.mode else { break };
+            let OutputMode::Call(machines) = &mut self.mode else { break };
             let whole = machines.iter().position(CallMachine::is_complete);
             match whole {
                 Some(at) => {
@@ -223,9 +223,9 @@ impl OutputParser {
             }
         }
         let space = std::mem::take(&mut self.space);
-        if matches!(self.mode, Mode::Reasoning) {
+        if matches!(self.mode, OutputMode::Reasoning) {
             self.reason(&space);
-        } else if self.after != After::Text {
+        } else if self.after != LastPart::Text {
             self.bytes.marks += space.len();
         } else {
             self.content(&space);
@@ -249,25 +249,28 @@ impl OutputParser {
 
     fn drain(&mut self) {
         while let Some(c) = self.queue.pop_front() {
-            if matches!(self.mode, Mode::Call(_)) { self.in_call(c) } else { self.in_text(c) }
+            if matches!(self.mode, OutputMode::Call(_)) { self.in_call(c) } else { self.in_text(c) }
         }
     }
 
     /// Lists the marks of the mode.
     fn set_marks(&mut self) {
         let format = self.format;
-        let mut marks: Vec<(&'static str, Mark)> = Vec::new();
+        let mut marks: Vec<(&'static str, MarkRole)> = Vec::new();
         let reasoning =
             format.reasoning.as_ref().filter(|_| self.options.reasoning != ReasoningMode::Text);
-        let in_reasoning = matches!(self.mode, Mode::Reasoning);
+        let in_reasoning = matches!(self.mode, OutputMode::Reasoning);
         if let Some(found) = reasoning {
             if in_reasoning {
-                marks.push((&found.close, Mark::EndReason));
+                marks.push((&found.close, MarkRole::EndReason));
             }
             // A model may repeat the mark at the start.
-            if if in_reasoning { self.after == After::Mark } else { found.repeats || !self.started }
-            {
-                marks.push((&found.open, Mark::Reason));
+            if if in_reasoning {
+                self.after == LastPart::Mark
+            } else {
+                found.repeats || !self.started
+            } {
+                marks.push((&found.open, MarkRole::Reason));
             }
         }
         let calls = self.options.calls
@@ -275,22 +278,22 @@ impl OutputParser {
         if calls {
             if let Some(section) = &format.section {
                 if self.in_section {
-                    marks.push((&section.close, Mark::EndSection));
+                    marks.push((&section.close, MarkRole::EndSection));
                 } else {
-                    marks.push((&section.open, Mark::Section));
+                    marks.push((&section.open, MarkRole::Section));
                 }
             }
             if format.section.is_none() || self.in_section {
-                let openers = format.calls.iter().map(Pattern::opener);
+                let openers = format.calls.iter().map(CallPattern::opener);
                 for opener in openers.filter(|opener| !opener.is_empty()) {
                     if !marks.iter().any(|(text, _)| *text == opener) {
-                        marks.push((opener, Mark::Call));
+                        marks.push((opener, MarkRole::Call));
                     }
                 }
             }
         }
         if !in_reasoning {
-            marks.extend(format.drop.iter().map(|text| (text.as_str(), Mark::Drop)));
+            marks.extend(format.drop.iter().map(|text| (text.as_str(), MarkRole::Drop)));
         }
         self.marks = marks;
     }
@@ -311,7 +314,7 @@ impl OutputParser {
             }
         }
         self.pending.push(c);
-        let longer = |(text, _): &(&str, Mark)| {
+        let longer = |(text, _): &(&str, MarkRole)| {
             text.len() > self.pending.len() && text.starts_with(&self.pending)
         };
         if !self.marks.iter().any(longer) {
@@ -338,42 +341,43 @@ impl OutputParser {
 
     /// True if a call without a mark may begin with this character here.
     fn begins_call(&self, c: char) -> bool {
-        matches!(self.mode, Mode::Text)
+        matches!(self.mode, OutputMode::Text)
             && self.options.calls
-            && (!self.started || self.after == After::Call)
+            && (!self.started || self.after == LastPart::Call)
             && matches!(c, '{' | '[')
             && self.format.calls.iter().any(|pattern| pattern.opener().is_empty())
     }
 
     /// Handles a mark.
-    fn mark(&mut self, text: &'static str, mark: Mark) {
+    fn mark(&mut self, text: &'static str, mark: MarkRole) {
         let before = std::mem::take(&mut self.space);
-        let in_reasoning = matches!(self.mode, Mode::Reasoning);
+        let in_reasoning = matches!(self.mode, OutputMode::Reasoning);
         match mark {
-            Mark::Reason | Mark::EndReason => {
+            MarkRole::Reason | MarkRole::EndReason => {
                 self.bytes.marks += before.len() + text.len();
-                self.mode = if mark == Mark::Reason { Mode::Reasoning } else { Mode::Text };
-                self.after = After::Mark;
+                self.mode =
+                    if mark == MarkRole::Reason { OutputMode::Reasoning } else { OutputMode::Text };
+                self.after = LastPart::Mark;
             }
-            Mark::Drop => {
+            MarkRole::Drop => {
                 self.bytes.marks += text.len();
                 // White space before the mark is text, if there is text.
-                if self.after != After::Text || before.is_empty() {
+                if self.after != LastPart::Text || before.is_empty() {
                     self.bytes.marks += before.len();
                 } else {
                     self.content(&before);
                 }
-                self.after = After::Mark;
+                self.after = LastPart::Mark;
             }
-            Mark::Section => {
+            MarkRole::Section => {
                 if in_reasoning {
-                    self.mode = Mode::Text;
+                    self.mode = OutputMode::Text;
                 }
                 self.bytes.marks += before.len();
                 self.in_section = true;
                 self.section = Some(text.to_owned());
             }
-            Mark::EndSection => {
+            MarkRole::EndSection => {
                 self.in_section = false;
                 if let Some(open) = self.section.take() {
                     // No call was in it, so it is text.
@@ -382,10 +386,10 @@ impl OutputParser {
                     self.content(text);
                 } else {
                     self.bytes.marks += before.len() + text.len();
-                    self.after = After::Mark;
+                    self.after = LastPart::Mark;
                 }
             }
-            Mark::Call => {
+            MarkRole::Call => {
                 self.bytes.marks += before.len();
                 self.begin_call(text);
             }
@@ -395,7 +399,7 @@ impl OutputParser {
 
     /// Reads a character that is no part of a mark.
     fn plain(&mut self, c: char) {
-        let between = self.after == After::Call && self.format.between.contains(c);
+        let between = self.after == LastPart::Call && self.format.between.contains(c);
         if (c.is_whitespace() || between) && self.space.len() < MAX_SPACE {
             self.space.push(c);
             return;
@@ -403,10 +407,10 @@ impl OutputParser {
         let space = std::mem::take(&mut self.space);
         let mut buffer = [0; 4];
         let text = c.encode_utf8(&mut buffer);
-        if matches!(self.mode, Mode::Reasoning) {
-            if self.after == After::Mark {
+        if matches!(self.mode, OutputMode::Reasoning) {
+            if self.after == LastPart::Mark {
                 self.bytes.marks += space.len();
-                self.after = After::Text;
+                self.after = LastPart::Text;
                 self.set_marks();
             } else {
                 self.reason(&space);
@@ -417,7 +421,7 @@ impl OutputParser {
         if let Some(mark) = self.section.take() {
             self.content(&mark);
         }
-        if self.after == After::Mark && space.trim().is_empty() && !self.started {
+        if self.after == LastPart::Mark && space.trim().is_empty() && !self.started {
             self.bytes.marks += space.len();
         } else {
             self.content(&space);
@@ -435,7 +439,7 @@ impl OutputParser {
             Some(OutputEvent::Content(last)) => last.push_str(text),
             _ => self.events.push(OutputEvent::Content(text.to_owned())),
         }
-        self.after = After::Text;
+        self.after = LastPart::Text;
         if !self.started {
             self.started = true;
             self.set_marks();
@@ -457,7 +461,7 @@ impl OutputParser {
     /// Begins a call behind its mark, with all patterns that begin so.
     fn begin_call(&mut self, opener: &str) {
         let patterns = self.format.calls.iter().filter(|pattern| pattern.opener() == opener);
-        self.mode = Mode::Call(patterns.map(CallMachine::new).collect());
+        self.mode = OutputMode::Call(patterns.map(CallMachine::new).collect());
         self.raw.push_str(opener);
         self.streamed = 0;
         self.streaming = false;
@@ -465,7 +469,7 @@ impl OutputParser {
 
     /// Reads a character of a call.
     fn in_call(&mut self, c: char) {
-        let Mode::Call(machines) = &mut self.mode else { return };
+        let OutputMode::Call(machines) = &mut self.mode else { return };
         let format = self.format;
         let strict = machines.first().is_some_and(CallMachine::is_unmarked);
         let context = CallContext { keys: &format.keys, tools: &self.options.tools, strict };
@@ -548,8 +552,8 @@ impl OutputParser {
         self.emit(parts);
         self.bytes.calls += self.streamed + self.raw.len();
         self.raw.clear();
-        self.mode = Mode::Text;
-        self.after = After::Call;
+        self.mode = OutputMode::Text;
+        self.after = LastPart::Call;
         self.set_marks();
     }
 
@@ -565,9 +569,9 @@ impl OutputParser {
 
     /// Gives the text of a call that is none as content.
     fn end_call(&mut self) {
-        self.mode = Mode::Text;
+        self.mode = OutputMode::Text;
         self.bytes.calls += self.streamed;
-        self.after = After::Text;
+        self.after = LastPart::Text;
         if let Some(mark) = self.section.take() {
             self.content(&mark);
         }

@@ -56,14 +56,14 @@ const HOLES: [(&str, Hole); 11] = [
 
 /// Parts of a call or of a pair in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pattern {
+pub(super) struct CallPattern {
     /// The steps.
     pub(super) steps: Vec<PatternStep>,
 }
 
-impl Pattern {
+impl CallPattern {
     /// Reads a pattern: `{name}` is a hole, `{ }` optional white space, all else literal text.
-    pub(super) fn parse(text: &str) -> Result<Self, PatternError> {
+    pub(super) fn parse(text: &str) -> Result<Self, CallPatternError> {
         let mut steps = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
@@ -74,13 +74,15 @@ impl Pattern {
             if open > 0 {
                 steps.push(PatternStep::Literal(rest[..open].to_owned()));
             }
-            let Some(close) = rest[open..].find('}') else { return Err(PatternError::Unclosed) };
+            let Some(close) = rest[open..].find('}') else {
+                return Err(CallPatternError::Unclosed);
+            };
             let word = &rest[open + 1..open + close];
             steps.push(if word == " " {
                 PatternStep::Space
             } else {
                 let hole = HOLES.iter().find(|(name, _)| *name == word);
-                PatternStep::Hole(hole.ok_or_else(|| PatternError::Unknown(word.to_owned()))?.1)
+                PatternStep::Hole(hole.ok_or_else(|| CallPatternError::Unknown(word.to_owned()))?.1)
             });
             rest = &rest[open + close + 1..];
         }
@@ -108,14 +110,14 @@ impl Pattern {
 
 /// Mistake in a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PatternError {
+pub(super) enum CallPatternError {
     /// A `{` without `}`.
     Unclosed,
     /// No such hole.
     Unknown(String),
 }
 
-impl fmt::Display for PatternError {
+impl fmt::Display for CallPatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unclosed => f.write_str("a `{` of this pattern has no `}`"),
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn patterns_are_text_with_holes() {
-        let pattern = Pattern::parse("<f={name}>{ }{pairs}</f>").unwrap();
+        let pattern = CallPattern::parse("<f={name}>{ }{pairs}</f>").unwrap();
         assert_eq!(
             pattern.steps,
             [
@@ -143,8 +145,8 @@ mod tests {
             ]
         );
         assert_eq!(pattern.opener(), "<f=");
-        assert_eq!(Pattern::parse("{call}").unwrap().opener(), "");
-        assert_eq!(Pattern::parse("a{name"), Err(PatternError::Unclosed));
-        assert_eq!(Pattern::parse("{nam}"), Err(PatternError::Unknown("nam".into())));
+        assert_eq!(CallPattern::parse("{call}").unwrap().opener(), "");
+        assert_eq!(CallPattern::parse("a{name"), Err(CallPatternError::Unclosed));
+        assert_eq!(CallPattern::parse("{nam}"), Err(CallPatternError::Unknown("nam".into())));
     }
 }

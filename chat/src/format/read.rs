@@ -9,7 +9,7 @@ use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
 
 use super::data::{EngineParsers, Format, PairValue, ReasoningMarks, SectionMarks, ValueTrim};
 use super::parts::CallKeys;
-use super::pattern::{Hole, Pattern, PatternError, PatternStep};
+use super::pattern::{CallPattern, CallPatternError, Hole, PatternStep};
 use super::value::ValueType;
 
 const FORMAT: [&str; 15] = [
@@ -176,14 +176,14 @@ impl FormatReader {
     }
 
     /// Reads a pattern and checks that its holes are those of a call or of a pair.
-    fn pattern(&mut self, node: &YamlNode, pair: bool) -> Option<Pattern> {
+    fn pattern(&mut self, node: &YamlNode, pair: bool) -> Option<CallPattern> {
         let text = self.scalar(node)?;
-        let pattern = match Pattern::parse(&text) {
+        let pattern = match CallPattern::parse(&text) {
             Ok(pattern) => pattern,
             Err(error) => {
                 let mut finding = Finding::error(&node.at, error.to_string());
-                if let PatternError::Unknown(word) = &error {
-                    finding.help = suggest::help(word, Pattern::words());
+                if let CallPatternError::Unknown(word) = &error {
+                    finding.help = suggest::help(word, CallPattern::words());
                 }
                 self.findings.push(finding);
                 return None;
@@ -319,7 +319,7 @@ impl FormatReader {
 }
 
 /// Returns the reason that a pattern cannot be read.
-fn mistake(pattern: &Pattern, pair: bool) -> Option<&'static str> {
+fn mistake(pattern: &CallPattern, pair: bool) -> Option<&'static str> {
     let has = |holes: &[Hole]| holes.iter().any(|hole| pattern.has(*hole));
     let long =
         |step: &PatternStep| matches!(step, PatternStep::Literal(text) if text.len() > MAX_MARK);
