@@ -185,7 +185,10 @@ pub fn refuse_documents(model: &Model) -> Vec<Finding> {
             if node.state.is_some() && node.argument(argument).is_some() {
                 refuse(Finding::error(
                     &node.at,
-                    format!("op `{}` with `{name}` counts positions over all packed documents", node.op),
+                    format!(
+                        "op `{}` with `{name}` counts positions over all packed documents",
+                        node.op
+                    ),
                 ));
             }
         }

@@ -23,8 +23,8 @@ use crate::states::{Slot, saved};
 use crate::value::GraphValue;
 use crate::weights::{SessionWeights, WeightSource};
 use crate::{
-    Chunk, Engine, Error, ExtraInputs, Logits, ModelSource, OutputRows, Probe, Session, SessionOptions, SlotId,
-    StateValue,
+    Chunk, Engine, Error, ExtraInputs, Logits, ModelSource, OutputRows, Probe, Session,
+    SessionOptions, SlotId, StateValue,
 };
 
 /// The engine of this crate.

@@ -373,7 +373,9 @@ fn run_schedules(
     let mut plans = vec![(&causal, length, all)];
     for prompt in prompts.iter().filter(|prompt| !prompt.is_causal()) {
         // One prompt of each kind is enough, and names of schedules are unique.
-        let known = plans.iter().any(|plan| !plan.0.is_causal() && (plan.0.prefix > 1) == (prompt.prefix > 1));
+        let known = plans
+            .iter()
+            .any(|plan| !plan.0.is_causal() && (plan.0.prefix > 1) == (prompt.prefix > 1));
         let all = schedules::derive_masked(session.model(), prompt);
         if !known && !all.is_empty() {
             plans.push((prompt, prompt.tokens.len(), all));

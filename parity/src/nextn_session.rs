@@ -2,7 +2,8 @@
 //! prompt are set once, and each step takes those of its positions.
 
 use engine::{
-    Chunk, Error, ExtraInputs, Logits, Probe, Session, SessionFeatures, ShownParts, SlotId, StateValue,
+    Chunk, Error, ExtraInputs, Logits, Probe, Session, SessionFeatures, ShownParts, SlotId,
+    StateValue,
 };
 use registry::dtype::Dtype;
 use registry::model::Model;

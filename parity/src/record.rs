@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::{Chunk, ChunkMask, Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue};
+use engine::{
+    Chunk, ChunkMask, Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue,
+};
 use formats::numbers;
 use formats::safetensors::{FileDtype, TensorSpec, Writer};
 use registry::dtype::Dtype;
@@ -67,8 +69,10 @@ pub fn record(
     let mut greedy = serde_json::Map::new();
     let order = ExecutionOrder::of(&source.model.graph, |_| true);
     for &dtype in subject.dtypes {
-        let mut session =
-            engine.open(source, &masked(&subject.prompts, SessionOptions { dtype, finite: false, ..options.clone() }))?;
+        let mut session = engine.open(
+            source,
+            &masked(&subject.prompts, SessionOptions { dtype, finite: false, ..options.clone() }),
+        )?;
         let shows = session.features();
         if !shows.steps {
             subject.prompts.iter_mut().for_each(without_decode);

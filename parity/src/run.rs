@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 
-use engine::{Chunk, ChunkMask, ExtraInputs, Logits, OutputRows, Probe, Session, SlotId, StateValue};
+use engine::{
+    Chunk, ChunkMask, ExtraInputs, Logits, OutputRows, Probe, Session, SlotId, StateValue,
+};
 use siphasher::sip::SipHasher13;
 
 use crate::dump::{DumpTensor, Phase, Prompt};

@@ -9,8 +9,8 @@ use registry::graph::{Graph, Node, State, WeightId};
 
 use crate::angles::Angles;
 use crate::kernels::matmul::MatrixView;
-use crate::masks::SequenceMask;
 use crate::kernels::tokens::round_rows;
+use crate::masks::SequenceMask;
 use crate::states::{Memory, Slot};
 use crate::value::GraphValue;
 use crate::weights::{SessionWeights, WeightMatrix};
@@ -33,7 +33,8 @@ impl ChunkRows {
     /// Returns the parts of the chunk that lie in one document each, as positions within it.
     pub fn positions(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let (start, end) = (self.start, self.start + self.rows.len());
-        let inside = self.mask.documents().iter().copied().filter(move |at| (start + 1..end).contains(at));
+        let inside =
+            self.mask.documents().iter().copied().filter(move |at| (start + 1..end).contains(at));
         let starts = [start].into_iter().chain(inside.clone());
         starts.zip(inside.chain([end])).map(|(from, to)| {
             let document = self.mask.document_of(from);

@@ -29,8 +29,7 @@ pub(super) fn greedy(
         let before = dump.choices(dtype, prompt, Phase::Prefill.name())?;
         let behind = dump.choices(dtype, prompt, "greedy")?;
         let mut steer = agreement.steer(Mode::Cumulative, format!("{} greedy", prompt.name));
-        let logits =
-            teacher_forced(session, prompt, chosen, [&before, &behind], &mut steer)?;
+        let logits = teacher_forced(session, prompt, chosen, [&before, &behind], &mut steer)?;
         for (index, (logits, want)) in logits.iter().zip(chosen).enumerate() {
             let logprobs = normal(logits);
             let got = top1(&logprobs);

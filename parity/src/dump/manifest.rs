@@ -221,7 +221,8 @@ impl Prompt {
         // Decode continues the last document, behind the prefix.
         let inside = documents.first().is_none_or(|first| *first == 0)
             && documents.last().is_none_or(|last| *last < split);
-        if !ascends || !inside || self.prefix > split || (self.prefix > 0 && !documents.is_empty()) {
+        if !ascends || !inside || self.prefix > split || (self.prefix > 0 && !documents.is_empty())
+        {
             let name = self.name.clone();
             let (prefix, documents) = (self.prefix, documents.clone());
             return Err(PromptError::Mask { name, prefix, documents, split });
