@@ -589,6 +589,8 @@ class Runner:
         # A class without a cache decodes by running the whole sequence again: the tokens so far are its cache.
         inner = inspect.signature(getattr(model, model.base_model_prefix, model).forward).parameters
         self.takes_positions = "position_ids" in self.params or "position_ids" in inner
+        self.takes_types = "token_type_ids" in self.params or "token_type_ids" in inner
+        self.found_type: int | None = None
         self.own_cache = None
 
         def takes_given() -> bool:
@@ -629,10 +631,27 @@ class Runner:
             return type(getattr(out, self.cache_key))
         return False
 
-    def forward(self, tokens, start=0, cache=None):
-        """Logits `[len, V]` as the model gives them, and the cache (None for a pass without one)."""
+    def prefix_type(self) -> int:
+        """The `token_type_ids` of tokens that see each other: the value that makes a first token depend on those behind it."""
         import torch
 
+        if self.found_type is None and self.takes_types:
+            tokens = torch.tensor([[0, 1, 2, 3]], dtype=torch.long)
+            run = lambda **types: self.model(input_ids=tokens, use_cache=False, **types).logits[0, 0]  # noqa: E731
+            with torch.no_grad():
+                plain = run()
+                self.found_type = next((value for value in (0, 1) if not torch.equal(run(token_type_ids=torch.full_like(tokens, value)), plain)), None)
+        if self.found_type is None:
+            raise Fail(f"the class {type(self.model).__name__} has no bidirectional prefix: no `token_type_ids` let its first token see those behind it")
+        return self.found_type
+
+    def forward(self, tokens, start=0, cache=None, prompt=None):
+        """Logits `[len, V]` as the model gives them, and the cache (None for a pass without one). `prompt`: the prompt that the tokens are the
+        beginning of, where it has a prefix or documents."""
+        import torch
+
+        if prompt is not None and self.cache_key is None:
+            raise Fail(f"the class {type(self.model).__name__} has no cache, so it runs no prefix and no packed documents")
         if self.cache_key is None:
             seen = [*(cache or []), *tokens]
             with torch.no_grad():
@@ -643,6 +662,13 @@ class Runner:
             kwargs["position_ids"] = torch.arange(start, start + len(tokens))[None]
         if cache is not None:
             kwargs[self.cache_key] = cache
+        if (prefix := (prompt or {}).get("prefix")) is not None:
+            own = self.prefix_type()
+            kwargs["token_type_ids"] = torch.tensor([[own if at < prefix else 1 - own for at in range(len(tokens))]])
+        if (documents := (prompt or {}).get("documents")) is not None:
+            if not self.takes_positions:
+                raise Fail(f"the class {type(self.model).__name__} takes no `position_ids`, by which it would know packed documents")
+            kwargs["position_ids"] = torch.cat([torch.arange(to - start) for start, to in spans_of(documents, len(tokens))])[None]
         with torch.no_grad():
             out = self.model(**kwargs)
         if cache is not None:
@@ -715,7 +741,75 @@ def steps_of(runner, cache, counts: list[int], call) -> list:
     return found
 
 
-def fed_in_chunks(runner, taps, tokens: list[int], sizes) -> tuple:
+# ---------------------------------------------------------------- masks
+
+
+def spans_of(documents: list[int], length: int) -> list[tuple[int, int]]:
+    """The first position of each document and the one past its last."""
+    inside = [start for start in documents if start < length]
+    return list(zip(inside, [*inside[1:], length]))
+
+
+def mask_of(prompt: dict) -> dict:
+    """The argument of `Runner.forward` that gives the first tokens of a prompt their mask; nothing for a causal one."""
+    return {"prompt": prompt} if "prefix" in prompt or "documents" in prompt else {}
+
+
+def forward_whole(runner, prompt: dict) -> tuple:
+    """One forward over a whole prompt. transformers tells packed documents apart only where there is no cache."""
+    if "documents" in prompt:
+        return runner.forward(prompt["tokens"], 0, None, prompt)[0], None
+    return runner.forward(prompt["tokens"], 0, runner.fresh(), **mask_of(prompt))
+
+
+def apart(runner, prompt: dict, length: int) -> list[tuple]:
+    """The logits and the cache of each document before `length`, run alone."""
+    return [runner.forward(prompt["tokens"][start:to], 0, runner.fresh()) for start, to in spans_of(prompt["documents"], length)]
+
+
+def rows_before(runner, prompt: dict, widths: dict) -> dict:
+    """Keys and values of all documents before the last, by layer and part, with zeros in place of rows that a sliding cache has dropped."""
+    found = {}
+    for (start, to), (_, cache) in list(zip(spans_of(prompt["documents"], len(prompt["tokens"])), apart(runner, prompt, len(prompt["tokens"]))))[:-1]:
+        for layer, kind, part, tensor in read_states(runner.model, cache, widths):
+            if kind == "attention":
+                dropped = tensor.new_zeros((to - start - tensor.shape[0], *tensor.shape[1:]))
+                found.setdefault((layer, part), []).extend([dropped, tensor])
+    return found
+
+
+def states_after(runner, prompt: dict, cache, widths: dict) -> list[tuple]:
+    """The states after a whole prompt: those of its cache, or of the caches of its documents, which are run alone."""
+    import torch
+
+    if "documents" not in prompt:
+        return read_states(runner.model, cache, widths)
+    before, start = rows_before(runner, prompt, widths), prompt["documents"][-1]
+    _, cache = runner.forward(prompt["tokens"][start:], 0, runner.fresh())
+    states = []
+    for layer, kind, part, tensor in read_states(runner.model, cache, widths):
+        if kind == "attention":
+            dropped = tensor.new_zeros((len(prompt["tokens"]) - start - tensor.shape[0], *tensor.shape[1:]))
+            tensor = torch.cat([*before.get((layer, part), []), dropped, tensor])
+            window = window_of(cache, layer)
+            if window is not None:
+                tensor = tensor[max(0, tensor.shape[0] - (window - 1)) :]
+            tensor = tensor.contiguous()
+        states.append((layer, kind, part, tensor))
+    return states
+
+
+def check_apart(runner, prompt: dict, full) -> None:
+    """Fails where documents that are packed differ from the same documents alone by more than rounding."""
+    import torch
+
+    alone = torch.cat([logits for logits, _ in apart(runner, prompt, len(prompt["tokens"]))])
+    if (gap := relative(full, alone)) > AUDIT_TOLERANCE:
+        raise Fail(f"prompt {prompt['name']}: the class {type(runner.model).__name__} does not keep packed documents apart: its logits differ from those of the "
+                   f"documents alone by {gap:.1e} of the largest; give each document as a prompt of its own")
+
+
+def fed_in_chunks(runner, taps, tokens: list[int], sizes, prompt=None) -> tuple:
     """Logits of all rows and, with `taps`, the rows of every module output, from a sequence fed in chunks through one cache."""
     import torch
 
@@ -726,7 +820,8 @@ def fed_in_chunks(runner, taps, tokens: list[int], sizes) -> tuple:
 
     def chunk(number, cache):
         begin, end = starts[number], starts[number + 1]
-        step = lambda: runner.forward(tokens[begin:end], begin, cache)  # noqa: E731
+        mask = mask_of(prompt) if prompt is not None and begin == 0 else {}
+        step = lambda: runner.forward(tokens[begin:end], begin, cache, **mask)  # noqa: E731
         seen, (out, cache) = taps.during(step) if taps is not None else ({}, step())
         found = {name: rows for name, tensor in seen.items() if (rows := taps.rows(name, tensor, end - begin)) is not None}
         return out, found, cache
@@ -927,6 +1022,12 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
     return [state for state in found if state[0] not in absent]
 
 
+def window_of(cache, layer: int) -> int | None:
+    """The window of a layer's cache, where it slides."""
+    one = cache.layers[layer]
+    return getattr(one, "sliding_window", None) if getattr(one, "is_sliding", False) else None
+
+
 def newest_rows(cache, absent=()) -> dict:
     """The row that was written last into the keys, values and index of every layer, by (layer, part): `[1, heads, dim]`."""
     found = {}
@@ -1115,6 +1216,7 @@ def given_prompts(args, vocab: int, limit: int) -> list[dict] | None:
         if not isinstance(split, int) or not (1 <= split < len(tokens) or split == len(tokens) == 1):
             raise Fail(f"{where}: split {split!r} must be at least 1 and below the length {len(tokens)}")
         clean.append({"name": name, "tokens": tokens, "split": split, "taps": given_phases(where, prompt.get("taps", index == 0))})
+        clean[-1] |= given_mask(where, prompt, clean[-1]["split"])
         rows = prompt.get("rows")
         if rows is not None:
             if not isinstance(rows, list) or not rows or not all(isinstance(row, int) and 0 <= row < len(tokens) for row in rows) or sorted(set(rows)) != rows:
@@ -1123,6 +1225,40 @@ def given_prompts(args, vocab: int, limit: int) -> list[dict] | None:
     if not clean:
         raise Fail("no prompts given")
     return clean
+
+
+def given_mask(where: str, prompt: dict, split: int) -> dict:
+    """The `prefix` or the `documents` of a given prompt."""
+    whole = lambda x: isinstance(x, int) and not isinstance(x, bool)  # noqa: E731
+    prefix, documents = prompt.get("prefix"), prompt.get("documents")
+    if prefix is not None and documents is not None:
+        raise Fail(f"{where}: `prefix` and `documents` are in one prompt, and no class runs both; give two prompts")
+    if prefix is not None:
+        if not whole(prefix) or not 1 <= prefix <= split:
+            raise Fail(f"{where}: `prefix` {prefix!r} must be a number of tokens from 1 to the split {split}")
+        return {"prefix": prefix}
+    if documents is not None:
+        if not isinstance(documents, list) or not documents or not all(whole(start) for start in documents) or documents != sorted(set(documents)) or documents[0] != 0 \
+                or documents[-1] >= split:
+            raise Fail(f"{where}: `documents` must be ascending positions that begin with 0, all below the split {split}")
+        return {"documents": documents}
+    return {}
+
+
+def masked_prompts(seed: bytes, facts: dict, vocab: int, kinds: list[str]) -> list[dict]:
+    """Prompts with a prefix, and with documents, that pass the windows; with taps in both phases."""
+    window = max((w for w in facts["windows"] if w + 8 <= PROMPT_CAP), default=0)
+    long, prompts = max(7, window + 2), []
+    if "prefix" in kinds and long + 6 <= facts["limit"]:
+        prompts.append({"name": "prefix", "tokens": token_stream(seed, "prefix", long + 6, vocab), "split": long + 2, "taps": list(PHASES), "prefix": long})
+    if "documents" in kinds and 2 * long + 4 <= facts["limit"]:
+        prompts.append({"name": "documents", "tokens": token_stream(seed, "documents", 2 * long + 4, vocab), "split": 2 * long, "taps": list(PHASES),
+                        "documents": [0, 3, long + 3]})
+    for prompt in prompts:
+        # A length that is also a size of the model would hide the axis of tokens.
+        while len(prompt["tokens"]) in facts["sizes"]:
+            prompt["tokens"] += token_stream(seed, "more", 1, vocab)
+    return prompts
 
 
 def given_phases(where: str, taps) -> list[str]:
@@ -1181,7 +1317,11 @@ def record_prompt(out, kinds, runner, taps, run, prompt, topk, widths, notes) ->
     targets = tokens[1:] + [None]
     rows, late = rows_of(prompt), decode_rows(prompt)
 
-    seen, (full, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()), keep="prefill" in prompt["taps"])
+    packed, begin = "documents" in prompt, prompt.get("documents", [0])[-1]
+
+    seen, (full, cache) = taps.during(lambda: forward_whole(runner, prompt), keep="prefill" in prompt["taps"])
+    if packed and run == "f32":
+        check_apart(runner, prompt, full)
     put_logits(out, f"{base}/prefill", full[rows], [targets[row] for row in rows], topk)
     put_chosen(out, f"{base}/prefill", [taps.chosen], length)
     found = Recorded(full, {})
@@ -1189,23 +1329,26 @@ def record_prompt(out, kinds, runner, taps, run, prompt, topk, widths, notes) ->
         for name, tensor in seen.items():
             if (values := taps.rows(name, tensor, length)) is not None:
                 found.prefill_taps[name] = out[f"{base}/prefill/tap/{name}"] = values if len(rows) == length else values[rows].contiguous()
-        for layer, kind, part, tensor in read_states(runner.model, cache, widths):
+        for layer, kind, part, tensor in states_after(runner, prompt, cache, widths):
             found.states[layer, part] = out[f"{base}/prefill/state/{layer}/{part}"] = tensor
             kinds.setdefault((layer, kind), []).append(part)
 
     wanted, lengths = "decode" in prompt["taps"], prompt.get("snapshots", [])
-    _, cache = runner.forward(tokens[:split], 0, runner.fresh())
+    # Decode continues the last document, which knows nothing of the others.
+    _, cache = runner.forward(tokens[begin:split], 0, runner.fresh(), **({} if packed else mask_of(prompt)))
     streams, snapshots, states = {}, {}, read_states(runner.model, cache, widths) if wanted else []
+    before = rows_before(runner, prompt, widths) if packed and wanted else {}
     for layer, kind, part, tensor in states:
         if kind == "attention":
-            streams[layer, part] = [tensor.new_zeros((max(0, split - tensor.shape[0]), *tensor.shape[1:])), tensor]
+            dropped = tensor.new_zeros((max(0, split - begin - tensor.shape[0]), *tensor.shape[1:]))
+            streams[layer, part] = [*before.get((layer, part), []), dropped, tensor]
         elif split in lengths:
             snapshots[layer, part] = [tensor]
     logits, steps, chosen = [], {}, []
 
     def step(number, cache):
         at = split + number
-        seen, (row, cache) = taps.during(lambda: runner.forward(tokens[at : at + 1], at, cache), keep=wanted and at in late)
+        seen, (row, cache) = taps.during(lambda: runner.forward(tokens[at : at + 1], at - begin, cache), keep=wanted and at in late)
         newest = newest_rows(cache, getattr(runner.model, "left_out", ())) if wanted else {}
         now = read_states(runner.model, cache, widths) if wanted and (at + 1 in lengths or at + 1 == length) else []
         if at + 1 < length:
@@ -1282,7 +1425,7 @@ def relative(ours, truth) -> float:
 def chunk_sizes(prompt: dict, switch) -> list[int]:
     """Sizes of chunks that cover a prompt; none of them crosses a switch of rotary tables."""
     length = len(prompt["tokens"])
-    sizes = [prompt["split"]] if switch is not None and length > switch < prompt["split"] else []
+    sizes = [prompt["split"]] if switch is not None and length > switch < prompt["split"] else [prompt["prefix"]] if "prefix" in prompt else []
     while sum(sizes) < length:
         sizes += CHUNKS
     return sizes
@@ -1293,13 +1436,17 @@ def audit_jobs(runner, taps, prompts: list[dict], switch, run: str) -> dict:
     jobs = {}
     for prompt in prompts:
         name, tokens = prompt["name"], prompt["tokens"]
+        if "documents" in prompt:
+            # No cache continues several documents, and `check_apart` compares them with each alone.
+            continue
+        mask = mask_of(prompt)
         if run == "f32":
-            jobs[name, "plain"] = lambda tokens=tokens: runner.forward(tokens)[0]
+            jobs[name, "plain"] = lambda tokens=tokens, mask=mask: runner.forward(tokens, 0, None, **mask)[0]
         if len(tokens) > 1:
             tapped, sizes = taps if "prefill" in prompt["taps"] else None, chunk_sizes(prompt, switch)
-            jobs[name, "chunks"] = lambda tapped=tapped, tokens=tokens, sizes=sizes: fed_in_chunks(runner, tapped, tokens, sizes)
+            jobs[name, "chunks"] = lambda tapped=tapped, tokens=tokens, sizes=sizes, prompt=prompt: fed_in_chunks(runner, tapped, tokens, sizes, prompt)
         if 1 < len(tokens) <= STEPWISE_LIMIT:
-            jobs[name, "steps"] = lambda tokens=tokens: fed_in_chunks(runner, None, tokens, [1] * len(tokens))[0]
+            jobs[name, "steps"] = lambda tokens=tokens, prompt=prompt: fed_in_chunks(runner, None, tokens, [prompt.get("prefix", 1)] + [1] * len(tokens), prompt)[0]
     return jobs
 
 
@@ -1312,6 +1459,8 @@ def audit_run(prompts, recorded, work, switch, run: str, notes: list[str]) -> tu
         tokens, split, full = prompt["tokens"], prompt["split"], found.full
         crossing = switch is not None and len(tokens) > switch
         decode = max(decode, relative(found.decoded, full[decode_rows(prompt)]))
+        if "documents" in prompt:
+            continue
         if run == "f32":
             if (gap := relative(work[prompt["name"], "plain"], full)) > AUDIT_TOLERANCE:
                 notes.append(f"{run}/{prompt['name']}: a pass without a cache differs from a pass with an empty one by {gap:.1e} of the largest logit")
@@ -1470,8 +1619,8 @@ def member_forward(runner, taps, prompt: dict, widths: dict[int, int]) -> tuple:
     """The logits of all positions, and the rows of taps and the states after the prefill where the prompt has them."""
     tokens, rows, tapped = prompt["tokens"], rows_of(prompt), "prefill" in prompt["taps"]
     runner.begin(prompt)
-    seen, (logits, cache) = taps.during(lambda: runner.forward(tokens, 0, runner.fresh()), keep=tapped)
-    states = {(layer, part): tensor for layer, _, part, tensor in read_states(runner.model, cache, widths)} if tapped else {}
+    seen, (logits, cache) = taps.during(lambda: forward_whole(runner, prompt), keep=tapped)
+    states = {(layer, part): tensor for layer, _, part, tensor in states_after(runner, prompt, cache, widths)} if tapped else {}
     found = {key: values[rows] for key in seen if (values := taps.rows(key, seen[key], len(tokens))) is not None} if tapped else {}
     return logits, found, states
 
@@ -1552,7 +1701,9 @@ class Ensemble:
                 if (why := barred(member)) is not None:
                     raise Fail(why)
                 if each is not None:
-                    made = {prompt["name"]: each(prompt) for prompt in self.prompts}
+                    # No cache continues several documents.
+                    able = [prompt for prompt in self.prompts if each is not chunks or "documents" not in prompt]
+                    made = {prompt["name"]: each(prompt) for prompt in able}
                 else:
                     work = member_work(runner, taps, self.prompts, self.widths, member)
                     with plain if work.is_kept() else context:
@@ -1693,6 +1844,9 @@ def dump(args) -> None:
             derived = prompts is None
             if derived:
                 prompts = derive_prompts(config_hash.digest(), facts, known, notes)
+                # A config that declares a prefix has it run.
+                declared = ["prefix"] if getattr(config.get_text_config(decoder=True), "prefix_lm", False) else []
+                prompts += masked_prompts(config_hash.digest(), facts, known, [*declared, *args.masks])
             for prompt in prompts:
                 # A class without a cache has no states, and a step of it is a forward over everything.
                 lost = PHASES if args.no_taps else () if runner.cache_key else ("decode",)
@@ -1709,6 +1863,9 @@ def dump(args) -> None:
         try:
             # Tensors are gathered apart per run, so that a run that fails half-way leaves nothing behind.
             mine, seen_kinds, recorded = {}, {}, []
+            if any("prefix" in prompt for prompt in prompts):
+                # Here, since modules that run twice in one forward are not tapped.
+                runner.prefix_type()
             taps.probe(runner, (max((prompt["tokens"] for prompt in prompts), key=len) * 5)[: min(5, facts["limit"])])
             if chosen_before is None:
                 if derived and not runs:
@@ -2126,6 +2283,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="runs to make, comma-separated (default %(default)s)")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--prompts", metavar="FILE.json", help="prompts to run instead of the derived ones")
+    parser.add_argument("--masks", metavar="prefix,documents", default="", help="also derive prompts with a bidirectional prefix, or with packed documents")
     choice.add_argument("--tokens", metavar="1,2,3", help="one prompt to run instead of the derived ones")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the classes that the checkpoint brings (auto_map)")
     parser.add_argument("--import", dest="imports", metavar="FILE.py", action="append", default=[], help="import a file with classes of your own (repeatable)")
@@ -2148,6 +2306,9 @@ def main(argv: list[str] | None = None) -> int:
     args.dtypes = [name.strip() for name in args.dtypes.split(",") if name.strip()]
     if not args.dtypes or any(name not in DTYPES for name in args.dtypes) or len(set(args.dtypes)) != len(args.dtypes):
         parser.error(f"--dtypes: choose from {', '.join(DTYPES)}")
+    args.masks = [name.strip() for name in args.masks.split(",") if name.strip()]
+    if any(name not in ("prefix", "documents") for name in args.masks):
+        parser.error("--masks: choose from prefix, documents")
     # Distances are from the f32 run, which is made first for that.
     args.dtypes.sort(key=lambda name: name != "f32")
     if args.layers is not None:

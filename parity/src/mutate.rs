@@ -191,6 +191,7 @@ pub fn mutate(
         }
     }
     let mut book = mutants(&source.model, &recorded);
+    book.extend(faults::mask_mutants(&dump.manifest.prompts));
     if let Some(word) = &options.only {
         book.retain(|mutant| mutant.name.contains(word.as_str()) || mutant.class.name() == word);
         if book.is_empty() {

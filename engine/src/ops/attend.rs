@@ -55,6 +55,27 @@ impl AttendWindow {
     }
 }
 
+/// The keys that the queries of an attention see.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AttendReach {
+    pub(super) window: Option<AttendWindow>,
+    /// True if the tokens of the prefix see each other.
+    pub(super) prefix: bool,
+}
+
+impl AttendReach {
+    /// Returns the positions that a query at `position` sees.
+    fn seen(self, mask: &SequenceMask, position: usize) -> Range<usize> {
+        if self.prefix && position < mask.prefix() {
+            return 0..mask.prefix();
+        }
+        // Windows and chunks are counted within the document.
+        let document = mask.document_of(position);
+        let oldest = self.window.map_or(0, |window| window.oldest(position - document));
+        document + oldest..position + 1
+    }
+}
+
 /// The inputs and parameters that all tasks share.
 struct AttendInputs<'a> {
     rule: AttentionParams,
@@ -65,9 +86,7 @@ struct AttendInputs<'a> {
     kv_heads: usize,
     /// Numbers of a value as it is stored.
     stored: usize,
-    window: Option<AttendWindow>,
-    /// True if the tokens of the prefix see each other.
-    prefix: bool,
+    reach: AttendReach,
     sinks: Option<&'a [f32]>,
     slopes: Option<&'a [f32]>,
     salience: Option<Salience<'a>>,
@@ -84,11 +103,8 @@ struct Salience<'a> {
 }
 
 /// The arguments of an attention.
-#[expect(clippy::struct_excessive_bools, reason = "each is an argument of the op")]
 pub(super) struct Attend {
-    pub(super) window: Option<AttendWindow>,
-    /// True if the tokens of the prefix see each other.
-    pub(super) prefix: bool,
+    pub(super) reach: AttendReach,
     pub(super) slopes: Option<Vec<f32>>,
     pub(super) paired: bool,
     pub(super) scale: f32,
@@ -105,8 +121,10 @@ impl Attend {
         let chunked = args.flag("chunked")?;
         let window = args.count_or_null("window")?;
         Ok(Self {
-            window: window.map(|size| AttendWindow { size, chunked }),
-            prefix: args.one_of("mask", &[("causal", false), ("prefix", true)])?,
+            reach: AttendReach {
+                window: window.map(|size| AttendWindow { size, chunked }),
+                prefix: args.one_of("mask", &[("causal", false), ("prefix", true)])?,
+            },
             slopes: args.numbers_or_null("alibi")?,
             paired: args.one_of("values", &[("own", false), ("paired", true)])?,
             scale: args.number("scale")?,
@@ -199,7 +217,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
              heads do not fit"
         )));
     }
-    let window = args.window;
+    let window = args.reach.window;
     if state.window.is_some_and(|kept| window.is_none_or(|window| window.size > kept)) {
         return Err(ctx.error("it would see more than its state keeps"));
     }
@@ -278,8 +296,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         group,
         kv_heads,
         stored,
-        window,
-        prefix: args.prefix,
+        reach: args.reach,
         sinks,
         slopes,
         salience,
@@ -330,22 +347,11 @@ fn key_salience(
 }
 
 impl AttendInputs<'_> {
-    /// Returns the positions that a query at `position` sees.
-    fn seen(&self, mask: &SequenceMask, position: usize) -> Range<usize> {
-        if self.prefix && position < mask.prefix() {
-            return 0..mask.prefix();
-        }
-        // Windows and chunks are counted within the document.
-        let document = mask.document_of(position);
-        let oldest = self.window.map_or(0, |window| window.oldest(position - document));
-        document + oldest..position + 1
-    }
-
     /// Computes the salience of the keys that a task sees; empty if keys have none.
     fn salience_of(&self, task: &AttendTask<'_>) -> Vec<f32> {
         let Some(salience) = &self.salience else { return Vec::new() };
         let (round, values) = (self.rule.round, &task.memory.values);
-        (self.seen(task.mask, task.start).start..task.start + task.rows.len())
+        (self.reach.seen(task.mask, task.start).start..task.start + task.rows.len())
             .into_par_iter()
             .map(|position| key_salience(salience, round, values, position, task.head))
             .collect()
@@ -353,7 +359,7 @@ impl AttendInputs<'_> {
 
     /// Returns the queries of a task, and the columns of the keys and values that they see.
     fn block<'b>(&'b self, task: &AttendTask<'b>, worth: &'b [f32]) -> AttendBlock<'b> {
-        let (key_dim, first) = (self.rule.key_dim, self.seen(task.mask, task.start).start);
+        let (key_dim, first) = (self.rule.key_dim, self.reach.seen(task.mask, task.start).start);
         let (column, other) = columns(self, task.head);
         let Attention { keys, values, .. } = task.memory;
         let head = CachedHead {
@@ -367,7 +373,7 @@ impl AttendInputs<'_> {
         let rows = task.rows.clone().enumerate();
         let queries = rows.flat_map(|(n, row)| {
             let position = task.start + n;
-            let Range { start: from, end: to } = self.seen(task.mask, position);
+            let Range { start: from, end: to } = self.reach.seen(task.mask, position);
             (0..self.group).map(move |g| {
                 let head = task.head * self.group + g;
                 let at = row * self.width + head * key_dim;
@@ -390,7 +396,61 @@ impl AttendInputs<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::AttendWindow;
+    use proptest::prelude::*;
+
+    use super::{AttendReach, AttendWindow};
+    use crate::masks::{ChunkMask, SequenceMask};
+
+    /// Decides on one query and one key, as the mask functions of transformers do.
+    fn sees(
+        reach: AttendReach,
+        prefix: usize,
+        documents: &[usize],
+        query: usize,
+        key: usize,
+    ) -> bool {
+        let document = |at: usize| documents.iter().filter(|start| **start <= at).count();
+        let start = documents.iter().copied().filter(|start| *start <= query).max().unwrap_or(0);
+        if reach.prefix && query < prefix && key < prefix {
+            return true;
+        }
+        if document(query) != document(key) || key > query {
+            return false;
+        }
+        let (query, key) = (query - start, key - start);
+        reach.window.is_none_or(|window| {
+            if window.chunked {
+                query / window.size == key / window.size
+            } else {
+                query - key < window.size
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_query_sees_what_its_pairs_say(
+            window in prop::option::of((1..9_usize, any::<bool>())),
+            prefix in any::<bool>(),
+            reaches in 0..20_usize,
+            starts in prop::collection::btree_set(0..20_usize, 0..5),
+        ) {
+            let reach = AttendReach {
+                window: window.map(|(size, chunked)| AttendWindow { size, chunked }),
+                prefix,
+            };
+            let reaches = if starts.is_empty() { reaches } else { 0 };
+            let documents: Vec<usize> = starts.into_iter().collect();
+            let mut mask = SequenceMask::default();
+            mask.add(0, 0, 20, &ChunkMask { prefix: reaches, documents: &documents }).unwrap();
+            for query in 0..20 {
+                let seen: Vec<usize> = reach.seen(&mask, query).collect();
+                let want: Vec<usize> =
+                    (0..20).filter(|key| sees(reach, reaches, &documents, query, *key)).collect();
+                prop_assert_eq!(seen, want, "query {}", query);
+            }
+        }
+    }
 
     #[test]
     fn windows_slide_and_chunks_stand() {

@@ -10,6 +10,7 @@ use registry::ops::Trait;
 use registry::scalar::Scalar;
 
 use super::{MistakeClass, Mutant};
+use crate::dump::Prompt;
 use crate::places::Places;
 
 /// Fault of an engine.
@@ -19,6 +20,60 @@ pub(super) enum EngineFault {
     Tap(TapFault),
     /// States are changed after each step, or slots are handled wrongly.
     State(StateFault),
+    /// Masks of sequences are changed.
+    Mask(MaskFault),
+}
+
+/// Change of the masks that a session is given.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum MaskFault {
+    /// The prefix is one token shorter.
+    ShortPrefix,
+    /// The prefix is causal.
+    CausalPrefix,
+    /// Documents are one sequence.
+    JoinedDocuments,
+    /// Documents begin one token late: their first token belongs to the document before.
+    LateDocuments,
+}
+
+impl MaskFault {
+    /// Changes the mask of a chunk of `count` tokens.
+    pub(super) fn apply(self, prefix: &mut usize, documents: &mut Vec<usize>, count: usize) {
+        match self {
+            Self::ShortPrefix => *prefix = prefix.saturating_sub(1),
+            Self::CausalPrefix => *prefix = 0,
+            Self::JoinedDocuments => documents.clear(),
+            Self::LateDocuments => {
+                documents.iter_mut().filter(|start| **start > 0).for_each(|start| *start += 1);
+                documents.retain(|start| *start < count);
+                documents.dedup();
+            }
+        }
+    }
+}
+
+/// Returns the faults of masks that prompts of a dump can show.
+pub(super) fn mask_mutants(prompts: &[Prompt]) -> Vec<Mutant> {
+    let prefix = prompts.iter().any(|prompt| prompt.prefix > 1);
+    let documents = prompts.iter().any(|prompt| prompt.documents.len() > 1);
+    let all = [
+        (prefix, "the prefix is one token short", MaskFault::ShortPrefix),
+        (prefix, "the prefix is causal", MaskFault::CausalPrefix),
+        (documents, "documents see those before them", MaskFault::JoinedDocuments),
+        (documents, "documents begin one token late", MaskFault::LateDocuments),
+    ];
+    let shown = all.into_iter().filter(|(shown, ..)| *shown);
+    let mutant = |(_, name, fault): (bool, &str, MaskFault)| {
+        Mutant::fault(
+            name.to_owned(),
+            MistakeClass::Window,
+            BTreeSet::new(),
+            "no prompt has such a mask",
+            EngineFault::Mask(fault),
+        )
+    };
+    shown.map(mutant).collect()
 }
 
 /// Change of a tap.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use engine::capability::Feature;
 use engine::{
-    Chunk, Engine, Error, ExtraInputs, Logits, ModelSource, OutputRows, Probe, Session,
+    Chunk, ChunkMask, Engine, Error, ExtraInputs, Logits, ModelSource, OutputRows, Probe, Session,
     SessionFeatures, SessionOptions, SlotId, StateValue,
 };
 use registry::dtype::Dtype;
@@ -100,7 +100,7 @@ impl FaultySession {
     fn state_fault(&self) -> Option<StateFault> {
         match &self.fault {
             EngineFault::State(fault) => Some(fault.clone()),
-            EngineFault::Tap(_) => None,
+            EngineFault::Tap(_) | EngineFault::Mask(_) => None,
         }
     }
 
@@ -172,6 +172,18 @@ impl FaultySession {
                 slots::read_narrow(&mut *self.inner, &inner, extra, probe, &states, dtype)
             }
             EngineFault::State(_) => self.inner.step_with(&inner, extra, probe),
+            EngineFault::Mask(fault) => {
+                let mut owned: Vec<(usize, Vec<usize>)> =
+                    extra.masks.iter().map(|m| (m.prefix, m.documents.to_vec())).collect();
+                for ((prefix, documents), chunk) in owned.iter_mut().zip(&inner) {
+                    fault.apply(prefix, documents, chunk.tokens.len());
+                }
+                let masks: Vec<ChunkMask<'_>> = owned
+                    .iter()
+                    .map(|(prefix, documents)| ChunkMask { prefix: *prefix, documents })
+                    .collect();
+                self.inner.step_with(&inner, ExtraInputs { masks: &masks, ..extra }, probe)
+            }
         }
     }
 }

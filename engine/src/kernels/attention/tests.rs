@@ -126,6 +126,8 @@ struct Case {
     run: Dtype,
     positions: usize,
     window: Option<usize>,
+    /// Tokens at the start that see each other, and the distance between starts of documents.
+    mask: (usize, Option<usize>),
     queries: usize,
     sink: Option<f32>,
     form: (ScoreRounding, bool, bool, Option<f32>),
@@ -143,12 +145,29 @@ fn case() -> impl Strategy<Value = Case> {
     );
     let sizes = ((1..70_usize, 0..20_usize), (1..70_usize, 0..20_usize));
     let row = (prop_oneof![1..40_usize, 500..1300_usize], prop::option::of(1..700_usize));
-    (sizes, dtype(), prop::bool::weighted(0.1), dtype(), row, 1..15_usize, any::<u64>(), form)
-        .prop_map(|((key, value), stored, fp8, run, (positions, window), queries, seed, form)| {
+    let mask = (prop_oneof![Just(0_usize), 1..60_usize], prop::option::of(1..50_usize));
+    let run = (dtype(), mask);
+    (sizes, dtype(), prop::bool::weighted(0.1), run, row, 1..15_usize, any::<u64>(), form).prop_map(
+        |((key, value), stored, fp8, run, (positions, window), queries, seed, form)| {
+            let (run, mask) = run;
             let sink = seed.is_multiple_of(3).then_some(0.7);
             let key = if seed.is_multiple_of(2) { (key.0.next_multiple_of(2), 0) } else { key };
-            Case { key, value, stored, fp8, run, positions, window, queries, sink, form, seed }
-        })
+            Case {
+                key,
+                value,
+                stored,
+                fp8,
+                run,
+                positions,
+                window,
+                mask,
+                queries,
+                sink,
+                form,
+                seed,
+            }
+        },
+    )
 }
 
 /// Caches of a case: keys and values, in two pieces each.
@@ -159,7 +178,8 @@ fn caches(case: &Case) -> [History; 4] {
         seed = seed.wrapping_add(1);
         // Columns of another head lie on both sides.
         let width = width + 5;
-        let needed = case.window.map(|window| window - 1);
+        // A prefix is seen whatever the window.
+        let needed = case.window.filter(|_| case.mask.0 == 0).map(|window| window - 1);
         let mut history = if case.fp8 {
             History::fp8(width, 1, needed, case.queries)
         } else {
@@ -185,7 +205,10 @@ fn block<'a>(case: &Case, caches: &'a [History; 4], q: &'a [f32]) -> AttendBlock
         // Two heads to a position; the last ones come last.
         let last = case.queries.div_ceil(2) - 1;
         let to = case.positions.saturating_sub(last - n / 2).max(1);
-        let from = case.window.map_or(0, |window| to.saturating_sub(window));
+        let document = case.mask.1.map_or(0, |every| (to - 1) / every * every);
+        let from = case.window.map_or(0, |window| to.saturating_sub(window)).max(document);
+        let prefix = case.mask.0.min(case.positions);
+        let (from, to) = if to <= prefix { (0, prefix) } else { (from, to) };
         let slope = case.seed.is_multiple_of(5).then_some(0.01);
         Query { q, from, to, sink: case.sink, slope, salience: None }
     });

@@ -90,13 +90,16 @@ impl Kernel for DeviceAttend {
                 "{heads} query heads of {key_dim}, {kv_heads} key heads of {size} and {v_heads} value heads do not fit"
             )));
         }
-        if state.window.is_some_and(|kept| rule.window.is_none_or(|window| window.size > kept)) {
+        if state
+            .window
+            .is_some_and(|kept| rule.reach.window.is_none_or(|window| window.size > kept))
+        {
             return Err(ctx.error("it would see more than its state keeps"));
         }
         let sinks = ctx.device_vector("sinks");
         if sinks.is_some_and(|s| s.bytes() != 4 * heads)
             || rule.slopes.as_ref().is_some_and(|s| s.len() != heads)
-            || rule.window.is_some_and(|w| w.size == 0)
+            || rule.reach.window.is_some_and(|w| w.size == 0)
         {
             return Err(
                 ctx.error("it has a sink and a slope per head, if any, and a window of at least 1")
@@ -128,7 +131,7 @@ impl Kernel for DeviceAttend {
 impl Attend {
     /// Returns the first position that a query at `position` sees.
     fn oldest(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| window.oldest(position))
+        self.reach.window.map_or(0, |window| window.oldest(position))
     }
 }
 
@@ -162,7 +165,7 @@ impl DeviceAttend {
         let scores = queue.allocate(queries * span * 4)?;
         let gates = (rule.gated && sinks.is_some()).then(|| queue.allocate(queries * 4));
         let gates = gates.transpose()?;
-        let (size, chunked) = match rule.window {
+        let (size, chunked) = match rule.reach.window {
             None => (0, false),
             Some(AttendWindow { size, chunked }) => (index(ctx, size)?, chunked),
         };
