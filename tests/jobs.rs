@@ -258,7 +258,7 @@ fn pieces_of_a_dump_are_asked_for_and_ignored_signals_do_not_matter() {
     shell.args(["jobs", "run", "-n", "2", "--piece", "2", "--"]).args(&dump);
     run(shell.env("ONBOARD_PYTHON", &python)).code(0).says("piece 2 of 2 is made");
     let seen = fs_err::read_to_string(dir.path().join("seen")).unwrap();
-    let words = format!("{model} -o {output} --pieces {output}.pieces --piece 2/2 --layerwise\n");
+    let words = format!("{model} -o {output} --layerwise --pieces {output}.pieces --piece 2/2\n");
     assert_eq!(seen, words);
     jobs(&["status", "-n", "2"], &dump).code(1).prints("left: 1");
 }
