@@ -71,25 +71,18 @@ impl From<Error> for FailedRequest {
 
 /// Size of a connection's buffers under load: hundreds of connections are open at once.
 const LOAD_BUFFER: usize = 32 << 10;
-/// Maximum age of an idle connection under load. Uvicorn and cpp-httplib close one after 5 seconds.
-const LOAD_IDLE: Duration = Duration::from_secs(4);
 
 impl ServerConnection {
     pub(crate) fn new(url: &str, options: &EndpointOptions) -> Result<Self, Error> {
         Self::build(url, options, |config| config)
     }
 
-    /// Returns a connection that keeps up to `open` idle connections, for load tests.
-    pub(crate) fn for_load(
-        url: &str,
-        options: &EndpointOptions,
-        open: usize,
-    ) -> Result<Self, Error> {
+    /// Returns a client for load tests, which opens a connection for each request. Some servers close a
+    /// connection after a stream without saying so, and a request on it would fail.
+    pub(crate) fn for_load(url: &str, options: &EndpointOptions) -> Result<Self, Error> {
         Self::build(url, options, |config| {
             config
-                .max_idle_connections(open)
-                .max_idle_connections_per_host(open)
-                .max_idle_age(LOAD_IDLE)
+                .max_idle_connections(0)
                 .input_buffer_size(LOAD_BUFFER)
                 .output_buffer_size(LOAD_BUFFER)
         })
@@ -150,7 +143,7 @@ impl ServerConnection {
     ) -> Result<Response<ureq::Body>, ureq::Error> {
         let request = self.agent.post(format!("{}{path}", self.base));
         let request = request.header("content-type", "application/json");
-        self.with_key(request).send(body)
+        self.with_key(request.header("connection", "close")).send(body)
     }
 
     /// Repeats an attempt until it succeeds, fails permanently, or has failed too often.

@@ -121,7 +121,7 @@ impl LoadClient {
         endpoint: &EndpointOptions,
         options: LoadOptions,
     ) -> Result<Self, Error> {
-        let http = ServerConnection::for_load(url, endpoint, MOST_CONNECTIONS)?;
+        let http = ServerConnection::for_load(url, endpoint)?;
         let listed = http.get("/v1/models").and_then(|answer| answer.json::<Value>());
         let entry = |listed: &Value| {
             let models = listed.get("data")?.as_array()?;

@@ -47,7 +47,7 @@ impl AnswerBudget {
     }
 }
 
-/// Sends a request and reads the answer to its end. Times count from the moment of sending, which is
+/// Sends a request on a connection of its own and reads the answer to its last event. Times count from the moment of sending, which is
 /// returned.
 pub(super) fn exchange(
     http: &ServerConnection,
@@ -66,10 +66,12 @@ pub(super) fn exchange(
                 Ok(count) => {
                     stream.push(&part[..count], begun.elapsed());
                     budget.charge(count as u64 + ARRIVAL, &mut charged)?;
+                    // An answer is complete with its last event, however the connection ends.
+                    if stream.is_done() {
+                        return Ok(());
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // An answer is complete with its last event, however the connection ends.
-                Err(_) if stream.is_done() => return Ok(()),
                 Err(error) => {
                     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
                     return Err(inner.map_or_else(

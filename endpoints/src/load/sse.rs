@@ -21,7 +21,9 @@ impl TimedBytes {
 
     /// True if the bytes end with the event that ends a stream.
     pub(super) fn is_done(&self) -> bool {
-        self.bytes.trim_ascii_end().ends_with(b"[DONE]")
+        let line = self.bytes.trim_ascii_end().strip_suffix(b"[DONE]");
+        let before = line.and_then(|line| line.trim_ascii_end().strip_suffix(b"data:"));
+        before.is_some_and(|before| matches!(before.last(), None | Some(b'\n' | b'\r')))
     }
 }
 
@@ -124,6 +126,9 @@ mod tests {
         // The stream may end without a blank line.
         assert_eq!(parsed(&["data: a\n\n", "data: [DONE]"]), [pair("a", 0), pair("[DONE]", 1)]);
         assert!(stream(&["data: [DO", "NE]\n\n"]).is_done() && !stream(&["data: 1"]).is_done());
+        // A token may be spelled like the last event.
+        assert!(!stream(&["data: {\"text\": \"data: [DONE]"]).is_done());
+        assert!(stream(&["data: 1\n\ndata:[DONE]"]).is_done());
         assert!(parsed(&["", "\n\n"]).is_empty());
     }
 
