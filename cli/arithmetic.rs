@@ -48,7 +48,7 @@ impl ArithmeticArgs {
 }
 
 /// Returns the memory that this machine can give, in bytes; none where the system does not tell.
-fn available() -> Option<u64> {
+pub(crate) fn available() -> Option<u64> {
     let text = file::read_text("/proc/meminfo".as_ref(), file::CONFIG).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -26,6 +26,14 @@ pub(crate) fn hint(text: &'static str) {
     *HINT.lock().unwrap_or_else(PoisonError::into_inner) = text;
 }
 
+/// Action of the first signal, in place of the stop.
+static FIRST: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+
+/// Sets the action of the first signal. The second one stops the command.
+pub(crate) fn on_first(action: impl FnOnce() + Send + 'static) {
+    *FIRST.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(action));
+}
+
 /// Installs handlers that remove unfinished files when a signal stops the command. The exit code is the
 /// shell's for the signal: 130 for SIGINT, 143 for SIGTERM.
 ///
@@ -41,8 +49,12 @@ pub(crate) fn install() {
 fn wait_for_signals() {
     let wait = || {
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
-        if let Some(signal) = signals.forever().next() {
-            stop(signal);
+        for signal in signals.forever() {
+            let action = FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match action {
+                Some(action) => action(),
+                None => stop(signal),
+            }
         }
     };
     drop(std::thread::Builder::new().name("signals".to_owned()).spawn(wait));

@@ -45,6 +45,7 @@ mod plugin;
 mod reference;
 mod run;
 mod schema;
+mod serve_command;
 mod show;
 mod specs;
 mod synth;
@@ -101,6 +102,7 @@ enum OnboardCommand {
     Check(check::CheckArgs),
     List(list::ListArgs),
     Run(run::RunArgs),
+    Serve(serve_command::ServeArgs),
     Bench(bench::BenchArgs),
     Synth(synth::SynthArgs),
     /// Compares engines with references: `parity check`, `dump`, `schedules`, ...
@@ -199,6 +201,7 @@ impl OnboardCommand {
             Self::Check(args) => args.run(),
             Self::List(args) => args.run(),
             Self::Run(args) => args.run(),
+            Self::Serve(args) => args.run(),
             Self::Bench(args) => args.run(),
             Self::Synth(args) => args.run(),
             Self::Parity { command } => command.run(),

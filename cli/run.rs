@@ -111,6 +111,7 @@ impl RunArgs {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
+            min_p: None,
             seed: self.seed,
         };
         let mut sampler = Sampler::new(sampling);

@@ -54,6 +54,14 @@ impl ModelTokenizer {
         self.decode(tokens, true)
     }
 
+    /// Returns the tokens that end a text of a model in this folder.
+    pub(crate) fn ends(&self, dir: &Path) -> Vec<u32> {
+        match self {
+            Self::Gguf(loaded) => loaded.ends().to_vec(),
+            Self::Json(_) => end_tokens(dir),
+        }
+    }
+
     /// Returns the text of tokens, without special tokens if `plain` is set.
     pub(crate) fn decode(&self, tokens: &[u32], plain: bool) -> Result<String> {
         match self {
@@ -96,8 +104,7 @@ impl TokenIo {
     /// Returns the tokens that end a text.
     pub(crate) fn ends(&self, dir: &Path) -> Vec<u32> {
         match self {
-            Self::Text { words: ModelTokenizer::Gguf(loaded), .. } => loaded.ends().to_vec(),
-            Self::Text { .. } => end_tokens(dir),
+            Self::Text { words, .. } => words.ends(dir),
             Self::Ids { .. } => Vec::new(),
         }
     }

@@ -172,6 +172,9 @@ fn moved(x: f32, place: usize, units: u32) -> f32 {
     f32::from_bits(if place.is_multiple_of(2) { bits + units } else { bits - units })
 }
 
+/// Most released slots whose memory is kept for the next ones.
+const SPARE: usize = 2;
+
 /// Tokens of all chunks, their rows, and the rows whose logits are wanted.
 type Batch = (Vec<u32>, Vec<ChunkRows>, Vec<usize>);
 
@@ -288,8 +291,11 @@ impl Session for NativeSession {
     fn release(&mut self, slot: SlotId) -> Result<(), Error> {
         self.slot(slot)?;
         if let Some(mut memory) = self.slots[slot.0].take() {
-            memory.clear(self.options.poison);
-            self.spare.push(memory);
+            // Memory grows with the longest sequence, and forks bring memory of their own, so few are kept.
+            if self.spare.len() < SPARE {
+                memory.clear(self.options.poison);
+                self.spare.push(memory);
+            }
         }
         Ok(())
     }

@@ -9,13 +9,15 @@ pub struct Sampling {
     pub top_k: Option<usize>,
     /// Only the most likely tokens that together reach this probability, if given.
     pub top_p: Option<f32>,
+    /// Only tokens at least this many times as likely as the most likely one, if given.
+    pub min_p: Option<f32>,
     /// The seed: the same seed and logits give the same tokens.
     pub seed: u64,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.0, top_k: None, top_p: None, seed: 0 }
+        Self { temperature: 0.0, top_k: None, top_p: None, min_p: None, seed: 0 }
     }
 }
 
@@ -24,6 +26,18 @@ impl Default for Sampling {
 pub struct Sampler {
     options: Sampling,
     state: u64,
+}
+
+/// Computes the log-probabilities of a row of logits; returns its logsumexp.
+pub fn log_softmax(logits: &[f32], out: &mut [f32]) -> f64 {
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let top = if top.is_finite() { f64::from(top) } else { 0.0 };
+    let sum: f64 = logits.iter().map(|x| (f64::from(*x) - top).exp()).sum();
+    let total = top + sum.ln();
+    for (o, x) in out.iter_mut().zip(logits) {
+        *o = (f64::from(*x) - total) as f32;
+    }
+    total
 }
 
 /// Returns the most likely token; the lowest id among equals, and NaN is never chosen over a number.
@@ -46,7 +60,7 @@ impl Sampler {
 
     /// Chooses a token.
     pub fn choose(&mut self, logits: &[f32]) -> u32 {
-        let Sampling { temperature, top_k, top_p, seed: _ } = self.options;
+        let Sampling { temperature, top_k, top_p, min_p, seed: _ } = self.options;
         if temperature.is_nan() || temperature <= 0.0 || logits.len() < 2 {
             return greedy(logits);
         }
@@ -61,6 +75,11 @@ impl Sampler {
             .iter()
             .map(|&i| ((f64::from(logits[i as usize]) - top) / f64::from(temperature)).exp())
             .collect();
+        if let Some(p) = min_p {
+            // The most likely token has weight 1.
+            let keep = weights.partition_point(|weight| *weight >= f64::from(p.clamp(0.0, 1.0)));
+            weights.truncate(keep.max(1));
+        }
         if let Some(p) = top_p {
             let limit = f64::from(p.clamp(0.0, 1.0)) * weights.iter().sum::<f64>();
             let mut sum = 0.0;
@@ -108,7 +127,13 @@ mod tests {
     fn limits_hold_and_a_seed_repeats() {
         let logits = [1.0, 2.0, 3.0, 2.5];
         let draw = |top_k, top_p, seed| {
-            let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k, top_p, seed });
+            let mut sampler = Sampler::new(Sampling {
+                temperature: 1.0,
+                top_k,
+                top_p,
+                min_p: None,
+                seed,
+            });
             (0..200).map(|_| sampler.choose(&logits)).collect::<Vec<_>>()
         };
         assert!(draw(Some(1), None, 3).iter().all(|&t| t == 2));
@@ -117,6 +142,20 @@ mod tests {
         assert_eq!(draw(None, Some(0.9), 7), draw(None, Some(0.9), 7));
         assert_ne!(draw(None, None, 7), draw(None, None, 8));
         assert!(draw(None, None, 1).contains(&0), "every token can be drawn");
+    }
+
+    #[test]
+    fn a_least_share_of_the_likeliest_holds() {
+        let draw = |min_p| {
+            let options = Sampling { temperature: 1.0, min_p, ..Sampling::default() };
+            let mut sampler = Sampler::new(options);
+            (0..400).map(|_| sampler.choose(&[1.0, 2.0, 3.0, 2.5])).collect::<Vec<_>>()
+        };
+        // Shares of the likeliest: 0.135, 0.368, 1 and 0.607.
+        assert!(draw(Some(0.5)).iter().all(|&t| t >= 2));
+        assert!(draw(Some(0.3)).contains(&1) && !draw(Some(0.3)).contains(&0));
+        assert!(draw(Some(1.0)).iter().all(|&t| t == 2));
+        assert!(draw(Some(0.0)).contains(&0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! A NaN on one side only counts as infinitely far, so that a NaN or overflow can never pass a bound.
 
+pub use engine::sample::log_softmax;
 use serde::Serialize;
 
 /// Distribution of a set of errors.
@@ -106,18 +107,6 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
         (0.0, 1.0)
     };
     TensorError { spread: Spread::of(&mut all), rows: per_row, gain, cosine }
-}
-
-/// Computes the log-probabilities of a row of logits; returns its logsumexp.
-pub fn log_softmax(logits: &[f32], out: &mut [f32]) -> f64 {
-    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let top = if top.is_finite() { f64::from(top) } else { 0.0 };
-    let sum: f64 = logits.iter().map(|x| (f64::from(*x) - top).exp()).sum();
-    let total = top + sum.ln();
-    for (o, x) in out.iter_mut().zip(logits) {
-        *o = (f64::from(*x) - total) as f32;
-    }
-    total
 }
 
 /// Returns the index of the largest value, the first of equals, as in greedy decoding.

@@ -1,0 +1,234 @@
+//! Implements `onboard serve`, which answers requests over HTTP.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use engine::{BlockArithmetic, SessionOptions};
+use registry::dtype::Dtype;
+use registry::file;
+use serve::{CodecError, ModelServer, ServeOptions, ServedModel, TextCodec};
+
+use crate::arithmetic::{ArithmeticArgs, available};
+use crate::engines::parse_seconds;
+use crate::findings::{engine_error, warn};
+use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
+use crate::token_io::{ModelTokenizer, end_tokens};
+use crate::{CommandOutcome, interrupt, term};
+
+/// Serves a model over HTTP, as the reference that answers
+///
+/// The API is that of OpenAI: completions with scores of prompts and streams. Answers are
+/// deterministic: a request gets the same bits alone and beside others. It is for evaluations,
+/// tests of clients, and comparison with other servers, not for many users.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  onboard serve MODEL                                  listen on http://127.0.0.1:8000
+  onboard serve MODEL --port 0                         any free port, which is printed
+  onboard serve MODEL --dtype f32 --arithmetic exact   the numbers of `parity check`
+  onboard serve MODEL --slots 4 --context 4096         less memory
+
+  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+      -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32, \"temperature\": 0}'
+  parity check MODEL --engine http://127.0.0.1:8000    compare the served model with its reference
+
+With the environment variable ONBOARD_API_KEY, or --api-key-file, requests need this key.
+Ctrl-C or SIGTERM lets running requests finish; a second one stops at once.")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    which: ModelArgs,
+    #[command(flatten)]
+    choice: SpecArgs,
+    /// Address to listen on; every other machine can connect to 0.0.0.0
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port to listen on; 0 takes any free port and prints it
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
+    /// Name of the model in requests and answers [default: the name of its folder]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// File with the key that requests have to carry, on one line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Sequences that are computed together
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    slots: usize,
+    /// Tokens of prompts in one step, so that a long prompt does not stop others
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    prefill_chunk: usize,
+    /// Sequences that may wait; more get the status 429
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    queue: usize,
+    /// Finished sequences kept for prompts with the same beginning
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    keep: usize,
+    /// Most tokens of a sequence [default: as the model declares]
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// Most tokens of all sequences together [default: as fit in a quarter of the free memory]
+    #[arg(long, value_name = "N")]
+    cache_tokens: Option<usize>,
+    /// Most sequences of one request: its prompts times `n`
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_prompts: usize,
+    /// Most log-probabilities of one answer: positions times entries
+    #[arg(long, value_name = "N", default_value_t = 4 << 20)]
+    max_logprobs: usize,
+    /// Largest body of a request, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    max_body: u16,
+    /// Most connections at a time
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
+    max_connections: u16,
+    /// Most seconds for a request
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = parse_seconds)]
+    request_timeout: Duration,
+    /// Most seconds that a client may take to send a request or to read a part of the answer
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds)]
+    client_timeout: Duration,
+    /// Most seconds for running requests after a stop
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds)]
+    drain_timeout: Duration,
+    /// Dtype of activations; default: as the checkpoint declares
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    dtype: Option<Dtype>,
+    #[command(flatten)]
+    arithmetic: ArithmeticArgs,
+    /// Worker threads
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+/// Environment variable with the key.
+const KEY: &str = "ONBOARD_API_KEY";
+
+impl TextCodec for ModelTokenizer {
+    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, CodecError> {
+        Self::encode(self, text, special).map_err(|error| CodecError(format!("{error:#}")))
+    }
+
+    fn decode(&self, tokens: &[u32], plain: bool) -> Result<String, CodecError> {
+        Self::decode(self, tokens, plain).map_err(|error| CodecError(format!("{error:#}")))
+    }
+}
+
+impl ServeArgs {
+    pub(crate) fn run(self) -> Result<CommandOutcome> {
+        let api_key = self.key()?;
+        let target = target::open(&self.which, &self.choice)?;
+        target::explained(&target, &self.choice)?;
+        let tokenizer = match ModelTokenizer::of(&target) {
+            Ok(tokenizer) => Some(tokenizer),
+            Err(why) => {
+                term::note(&format!("note: prompts have to be token ids: {why:#}"));
+                None
+            }
+        };
+        let dtype = self.dtype.unwrap_or_else(|| target.dtype());
+        target::check_dtypes(&target, &[dtype])?;
+        warn(&target.nonfinite()?);
+        let arithmetic = self.arithmetic.of(&target)?;
+        let options = SessionOptions {
+            dtype,
+            threads: self.threads,
+            arithmetic,
+            ..SessionOptions::default()
+        };
+        let session = crate::engines::native()?
+            .open(&target::source(&target), &options)
+            .map_err(engine_error)?;
+        let ends = tokenizer
+            .as_ref()
+            .map_or_else(|| end_tokens(target.home()), |tokenizer| tokenizer.ends(target.home()));
+        let name = self.name.clone().unwrap_or_else(|| target.name.clone());
+        let model = ServedModel {
+            name: name.clone(),
+            session,
+            codec: tokenizer.map(|tokenizer| Arc::new(tokenizer) as Arc<dyn TextCodec>),
+            ends,
+            arithmetic: match arithmetic {
+                BlockArithmetic::Exact => "exact",
+                BlockArithmetic::Q8 { .. } => "q8",
+            },
+            memory: available(),
+        };
+        if !self.host.is_loopback() && api_key.is_none() {
+            term::note(&format!(
+                "warning: everyone who reaches {} can use this server; set a key in {KEY} or with --api-key-file",
+                self.host
+            ));
+        }
+        let keyed = if api_key.is_some() { ", for requests with the key" } else { "" };
+        let server = ModelServer::bind(model, self.options(api_key))?;
+        let stop = server.stop_handle();
+        interrupt::on_first(move || {
+            term::note("stopping: running requests finish first; a second signal stops at once");
+            stop.stop();
+        });
+        let (tokens, bytes) = server.cache();
+        term::note(&format!(
+            "{name}: {dtype}, {} slots, at most {} tokens each and {tokens} in all ({} MiB)",
+            self.slots,
+            server.context(),
+            bytes.div_ceil(1 << 20),
+            dtype = dtype.name(),
+        ));
+        term::print(&format!("listening on http://{}{keyed}", server.address()))?;
+        let outcome = server.run()?;
+        if outcome.cut > 0 {
+            term::note(&format!("{} connections did not finish in time", outcome.cut));
+        }
+        Ok(CommandOutcome::Ok)
+    }
+
+    fn options(&self, api_key: Option<String>) -> ServeOptions {
+        ServeOptions {
+            host: self.host,
+            port: self.port,
+            api_key,
+            slots: self.slots,
+            prefill_chunk: self.prefill_chunk,
+            queue: self.queue,
+            kept: self.keep,
+            context: self.context,
+            cache_tokens: self.cache_tokens,
+            body: usize::from(self.max_body) << 20,
+            prompts: self.max_prompts,
+            logprobs: self.max_logprobs,
+            connections: usize::from(self.max_connections),
+            request_time: self.request_timeout,
+            client_time: self.client_timeout,
+            drain_time: self.drain_timeout,
+        }
+    }
+
+    /// Returns the key of a file or of the environment, if there is one.
+    fn key(&self) -> Result<Option<String>> {
+        let key = match &self.api_key_file {
+            Some(path) => file::read_text(path, file::CONFIG)?,
+            None => match std::env::var(KEY) {
+                Ok(key) => key,
+                Err(std::env::VarError::NotPresent) => return Ok(None),
+                Err(error) => return Err(error).context(format!("cannot read {KEY}")),
+            },
+        };
+        let key = key.trim();
+        if key.is_empty() {
+            let place = self.api_key_file.as_ref();
+            bail!(
+                "the key in {} is empty",
+                place.map_or_else(|| KEY.to_owned(), |path| format!("`{}`", path.display()))
+            );
+        }
+        ensure!(
+            key.bytes().all(|byte| byte.is_ascii_graphic()),
+            "the key has characters that a header cannot carry; expected one line of printable ASCII without spaces"
+        );
+        Ok(Some(key.to_owned()))
+    }
+}

@@ -1,0 +1,120 @@
+//! Request bodies: read within bounds of size, memory and time, then parsed strictly.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use futures_util::StreamExt as _;
+use serde::de::DeserializeOwned;
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::ApiError;
+use crate::state::ServerState;
+
+/// Unit of memory that is reserved as a body arrives, in bytes.
+const UNIT: usize = 64 << 10;
+/// Most bytes of a refused body that are read and dropped. Many clients send all of it before they read.
+const DISCARDED: usize = 128 << 20;
+
+/// Reads a JSON object.
+pub(crate) async fn read<T: DeserializeOwned>(
+    state: &ServerState,
+    request: Request,
+) -> Result<T, ApiError> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        return Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            format!("the content type is `{kind}`; expected `application/json`"),
+        ));
+    }
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let claimed = length.is_some_and(|length| length > state.options.body as u64);
+    let (bytes, _permits) = bytes(state, request.into_body(), claimed).await?;
+    parse(&bytes)
+}
+
+/// Reads a body; the permits are for its memory.
+async fn bytes(
+    state: &ServerState,
+    body: Body,
+    mut refused: bool,
+) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), ApiError> {
+    let deadline = Instant::now() + state.options.client_time;
+    let (mut found, mut permits, mut total) = (Vec::new(), Vec::new(), 0_usize);
+    let mut stream = body.into_data_stream();
+    loop {
+        let next = timeout_at(deadline, stream.next()).await;
+        if refused && (!matches!(next, Ok(Some(Ok(_)))) || total > DISCARDED) {
+            return Err(too_large(state.options.body));
+        }
+        let next = next.map_err(|_| {
+            ApiError::new(
+                StatusCode::REQUEST_TIMEOUT,
+                format!(
+                    "the body did not arrive within {} seconds",
+                    state.options.client_time.as_secs_f32()
+                ),
+            )
+        })?;
+        let Some(piece) = next else { return Ok((found, permits)) };
+        let piece = piece.map_err(|error| {
+            ApiError::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"))
+        })?;
+        total = total.saturating_add(piece.len());
+        if total > state.options.body && !refused {
+            (found, permits, refused) = (Vec::new(), Vec::new(), true);
+        }
+        if refused {
+            continue;
+        }
+        while permits.len() * UNIT < total {
+            permits.push(state.bodies.try_acquire().map_err(|_| {
+                ApiError::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "too many large requests arrive at a time; try again later",
+                )
+            })?);
+        }
+        found.extend_from_slice(&piece);
+    }
+}
+
+/// Returns the number of memory units for all bodies together.
+pub(crate) fn units(body: usize) -> usize {
+    body.saturating_mul(8).max(64 << 20) / UNIT + 1
+}
+
+fn too_large(limit: usize) -> ApiError {
+    ApiError::coded(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "body_too_large",
+        format!("the body has more than {limit} bytes, the most that this server takes"),
+    )
+}
+
+/// Parses a JSON object; unknown fields are refused by name.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let message = error.inner().to_string();
+        let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+        let path = error.path().to_string();
+        let (param, code) = match unknown {
+            Some(name) => (Some(name.to_owned()), Some("unknown_field")),
+            None if path == "." => (None, Some("invalid_json")),
+            None => (Some(path.clone()), Some("invalid_value")),
+        };
+        let place = param.as_ref().filter(|_| unknown.is_none());
+        let place = place.map(|path| format!(" at `{path}`")).unwrap_or_default();
+        let message = format!("the request is not understood{place}: {message}");
+        ApiError { param, code, ..ApiError::new(StatusCode::BAD_REQUEST, message) }
+    })?;
+    reader.end().map_err(|error| {
+        let message = format!("the request is not one JSON object: {error}");
+        ApiError::coded(StatusCode::BAD_REQUEST, "invalid_json", message)
+    })?;
+    Ok(parsed)
+}

@@ -1,0 +1,473 @@
+//! `/v1/completions`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use engine::sample::Sampling;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::answer::{ChoiceText, LogprobLists, PromptRows, TokenNames};
+use crate::body;
+use crate::error::ApiError;
+use crate::fields::{self, PromptField, SamplingFields, StopField, StreamOptions, neutral};
+use crate::logprobs::TokenScore;
+use crate::sequence::{CancelFlag, SequenceEvent, SequenceRequest};
+use crate::sse::{self, GrowingAnswer};
+use crate::state::{ServerState, now};
+use crate::text_stream::TextStream;
+
+/// Number of tokens to add if a request does not tell, as in the OpenAI API.
+const MOST: usize = 16;
+/// Most events that wait for a client, for each sequence and in all.
+const EVENTS: (usize, usize) = (16, 4096);
+
+/// Fields of a request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CompletionFields {
+    model: Option<String>,
+    prompt: PromptField,
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    seed: Option<i64>,
+    n: Option<usize>,
+    best_of: Option<usize>,
+    stop: Option<StopField>,
+    stop_token_ids: Option<Vec<u32>>,
+    ignore_eos: Option<bool>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    echo: Option<bool>,
+    logprobs: Option<usize>,
+    prompt_logprobs: Option<i64>,
+    add_special_tokens: Option<bool>,
+    skip_special_tokens: Option<bool>,
+    return_token_ids: Option<bool>,
+    return_tokens_as_token_ids: Option<bool>,
+    cache_salt: Option<String>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    suffix: Option<String>,
+    presence_penalty: Option<f64>,
+    frequency_penalty: Option<f64>,
+    repetition_penalty: Option<f64>,
+    min_tokens: Option<usize>,
+    #[expect(dead_code, reason = "it names a person, which changes no answer")]
+    user: Option<String>,
+}
+
+/// A checked request.
+struct CompletionPlan {
+    prompts: Vec<Arc<[u32]>>,
+    /// Texts of the prompts, if they came as texts.
+    texts: Option<Vec<String>>,
+    most: usize,
+    sampling: Sampling,
+    choices: usize,
+    stops: Vec<String>,
+    ends: Arc<[u32]>,
+    bias: Arc<[(u32, f32)]>,
+    form: CompletionForm,
+    salt: Arc<str>,
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy)]
+struct CompletionForm {
+    echo: bool,
+    /// Number of likely tokens in `logprobs`.
+    logprobs: Option<usize>,
+    /// Number of likely tokens in `prompt_logprobs`.
+    prompt_logprobs: Option<usize>,
+    token_ids: bool,
+    names_are_ids: bool,
+    plain: bool,
+    usage: bool,
+}
+
+impl CompletionForm {
+    /// Returns the number of likely tokens to score for each token of a prompt.
+    fn prompt_top(&self) -> Option<usize> {
+        let echoed = self.logprobs.filter(|_| self.echo);
+        self.prompt_logprobs.max(echoed)
+    }
+}
+
+impl CompletionFields {
+    async fn check(mut self, state: &ServerState) -> Result<CompletionPlan, ApiError> {
+        state.check_model(self.model.as_ref())?;
+        self.refuse()?;
+        let (choices, most) = (self.n.unwrap_or(1), self.max_tokens.unwrap_or(MOST));
+        let count = self.prompt.count();
+        if count == 0 || choices == 0 || count.saturating_mul(choices) > state.options.prompts {
+            let message = format!(
+                "the request has {count} prompts with {choices} answers each; expected 1 to {} answers in all",
+                state.options.prompts
+            );
+            return Err(ApiError::field(if choices == 1 { "prompt" } else { "n" }, message));
+        }
+        let sampling = SamplingFields {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            seed: self.seed,
+        };
+        let (sampling, stops) = (sampling.check()?, fields::stops(self.stop.take())?);
+        if !stops.is_empty() && state.codec.is_none() {
+            return Err(ApiError::field("stop", "the model has no tokenizer, so texts are not known"));
+        }
+        let mut ends = self.stop_token_ids.take().unwrap_or_default();
+        if self.ignore_eos != Some(true) {
+            ends.extend(&state.ends);
+        }
+        let form = self.form(state)?;
+        let bias = fields::bias(self.logit_bias.take(), state.vocab)?;
+        let (ids, texts) = match self.prompt {
+            PromptField::Ids(ids) => (ids, None),
+            PromptField::Texts(texts) => {
+                let special = self.add_special_tokens.unwrap_or(true);
+                (state.encode(texts.clone(), special).await?, Some(texts))
+            }
+        };
+        let mut entries = 0_usize;
+        for prompt in &ids {
+            state.check_prompt(prompt, most)?;
+            let scored = form.prompt_top().map_or(0, |top| prompt.len().saturating_mul(top + 1));
+            let made = form.logprobs.map_or(0, |top| most.saturating_mul(top + 1));
+            entries = entries.saturating_add(scored.saturating_add(made).saturating_mul(choices));
+        }
+        if entries > state.options.logprobs {
+            let message = format!(
+                "the answer would have {entries} log-probabilities; expected at most {}: \
+                 ask for fewer at a position, or for fewer prompts",
+                state.options.logprobs
+            );
+            let name = if form.prompt_logprobs.is_some() { "prompt_logprobs" } else { "logprobs" };
+            return Err(ApiError::field(name, message));
+        }
+        Ok(CompletionPlan {
+            prompts: ids.into_iter().map(Arc::from).collect(),
+            texts,
+            most,
+            sampling,
+            choices,
+            stops,
+            ends: ends.into(),
+            bias: bias.into(),
+            form,
+            salt: self.cache_salt.unwrap_or_default().into(),
+        })
+    }
+
+    /// Refuses values of fields that are known and not supported.
+    fn refuse(&self) -> Result<(), ApiError> {
+        neutral("suffix", self.suffix.as_ref(), &String::new())?;
+        neutral("best_of", self.best_of.as_ref(), &self.n.unwrap_or(1))?;
+        neutral("presence_penalty", self.presence_penalty.as_ref(), &0.0)?;
+        neutral("frequency_penalty", self.frequency_penalty.as_ref(), &0.0)?;
+        neutral("repetition_penalty", self.repetition_penalty.as_ref(), &1.0)?;
+        neutral("min_tokens", self.min_tokens.as_ref(), &0)?;
+        if self.stream_options.is_some() && self.stream != Some(true) {
+            return Err(ApiError::field("stream_options", "`stream_options` needs `stream`"));
+        }
+        Ok(())
+    }
+
+    fn form(&self, state: &ServerState) -> Result<CompletionForm, ApiError> {
+        let prompt_logprobs = match self.prompt_logprobs {
+            None => None,
+            Some(-1) => Some(state.vocab),
+            Some(count) => Some(usize::try_from(count).map_err(|_| {
+                let message = format!("`prompt_logprobs` is {count}; expected 0 or more, or -1 for all");
+                ApiError::field("prompt_logprobs", message)
+            })?),
+        };
+        if prompt_logprobs.is_some() && self.stream == Some(true) {
+            let message = "`prompt_logprobs` is not streamed; leave out `stream`";
+            return Err(ApiError::field("prompt_logprobs", message));
+        }
+        let include_usage = self.stream_options.as_ref().and_then(|options| options.include_usage);
+        Ok(CompletionForm {
+            echo: self.echo.unwrap_or(false),
+            logprobs: self.logprobs.map(|count| count.min(state.vocab)),
+            prompt_logprobs: prompt_logprobs.map(|count| count.min(state.vocab)),
+            token_ids: self.return_token_ids.unwrap_or(false),
+            names_are_ids: self.return_tokens_as_token_ids.unwrap_or(false),
+            plain: self.skip_special_tokens.unwrap_or(true),
+            usage: include_usage.unwrap_or(false),
+        })
+    }
+}
+
+/// One choice of an answer.
+struct CompletionChoice {
+    prompt: Arc<[u32]>,
+    progress: ChoiceText,
+    /// Log-probabilities and ids that are not taken yet.
+    lists: Option<LogprobLists>,
+    ids: Vec<u32>,
+    /// True once the ids of the prompt were shown.
+    prompt_shown: bool,
+    scores: Vec<TokenScore>,
+    /// True once the end was shown.
+    closed: bool,
+}
+
+/// An answer that grows.
+struct CompletionAnswer {
+    state: Arc<ServerState>,
+    id: String,
+    created: u64,
+    form: CompletionForm,
+    ends: Arc<[u32]>,
+    /// Number of tokens of all prompts.
+    prompt_tokens: usize,
+    choices: Vec<CompletionChoice>,
+}
+
+impl GrowingAnswer for CompletionAnswer {
+    fn accept(&mut self, index: usize, event: SequenceEvent) -> Result<(), ApiError> {
+        let names = TokenNames { texts: &self.state.texts, ids: self.form.names_are_ids };
+        let top = self.form.logprobs.unwrap_or(0);
+        let Some(choice) = self.choices.get_mut(index) else { return Ok(()) };
+        if choice.progress.finish.is_some() {
+            return Ok(());
+        }
+        match event {
+            SequenceEvent::Prompt(scores) => {
+                if let Some(lists) = choice.lists.as_mut().filter(|_| self.form.echo) {
+                    let scores = std::iter::once(None).chain(scores.iter().map(Some));
+                    for (id, score) in choice.prompt.iter().zip(scores) {
+                        lists.push(*id, score, top, &names);
+                    }
+                }
+                choice.scores = scores;
+            }
+            SequenceEvent::Token { id, score } => {
+                if let Some(lists) = &mut choice.lists {
+                    lists.push(id, score.as_ref(), top, &names);
+                }
+                choice.ids.push(id);
+                choice.progress.push(id, self.ends.contains(&id));
+            }
+            SequenceEvent::End(reason) => choice.progress.end(reason),
+            SequenceEvent::Failed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.choices.iter().all(|choice| choice.progress.finish.is_some())
+    }
+
+    fn chunks(&mut self) -> Vec<Value> {
+        let mut chunks = Vec::new();
+        for index in 0..self.choices.len() {
+            let form = self.form;
+            let choice = &mut self.choices[index];
+            let finish = choice.progress.finish;
+            let grown = !choice.progress.text.is_empty()
+                || (form.token_ids && !choice.ids.is_empty())
+                || (form.logprobs.is_some() && !choice.ids.is_empty());
+            if choice.closed || !(grown || finish.is_some()) {
+                continue;
+            }
+            choice.closed = finish.is_some();
+            let mut part = json!({
+                "index": index,
+                "text": std::mem::take(&mut choice.progress.text),
+                "logprobs": choice.lists.as_mut().map(LogprobLists::take),
+                "finish_reason": finish,
+            });
+            let ids = std::mem::take(&mut choice.ids);
+            if form.token_ids {
+                part["token_ids"] = json!(ids);
+                if !std::mem::replace(&mut choice.prompt_shown, true) {
+                    part["prompt_token_ids"] = json!(*choice.prompt);
+                }
+            }
+            chunks.push(self.object(&json!([part])));
+        }
+        chunks
+    }
+
+    fn last_chunks(&mut self) -> Vec<Value> {
+        if !self.form.usage {
+            return Vec::new();
+        }
+        let mut chunk = self.object(&json!([]));
+        chunk["usage"] = self.usage();
+        vec![chunk]
+    }
+}
+
+/// A choice of a whole answer.
+#[derive(Serialize)]
+struct WholeChoice<'a> {
+    index: usize,
+    text: &'a str,
+    logprobs: Option<&'a LogprobLists>,
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptRows<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [u32]>,
+}
+
+/// A whole answer.
+#[derive(Serialize)]
+struct WholeCompletion<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<WholeChoice<'a>>,
+    usage: Value,
+}
+
+impl CompletionAnswer {
+    fn object(&self, choices: &Value) -> Value {
+        json!({
+            "id": self.id, "object": "text_completion", "created": self.created,
+            "model": self.state.name, "choices": choices,
+        })
+    }
+
+    fn usage(&self) -> Value {
+        let made: usize = self.choices.iter().map(|choice| choice.progress.count).sum();
+        json!({
+            "prompt_tokens": self.prompt_tokens, "completion_tokens": made,
+            "total_tokens": self.prompt_tokens + made,
+        })
+    }
+
+    fn whole(&self) -> WholeCompletion<'_> {
+        let form = self.form;
+        let choices = self.choices.iter().enumerate().map(|(index, choice)| WholeChoice {
+            index,
+            text: &choice.progress.text,
+            logprobs: choice.lists.as_ref(),
+            finish_reason: choice.progress.finish,
+            prompt_logprobs: form.prompt_logprobs.map(|count| PromptRows {
+                scores: &choice.scores,
+                count,
+                texts: &self.state.texts,
+            }),
+            token_ids: form.token_ids.then_some(&choice.ids[..]),
+            prompt_token_ids: form.token_ids.then_some(&choice.prompt[..]),
+        });
+        WholeCompletion {
+            id: &self.id,
+            object: "text_completion",
+            created: self.created,
+            model: &self.state.name,
+            choices: choices.collect(),
+            usage: self.usage(),
+        }
+    }
+}
+
+impl CompletionPlan {
+    /// Returns the answer without its text, and the sequences that make it.
+    fn start(
+        self,
+        state: &Arc<ServerState>,
+        begun: Instant,
+        events: &mpsc::Sender<crate::sequence::SequenceMessage>,
+    ) -> (CompletionAnswer, Vec<SequenceRequest>) {
+        let (mut choices, mut sequences) = (Vec::new(), Vec::new());
+        for (n, prompt) in self.prompts.iter().enumerate() {
+            for choice in 0..self.choices {
+                let cancel = CancelFlag::default();
+                let stops = self.stops.clone();
+                let stream = TextStream::new(state.codec.clone(), prompt, stops, self.form.plain);
+                let mut progress = ChoiceText::new(stream, cancel.clone());
+                if self.form.echo {
+                    progress.text = match (&self.texts, &state.codec) {
+                        (Some(texts), _) => texts[n].clone(),
+                        (None, Some(codec)) => codec.decode(prompt, false).unwrap_or_default(),
+                        (None, None) => String::new(),
+                    };
+                }
+                choices.push(CompletionChoice {
+                    prompt: Arc::clone(prompt),
+                    progress,
+                    lists: self.form.logprobs.map(|_| LogprobLists::default()),
+                    ids: Vec::new(),
+                    prompt_shown: false,
+                    scores: Vec::new(),
+                    closed: false,
+                });
+                let seed = self.sampling.seed.wrapping_add(choice as u64);
+                sequences.push(SequenceRequest {
+                    index: sequences.len(),
+                    prompt: Arc::clone(prompt),
+                    most: self.most,
+                    sampling: Sampling { seed, ..self.sampling.clone() },
+                    bias: Arc::clone(&self.bias),
+                    ends: Arc::clone(&self.ends),
+                    prompt_top: self.form.prompt_top(),
+                    top: self.form.logprobs,
+                    salt: Arc::clone(&self.salt),
+                    events: events.clone(),
+                    cancel,
+                    queued: begun,
+                    deadline: begun + state.options.request_time,
+                });
+            }
+        }
+        let answer = CompletionAnswer {
+            state: Arc::clone(state),
+            id: state.id("cmpl"),
+            created: now(),
+            form: self.form,
+            ends: self.ends,
+            prompt_tokens: self.prompts.iter().map(|prompt| prompt.len()).sum(),
+            choices,
+        };
+        (answer, sequences)
+    }
+}
+
+/// Answers a request.
+pub(crate) async fn completions(
+    State(state): State<Arc<ServerState>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let guard = state.begin()?;
+    let fields: CompletionFields = body::read(&state, request).await?;
+    let streamed = fields.stream == Some(true);
+    let plan = fields.check(&state).await?;
+    let count = plan.prompts.len() * plan.choices;
+    let (sender, mut events) = mpsc::channel((EVENTS.0 * count).min(EVENTS.1));
+    let (mut answer, sequences) = plan.start(&state, guard.begun, &sender);
+    drop(sender);
+    state.submit(sequences)?;
+    if streamed {
+        return Ok(sse::respond(answer, events, guard, state));
+    }
+    sse::complete(&mut answer, &mut events).await?;
+    // Rows of whole vocabularies take a while to write.
+    let bytes = tokio::task::spawn_blocking(move || serde_json::to_vec(&answer.whole())).await;
+    let bytes = bytes.ok().and_then(Result::ok).ok_or_else(|| {
+        ApiError::new(
+            axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+            "the answer cannot be written as JSON",
+        )
+    })?;
+    let mut response = bytes.into_response();
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    Ok(response)
+}

@@ -1,0 +1,286 @@
+//! Fields of requests, and their checks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use engine::sample::Sampling;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::error::ApiError;
+
+/// Most texts that end an answer, and most bytes of one.
+const STOPS: (usize, usize) = (16, 1024);
+
+/// One prompt, or several.
+#[derive(Debug, PartialEq)]
+pub(crate) enum PromptField {
+    Texts(Vec<String>),
+    Ids(Vec<Vec<u32>>),
+}
+
+impl PromptField {
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Texts(all) => all.len(),
+            Self::Ids(all) => all.len(),
+        }
+    }
+}
+
+/// An item of a list of prompts.
+enum PromptElement {
+    Text(String),
+    Id(u32),
+    Ids(Vec<u32>),
+}
+
+impl<'de> Deserialize<'de> for PromptElement {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct ElementVisitor;
+        impl<'de> Visitor<'de> for ElementVisitor {
+            type Value = PromptElement;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, a token id from 0 to 4294967295, or a list of token ids")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PromptElement, E> {
+                Ok(PromptElement::Text(text.to_owned()))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, id: u64) -> Result<PromptElement, E> {
+                let id = u32::try_from(id);
+                id.map(PromptElement::Id).map_err(|_| E::custom("a token id is above 4294967295"))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PromptElement, A::Error> {
+                let mut ids = Vec::new();
+                while let Some(id) = list.next_element()? {
+                    ids.push(id);
+                }
+                Ok(PromptElement::Ids(ids))
+            }
+        }
+        from.deserialize_any(ElementVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for PromptField {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct PromptVisitor;
+        impl<'de> Visitor<'de> for PromptVisitor {
+            type Value = PromptField;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, a list of token ids, or a list of those")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PromptField, E> {
+                Ok(PromptField::Texts(vec![text.to_owned()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PromptField, A::Error> {
+                let mixed = || A::Error::custom("a list of prompts has texts and token ids");
+                let (mut texts, mut ids, mut lists) = (Vec::new(), Vec::new(), Vec::new());
+                while let Some(element) = list.next_element()? {
+                    match element {
+                        PromptElement::Text(text) => texts.push(text),
+                        PromptElement::Id(id) => ids.push(id),
+                        PromptElement::Ids(list) => lists.push(list),
+                    }
+                    let kinds = [texts.is_empty(), ids.is_empty(), lists.is_empty()];
+                    if kinds.iter().filter(|empty| !**empty).count() > 1 {
+                        return Err(mixed());
+                    }
+                }
+                Ok(match (texts.is_empty(), ids.is_empty()) {
+                    (false, _) => PromptField::Texts(texts),
+                    (_, false) => PromptField::Ids(vec![ids]),
+                    _ => PromptField::Ids(lists),
+                })
+            }
+        }
+        from.deserialize_any(PromptVisitor)
+    }
+}
+
+/// One text or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum StopField {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// Returns the texts that end an answer.
+pub(crate) fn stops(field: Option<StopField>) -> Result<Vec<String>, ApiError> {
+    let stops = match field {
+        None => Vec::new(),
+        Some(StopField::One(stop)) => vec![stop],
+        Some(StopField::Several(stops)) => stops,
+    };
+    let (count, bytes) = STOPS;
+    if stops.len() > count {
+        let message = format!("`stop` has {} texts; expected at most {count}", stops.len());
+        return Err(ApiError::field("stop", message));
+    }
+    if stops.iter().any(|stop| stop.is_empty() || stop.len() > bytes) {
+        let message = format!("`stop` has an empty text, or one of more than {bytes} bytes");
+        return Err(ApiError::field("stop", message));
+    }
+    Ok(stops)
+}
+
+/// Options of streamed answers.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StreamOptions {
+    #[serde(default)]
+    pub(crate) include_usage: Option<bool>,
+}
+
+/// The fields of sampling, as a request has them.
+#[derive(Debug, Default)]
+pub(crate) struct SamplingFields {
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<i64>,
+    pub(crate) min_p: Option<f32>,
+    pub(crate) seed: Option<i64>,
+}
+
+impl SamplingFields {
+    /// Checks the fields. The temperature is 1 if not given, and the seed is random.
+    pub(crate) fn check(&self) -> Result<Sampling, ApiError> {
+        let range = |name: &str, value: f32, good: bool, expected: &str| {
+            let message = || format!("`{name}` is {value}; expected {expected}");
+            if good { Ok(value) } else { Err(ApiError::field(name, message())) }
+        };
+        let temperature = self.temperature.unwrap_or(1.0);
+        let good = temperature >= 0.0 && temperature.is_finite();
+        let temperature = range("temperature", temperature, good, "0 or more")?;
+        let top_p = self.top_p.map(|p| range("top_p", p, p > 0.0 && p <= 1.0, "above 0, at most 1"));
+        let min_p = self.min_p.map(|p| range("min_p", p, (0.0..=1.0).contains(&p), "0 to 1"));
+        let top_k = match self.top_k {
+            None | Some(-1 | 0) => None,
+            Some(k) => Some(usize::try_from(k).map_err(|_| {
+                ApiError::field("top_k", format!("`top_k` is {k}; expected 1 or more, or -1 for all tokens"))
+            })?),
+        };
+        let seed = self.seed.map_or_else(random, |seed| seed as u64);
+        Ok(Sampling {
+            temperature,
+            top_k,
+            top_p: top_p.transpose()?.filter(|p| *p < 1.0),
+            min_p: min_p.transpose()?.filter(|p| *p > 0.0),
+            seed,
+        })
+    }
+}
+
+/// Returns a number that nobody can foresee.
+fn random() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// Returns the numbers to add to logits, by token.
+pub(crate) fn bias(
+    field: Option<BTreeMap<String, f32>>,
+    vocab: usize,
+) -> Result<Vec<(u32, f32)>, ApiError> {
+    let wrong = |message: String| ApiError::field("logit_bias", message);
+    let mut all = Vec::new();
+    for (id, bias) in field.unwrap_or_default() {
+        let number = id.parse::<u32>().ok().filter(|id| (*id as usize) < vocab);
+        let number = number
+            .ok_or_else(|| wrong(format!("`logit_bias` has `{id}`; expected token ids below {vocab}")))?;
+        if !(-100.0..=100.0).contains(&bias) {
+            return Err(wrong(format!("`logit_bias` of {id} is {bias}; expected -100 to 100")));
+        }
+        all.push((number, bias));
+    }
+    Ok(all)
+}
+
+/// Refuses a field that changes nothing at its neutral value and is not supported otherwise.
+pub(crate) fn neutral<T: PartialEq + fmt::Debug>(
+    name: &str,
+    value: Option<&T>,
+    neutral: &T,
+) -> Result<(), ApiError> {
+    match value {
+        Some(value) if value != neutral => Err(ApiError {
+            code: Some("unsupported_value"),
+            ..ApiError::field(
+                name,
+                format!("`{name}` is {value:?}, which is not supported; leave it out, or give {neutral:?}"),
+            )
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::parse;
+
+    #[test]
+    fn prompts_have_four_forms() {
+        let read = |text: &str| serde_json::from_str::<PromptField>(text).map_err(|e| e.to_string());
+        let texts = |all: &[&str]| PromptField::Texts(all.iter().map(|t| (*t).to_owned()).collect());
+        assert_eq!(read("\"a\\u20ac\""), Ok(texts(&["a€"])));
+        assert_eq!(read("[\"a\", \"b\"]"), Ok(texts(&["a", "b"])));
+        assert_eq!(read("[1, 2]"), Ok(PromptField::Ids(vec![vec![1, 2]])));
+        assert_eq!(read("[[1], [2, 3], []]"), Ok(PromptField::Ids(vec![vec![1], vec![2, 3], vec![]])));
+        assert_eq!(read("[]"), Ok(PromptField::Ids(vec![])));
+        for (text, words) in [
+            ("[1, \"a\"]", "texts and token ids"),
+            ("[-1]", "a token id from 0"),
+            ("[1.5]", "a token id from 0"),
+            ("[4294967296]", "above 4294967295"),
+            ("[[1, \"a\"]]", "u32"),
+            ("[[[1]]]", "u32"),
+            ("{}", "a list of token ids"),
+            ("7", "a list of token ids"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        let with = |change: &dyn Fn(&mut SamplingFields)| {
+            let mut fields = SamplingFields::default();
+            change(&mut fields);
+            fields.check().map_err(|error| error.param)
+        };
+        for change in [
+            (&|f: &mut SamplingFields| f.temperature = Some(-0.5)) as &dyn Fn(&mut SamplingFields),
+            &|f| f.temperature = Some(f32::INFINITY),
+        ] {
+            assert_eq!(with(change), Err(Some("temperature".to_owned())));
+        }
+        assert_eq!(with(&|f| f.top_p = Some(0.0)), Err(Some("top_p".to_owned())));
+        assert_eq!(with(&|f| f.min_p = Some(1.5)), Err(Some("min_p".to_owned())));
+        assert_eq!(with(&|f| f.top_k = Some(-2)), Err(Some("top_k".to_owned())));
+        assert_eq!(with(&|f| f.seed = Some(-1)).map(|s| s.seed), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn faults_of_json_are_named() {
+        let of = |text: &str| parse::<StreamOptions>(text.as_bytes()).unwrap_err();
+        let error = of("{\"include\": true}");
+        assert_eq!((error.param.as_deref(), error.code), (Some("include"), Some("unknown_field")));
+        assert!(error.message.contains("`include_usage`"), "{}", error.message);
+        let error = of("{\"include_usage\": 3}");
+        assert_eq!(error.param.as_deref(), Some("include_usage"));
+        for text in ["", "{", "{} {}", "[", "nul", "{\"include_usage\": true,}"] {
+            assert_eq!(of(text).code, Some("invalid_json"), "{text}: {}", of(text).message);
+        }
+        assert!(parse::<StreamOptions>(b"{\"\xff\": 1}").is_err());
+    }
+}

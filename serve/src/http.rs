@@ -1,0 +1,110 @@
+//! Connections: bounded in number and time, and closed in order at the end.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_io_timeout::TimeoutStream;
+
+use crate::routes;
+use crate::state::ServerState;
+
+/// Largest head of a request, in bytes.
+const HEAD: usize = 64 << 10;
+/// Wait after a failed `accept`: the process may have no file descriptors left.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Serves connections until `stop` is set and all of them have ended, or the time to drain is over. Returns
+/// the number of connections that were cut.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    state: Arc<ServerState>,
+    mut stop: watch::Receiver<bool>,
+) -> usize {
+    let router = routes::router(Arc::clone(&state));
+    let permits = Arc::new(Semaphore::new(state.options.connections));
+    let mut tasks = JoinSet::new();
+    let mut stopped = stop.clone();
+    let mut drain = pin!(async move {
+        // A sender that is gone means a stop too.
+        stopped.wait_for(|stop| *stop).await.ok();
+    });
+    let mut deadline = None;
+    loop {
+        let end = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let accept = async {
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            (listener.accept().await, permit)
+        };
+        tokio::select! {
+            () = &mut drain, if deadline.is_none() => {
+                state.stopping.store(true, Ordering::Relaxed);
+                deadline = Some(Instant::now() + state.options.drain_time);
+            }
+            () = end => break,
+            Some(_) = tasks.join_next() => {}
+            (accepted, permit) = accept => {
+                let (Ok((stream, _)), Ok(permit)) = (accepted, permit) else {
+                    sleep(ACCEPT_AGAIN).await;
+                    continue;
+                };
+                let service = TowerToHyperService::new(router.clone());
+                let (state, stop) = (Arc::clone(&state), stop.clone());
+                tasks.spawn(async move {
+                    state.metrics.connections.add(1);
+                    connection(stream, service, &state, stop).await;
+                    state.metrics.connections.subtract(1);
+                    drop(permit);
+                });
+            }
+        }
+        if deadline.is_some() && tasks.is_empty() {
+            break;
+        }
+    }
+    stop.mark_unchanged();
+    let cut = tasks.len();
+    tasks.shutdown().await;
+    cut
+}
+
+/// Serves the requests of one connection.
+async fn connection(
+    stream: TcpStream,
+    service: TowerToHyperService<axum::Router>,
+    state: &ServerState,
+    mut stop: watch::Receiver<bool>,
+) {
+    stream.set_nodelay(true).ok();
+    let time = state.options.client_time;
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(time));
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(time).max_buf_size(HEAD);
+    let stream = Box::pin(stream);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            // Errors are of the client: it went away, was slow, or does not speak HTTP.
+            _ = connection.as_mut() => return,
+            _ = stop.wait_for(|stop| *stop), if !draining => {
+                draining = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Server of a model over HTTP, in the form of the OpenAI API.
+//!
+//! One thread owns the session and computes batches of sequences ([`scheduler`]); tasks of tokio read
+//! requests and write answers. A row has the same bits in any batch, so a request has the same answer
+//! alone and beside others. Everything that a client can send, hold or leave unread has a limit.
+
+mod answer;
+mod body;
+mod codec;
+mod completions;
+mod error;
+mod fields;
+mod http;
+mod logprobs;
+mod memory;
+mod metrics;
+mod model;
+mod options;
+mod prefixes;
+mod queue;
+mod reports;
+mod routes;
+mod scheduler;
+mod sequence;
+mod server;
+mod sse;
+mod state;
+mod text_stream;
+mod tokens;
+
+pub use codec::{CodecError, TextCodec};
+pub use error::ServeError;
+pub use model::ServedModel;
+pub use options::ServeOptions;
+pub use server::{ModelServer, ServeOutcome, StopHandle};

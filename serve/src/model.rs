@@ -1,0 +1,29 @@
+//! The model that a server runs.
+
+use std::sync::Arc;
+
+use engine::Session;
+
+use crate::TextCodec;
+
+/// The model that a server runs, opened, with its tokenizer.
+pub struct ServedModel {
+    /// Name in requests and answers.
+    pub name: String,
+    /// Session of an engine; the server's own thread uses it.
+    pub session: Box<dyn Session>,
+    /// Tokenizer; without one, prompts are token ids.
+    pub codec: Option<Arc<dyn TextCodec>>,
+    /// Tokens that end a text.
+    pub ends: Vec<u32>,
+    /// Arithmetic of weights in blocks, in words.
+    pub arithmetic: &'static str,
+    /// Memory that this machine can give to the slots, in bytes, if known.
+    pub memory: Option<u64>,
+}
+
+impl std::fmt::Debug for ServedModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServedModel").field("name", &self.name).finish_non_exhaustive()
+    }
+}

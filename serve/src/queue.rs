@@ -1,0 +1,113 @@
+//! Bounded queue of sequences between the tasks of requests and the engine's thread.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::sequence::SequenceRequest;
+
+/// Reason that sequences cannot wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueRefusal {
+    /// The queue is full; it has this many sequences.
+    Full(usize),
+    /// No more sequences are taken.
+    Closed,
+}
+
+/// Bounded queue of sequences.
+#[derive(Debug)]
+pub(crate) struct SequenceQueue {
+    inner: Mutex<Waiting>,
+    wake: Condvar,
+    limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    sequences: VecDeque<SequenceRequest>,
+    closed: bool,
+}
+
+impl SequenceQueue {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { inner: Mutex::default(), wake: Condvar::new(), limit }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds all sequences of a request, or none.
+    pub(crate) fn submit(&self, sequences: Vec<SequenceRequest>) -> Result<(), QueueRefusal> {
+        let mut waiting = self.lock();
+        if waiting.closed {
+            return Err(QueueRefusal::Closed);
+        }
+        if waiting.sequences.len().saturating_add(sequences.len()) > self.limit {
+            waiting.sequences.retain(|sequence| !sequence.is_cancelled());
+        }
+        let count = waiting.sequences.len();
+        if count.saturating_add(sequences.len()) > self.limit {
+            return Err(QueueRefusal::Full(count));
+        }
+        waiting.sequences.extend(sequences);
+        drop(waiting);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Returns the number of waiting sequences.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().sequences.len()
+    }
+
+    /// Takes the first sequence if `fits` says that there is room for it.
+    pub(crate) fn take(
+        &self,
+        fits: impl FnOnce(&SequenceRequest) -> bool,
+    ) -> Option<SequenceRequest> {
+        let mut waiting = self.lock();
+        if fits(waiting.sequences.front()?) { waiting.sequences.pop_front() } else { None }
+    }
+
+    /// Takes the sequences that are cancelled or too late.
+    pub(crate) fn take_over(&self, over: impl Fn(&SequenceRequest) -> bool) -> Vec<SequenceRequest> {
+        let mut waiting = self.lock();
+        if !waiting.sequences.iter().any(&over) {
+            return Vec::new();
+        }
+        let (gone, left) = std::mem::take(&mut waiting.sequences).into_iter().partition(over);
+        waiting.sequences = left;
+        Vec::from(gone)
+    }
+
+    /// Waits until a sequence is there, the queue is closed, or the time is over. Returns false if the
+    /// queue is closed and empty.
+    pub(crate) fn wait(&self, time: Duration) -> bool {
+        let waiting = self.lock();
+        let idle = |waiting: &mut Waiting| waiting.sequences.is_empty() && !waiting.closed;
+        let (waiting, _) = self
+            .wake
+            .wait_timeout_while(waiting, time, idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        !(waiting.closed && waiting.sequences.is_empty())
+    }
+
+    /// Refuses new sequences; waiting ones stay.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_all();
+    }
+
+    /// Refuses new sequences and drops the waiting ones.
+    pub(crate) fn abort(&self) {
+        let dropped = {
+            let mut waiting = self.lock();
+            waiting.closed = true;
+            std::mem::take(&mut waiting.sequences)
+        };
+        drop(dropped);
+        self.wake.notify_all();
+    }
+}

@@ -1,0 +1,130 @@
+//! Reports of the server about itself, and its tokenizer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::body;
+use crate::error::ApiError;
+use crate::state::ServerState;
+
+/// Says that the server works, and how it computes.
+pub(crate) async fn health(State(state): State<Arc<ServerState>>) -> Response {
+    let stopping = state.stopping.load(Ordering::Relaxed);
+    let report = json!({
+        "status": if stopping { "stopping" } else { "ok" },
+        "server": "onboard",
+        "version": env!("CARGO_PKG_VERSION"),
+        "model": state.name,
+        "engine": "native",
+        "dtype": state.dtype,
+        "arithmetic": state.arithmetic,
+        "context": state.context,
+        "vocab": state.vocab,
+        "slots": state.options.slots,
+        "cache_tokens": state.positions,
+        "deterministic": true,
+        "determinism": "An answer has the same bits alone and in any batch, with any prefix reuse; with a temperature \
+                        above 0 the same `seed` gives the same answer.",
+    });
+    let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    (status, Json(report)).into_response()
+}
+
+/// Says the version.
+pub(crate) async fn version() -> Json<Value> {
+    Json(json!({ "version": env!("CARGO_PKG_VERSION"), "server": "onboard" }))
+}
+
+fn card(state: &ServerState) -> Value {
+    json!({
+        "id": state.name, "object": "model", "created": state.created, "owned_by": "onboard",
+        "root": state.name, "max_model_len": state.context, "meta": { "n_vocab": state.vocab },
+        "dtype": state.dtype,
+    })
+}
+
+/// Lists the model.
+pub(crate) async fn models(State(state): State<Arc<ServerState>>) -> Json<Value> {
+    Json(json!({ "object": "list", "data": [card(&state)] }))
+}
+
+/// Describes the model.
+pub(crate) async fn model(
+    State(state): State<Arc<ServerState>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    state.check_model(Some(&name))?;
+    Ok(Json(card(&state)))
+}
+
+/// Lists the counters.
+pub(crate) async fn metrics(State(state): State<Arc<ServerState>>) -> Response {
+    let text = state.metrics.text(state.queue.len(), state.options.slots, state.positions);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenizeFields {
+    model: Option<String>,
+    prompt: String,
+    add_special_tokens: Option<bool>,
+    return_token_strs: Option<bool>,
+}
+
+/// Returns the tokens of a text.
+pub(crate) async fn tokenize(
+    State(state): State<Arc<ServerState>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let _guard = state.begin()?;
+    let fields: TokenizeFields = body::read(&state, request).await?;
+    state.check_model(fields.model.as_ref())?;
+    let special = fields.add_special_tokens.unwrap_or(true);
+    let tokens = state.encode(vec![fields.prompt], special).await?.concat();
+    let mut answer =
+        json!({ "count": tokens.len(), "max_model_len": state.context, "tokens": tokens });
+    if fields.return_token_strs == Some(true) {
+        let texts = tokens.iter().map(|id| state.texts.text(*id)).collect::<Vec<_>>();
+        answer["token_strs"] = json!(texts);
+    }
+    Ok(Json(answer))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DetokenizeFields {
+    model: Option<String>,
+    tokens: Vec<u32>,
+    skip_special_tokens: Option<bool>,
+}
+
+/// Returns the text of tokens.
+pub(crate) async fn detokenize(
+    State(state): State<Arc<ServerState>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let _guard = state.begin()?;
+    let fields: DetokenizeFields = body::read(&state, request).await?;
+    state.check_model(fields.model.as_ref())?;
+    let vocab = state.vocab;
+    if let Some(id) = fields.tokens.iter().find(|id| **id as usize >= vocab) {
+        let message = format!("`tokens` has {id}; expected ids below {vocab}");
+        return Err(ApiError::field("tokens", message));
+    }
+    let codec = state.codec.as_ref().ok_or_else(|| {
+        ApiError::new(StatusCode::BAD_REQUEST, "the model has no tokenizer, so texts are not known")
+    })?;
+    let plain = fields.skip_special_tokens.unwrap_or(false);
+    let text = codec.decode(&fields.tokens, plain).map_err(|error| {
+        ApiError::field("tokens", format!("the tokens cannot be decoded: {error}"))
+    })?;
+    Ok(Json(json!({ "prompt": text })))
+}

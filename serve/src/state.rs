@@ -1,0 +1,151 @@
+//! State that all requests share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::http::StatusCode;
+use tokio::sync::Semaphore;
+
+use crate::error::ApiError;
+use crate::memory::SlotMemory;
+use crate::metrics::Metrics;
+use crate::queue::{QueueRefusal, SequenceQueue};
+use crate::sequence::SequenceRequest;
+use crate::tokens::TokenTexts;
+use crate::{ServeOptions, TextCodec};
+
+/// State that all requests share.
+pub(crate) struct ServerState {
+    pub(crate) options: ServeOptions,
+    pub(crate) name: String,
+    pub(crate) vocab: usize,
+    /// Maximum length of a sequence.
+    pub(crate) context: usize,
+    /// Maximum number of positions of all slots.
+    pub(crate) positions: usize,
+    pub(crate) memory: SlotMemory,
+    pub(crate) dtype: &'static str,
+    pub(crate) arithmetic: &'static str,
+    pub(crate) codec: Option<Arc<dyn TextCodec>>,
+    pub(crate) ends: Vec<u32>,
+    pub(crate) texts: TokenTexts,
+    pub(crate) queue: Arc<SequenceQueue>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) stopping: AtomicBool,
+    /// Memory of request bodies.
+    pub(crate) bodies: Semaphore,
+    pub(crate) created: u64,
+    pub(crate) count: AtomicU64,
+}
+
+impl ServerState {
+    /// Begins a request.
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestGuard, ApiError> {
+        if self.stopping.load(Ordering::Relaxed) {
+            return Err(ApiError::stopping());
+        }
+        Ok(RequestGuard::new(Arc::clone(self)))
+    }
+
+    /// Hands sequences to the engine.
+    pub(crate) fn submit(&self, sequences: Vec<SequenceRequest>) -> Result<(), ApiError> {
+        let count = sequences.len();
+        self.queue.submit(sequences).map_err(|refusal| match refusal {
+            QueueRefusal::Closed => ApiError::stopping(),
+            QueueRefusal::Full(waiting) => ApiError::coded(
+                StatusCode::TOO_MANY_REQUESTS,
+                "queue_full",
+                format!(
+                    "{waiting} sequences wait, and {count} more are above the limit of {}; try again later",
+                    self.options.queue
+                ),
+            ),
+        })
+    }
+
+    /// Checks the name of the model in a request.
+    pub(crate) fn check_model(&self, name: Option<&String>) -> Result<(), ApiError> {
+        match name {
+            Some(name) if *name != self.name => Err(ApiError {
+                param: Some("model".to_owned()),
+                ..ApiError::coded(
+                    StatusCode::NOT_FOUND,
+                    "model_not_found",
+                    format!("the model `{name}` is not served here; expected `{}`", self.name),
+                )
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the tokens of texts, without holding up other requests.
+    pub(crate) async fn encode(
+        &self,
+        texts: Vec<String>,
+        special: bool,
+    ) -> Result<Vec<Vec<u32>>, ApiError> {
+        let codec = Arc::clone(self.codec.as_ref().ok_or_else(|| {
+            ApiError::field("prompt", "the model has no tokenizer; give the prompt as token ids")
+        })?);
+        let encode = move || texts.iter().map(|text| codec.encode(text, special)).collect();
+        let encoded: Result<Vec<_>, _> = tokio::task::spawn_blocking(encode).await.map_err(|_| {
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the tokenizer failed")
+        })?;
+        encoded.map_err(|error| {
+            ApiError::field("prompt", format!("the text cannot be tokenized: {error}"))
+        })
+    }
+
+    /// Checks the tokens of a prompt and the number of tokens to add.
+    pub(crate) fn check_prompt(&self, prompt: &[u32], most: usize) -> Result<(), ApiError> {
+        let wrong = |message: String| ApiError::field("prompt", message);
+        if prompt.is_empty() {
+            return Err(wrong("the prompt has no tokens; expected at least one".to_owned()));
+        }
+        if let Some(id) = prompt.iter().find(|id| **id as usize >= self.vocab) {
+            let vocab = self.vocab;
+            return Err(wrong(format!("the prompt has the token {id}; expected ids below {vocab}")));
+        }
+        let length = prompt.len();
+        if length.saturating_add(most) > self.context {
+            let message = format!(
+                "the prompt has {length} tokens, and {most} are to be added; this server handles {} in all",
+                self.context
+            );
+            return Err(ApiError { code: Some("context_length_exceeded"), ..wrong(message) });
+        }
+        Ok(())
+    }
+
+    /// Returns a new id of an answer.
+    pub(crate) fn id(&self, prefix: &str) -> String {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        format!("{prefix}-{:x}-{count:x}", self.created)
+    }
+}
+
+/// Returns the time in seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// A request without a complete answer.
+pub(crate) struct RequestGuard {
+    state: Arc<ServerState>,
+    pub(crate) begun: Instant,
+}
+
+impl RequestGuard {
+    fn new(state: Arc<ServerState>) -> Self {
+        state.metrics.in_flight.add(1);
+        Self { state, begun: Instant::now() }
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.state.metrics.in_flight.subtract(1);
+        self.state.metrics.request_time.observe(self.begun.elapsed());
+    }
+}

@@ -1,0 +1,164 @@
+//! Text of generated tokens, in pieces that never change afterwards.
+
+use std::sync::Arc;
+
+use crate::TextCodec;
+
+/// Number of tokens of a prompt that give the context of the first generated one.
+const CONTEXT: usize = 8;
+
+/// Turns tokens into pieces of text, and ends at the first stop text.
+///
+/// All tokens are decoded again for each piece, because a decoder may look at neighbours. Characters
+/// whose bytes are incomplete are held back, and text that may begin a stop text is too. So all pieces
+/// together are the text of all tokens decoded at once.
+pub(crate) struct TextStream {
+    codec: Option<Arc<dyn TextCodec>>,
+    stops: Vec<String>,
+    plain: bool,
+    /// The end of the prompt, then the generated tokens.
+    tokens: Vec<u32>,
+    /// Bytes of the text of the prompt's end.
+    base: usize,
+    /// Bytes that were handed out.
+    sent: usize,
+    stopped: bool,
+}
+
+impl TextStream {
+    /// Creates a stream of the text after `prompt`; `plain` omits special tokens.
+    pub(crate) fn new(
+        codec: Option<Arc<dyn TextCodec>>,
+        prompt: &[u32],
+        stops: Vec<String>,
+        plain: bool,
+    ) -> Self {
+        let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
+        let mut stream = Self { codec, stops, plain, tokens, base: 0, sent: 0, stopped: false };
+        let before = stream.decoded();
+        stream.base = complete(&before).len();
+        stream
+    }
+
+    fn decoded(&self) -> String {
+        match &self.codec {
+            Some(codec) => codec.decode(&self.tokens, self.plain).unwrap_or_default(),
+            None => String::new(),
+        }
+    }
+
+    /// True if a stop text was found.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Adds a token; returns the text that is certain now.
+    pub(crate) fn push(&mut self, token: u32) -> String {
+        if self.stopped {
+            return String::new();
+        }
+        self.tokens.push(token);
+        let text = self.decoded();
+        let whole = complete(&text);
+        let new = whole.get(self.base + self.sent..).unwrap_or_default();
+        let (new, stopped) = self.cut(new);
+        let held = if stopped { 0 } else { self.held(new) };
+        self.stopped = stopped;
+        let new = new[..new.len() - held].to_owned();
+        self.sent += new.len();
+        new
+    }
+
+    /// Returns the text that was held back.
+    pub(crate) fn finish(&mut self) -> String {
+        if self.stopped {
+            return String::new();
+        }
+        let text = self.decoded();
+        let (new, stopped) = self.cut(text.get(self.base + self.sent..).unwrap_or_default());
+        self.stopped = stopped;
+        let new = new.to_owned();
+        self.sent += new.len();
+        new
+    }
+
+    /// Cuts text before the first stop text.
+    fn cut<'a>(&self, text: &'a str) -> (&'a str, bool) {
+        match self.stops.iter().filter_map(|stop| text.find(stop.as_str())).min() {
+            Some(at) => (&text[..at], true),
+            None => (text, false),
+        }
+    }
+
+    /// Counts the last bytes of a text that may begin a stop text.
+    fn held(&self, text: &str) -> usize {
+        let held = |stop: &String| {
+            let starts = stop.char_indices().map(|(at, _)| at).chain([stop.len()]);
+            starts.filter(|at| *at < stop.len() && text.ends_with(&stop[..*at])).max().unwrap_or(0)
+        };
+        self.stops.iter().map(held).max().unwrap_or(0)
+    }
+}
+
+/// Returns the text without incomplete characters at its end.
+fn complete(text: &str) -> &str {
+    text.trim_end_matches('\u{fffd}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CodecError;
+
+    /// One token per byte.
+    struct Bytes;
+
+    impl TextCodec for Bytes {
+        fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, CodecError> {
+            Ok(text.bytes().map(u32::from).collect())
+        }
+
+        fn decode(&self, tokens: &[u32], _: bool) -> Result<String, CodecError> {
+            let bytes: Vec<u8> = tokens.iter().map(|token| *token as u8).collect();
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        }
+    }
+
+    fn pieces(prompt: &[u8], bytes: &[u8], stops: &[&str]) -> (Vec<String>, bool) {
+        let ids = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).collect::<Vec<_>>();
+        let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
+        let mut stream = TextStream::new(Some(Arc::new(Bytes)), &ids(prompt), stops, true);
+        let mut pieces: Vec<String> = ids(bytes).into_iter().map(|id| stream.push(id)).collect();
+        pieces.push(stream.finish());
+        (pieces, stream.is_stopped())
+    }
+
+    #[test]
+    fn characters_come_whole() {
+        let (found, _) = pieces(b"x", "a€🙂b".as_bytes(), &[]);
+        assert_eq!(found, ["a", "", "", "€", "", "", "", "🙂", "b", ""]);
+        // Bytes that never become a character are replaced, as they are at once.
+        let bytes = [b'a', 0xe2, 0x82, b'b', 0xf0, 0x9f];
+        let (found, _) = pieces(b"", &bytes, &[]);
+        assert_eq!(found.concat(), String::from_utf8_lossy(&bytes));
+        assert_eq!(found[1], "");
+    }
+
+    #[test]
+    fn text_ends_before_the_first_stop() {
+        for (text, stops, want, stopped) in [
+            ("one two three", &["two"][..], "one ", true),
+            ("one two three", &["three", "ne"], "o", true),
+            ("aab aabb", &["aabb"], "aab ", true),
+            ("ends in a", &["abc"], "ends in a", false),
+            ("€uro", &["€u"], "", true),
+            ("a€", &["€€"], "a€", false),
+        ] {
+            let (found, ended) = pieces(b"", text.as_bytes(), stops);
+            assert_eq!((found.concat().as_str(), ended), (want, stopped), "{text} {stops:?}");
+        }
+        // The part that may begin a stop text comes once it does not.
+        let (found, _) = pieces(b"", b"xabd", &["abc"]);
+        assert_eq!(found, ["x", "", "", "abd", ""]);
+    }
+}
