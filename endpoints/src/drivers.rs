@@ -10,6 +10,7 @@ use crate::http::ServerConnection;
 use crate::{Endpoint, EndpointOptions, Error, ServerFacts};
 
 mod llama_server;
+mod onboard;
 mod openai;
 mod sglang;
 mod vllm;
@@ -39,8 +40,8 @@ pub struct EndpointDriver {
 }
 
 /// All drivers, in the order in which they are tried.
-pub const DRIVERS: [&EndpointDriver; 4] =
-    [&sglang::DRIVER, &llama_server::DRIVER, &vllm::DRIVER, &openai::DRIVER];
+pub const DRIVERS: [&EndpointDriver; 5] =
+    [&sglang::DRIVER, &llama_server::DRIVER, &vllm::DRIVER, &onboard::DRIVER, &openai::DRIVER];
 
 /// Returns the names of all drivers.
 pub(crate) fn names() -> String {

@@ -53,7 +53,7 @@ struct Vllm {
     salts: AtomicU64,
 }
 
-fn open(
+pub(super) fn open(
     http: ServerConnection,
     facts: ServerFacts,
     options: &EndpointOptions,
@@ -81,7 +81,8 @@ fn open(
         server.facts.scores = LogprobSupport::None;
     }
     if let Some((count, words)) = refused {
-        let raise = flag(&DRIVER, "max_logprobs").filter(|_| words.contains("logprob"));
+        let driver = super::DRIVERS.into_iter().find(|driver| driver.name == server.facts.driver);
+        let raise = flag(driver.unwrap_or(&DRIVER), "max_logprobs").filter(|_| words.contains("logprob"));
         let raise =
             raise.map(|flag| format!("; start the server with `{flag} -1`")).unwrap_or_default();
         server.facts.hidden.push(format!(

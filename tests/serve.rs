@@ -1,0 +1,579 @@
+//! Tests of `onboard serve`: answers, limits, and clients that misbehave.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
+
+#[expect(dead_code, reason = "other tests use the rest")]
+mod tool;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tool::{fixture, onboard, parity, run};
+
+/// Longest wait for anything. No test asserts a shorter time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running server; it is killed when the test ends.
+struct Serving {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Status and body of an answer.
+#[derive(Debug, Clone, PartialEq)]
+struct Reply {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Reply {
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
+    }
+
+    /// Returns the answer of a successful request.
+    #[track_caller]
+    fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.json()
+    }
+
+    /// Fails unless this is an error of that status whose message has these words.
+    #[track_caller]
+    fn refused(&self, status: u16, words: &str) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        let error = self.json()["error"].clone();
+        assert!(error["message"].as_str().unwrap().contains(words), "no `{words}` in {error}");
+        assert!(error["type"].is_string() && error.get("param").is_some(), "{error}");
+        error
+    }
+}
+
+impl Serving {
+    fn start(model: &Path, arguments: &[&str]) -> Self {
+        Self::of(onboard().arg("serve").arg(model), arguments)
+    }
+
+    fn of(command: &mut Command, arguments: &[&str]) -> Self {
+        command.args(["--port", "0", "--threads", "1"]).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().trim_start_matches("listening on http://");
+        let address = address.split(',').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"));
+        Self { child, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends a request and leaves its answer unread.
+    fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> TcpStream {
+        let mut stream = self.connect();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             {headers}Content-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
+        stream
+    }
+
+    fn get(&self, path: &str) -> Reply {
+        reply(self.send("GET", path, "", b""))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Reply {
+        reply(self.send("POST", path, "", body.to_string().as_bytes()))
+    }
+
+    fn complete(&self, body: &Value) -> Reply {
+        self.post("/v1/completions", body)
+    }
+
+    /// Returns a counter of `/metrics`.
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("onboard_{name} ")));
+        line.unwrap_or_else(|| panic!("no `{name}` in {text}")).parse().unwrap()
+    }
+
+    /// Waits until a counter has a value.
+    #[track_caller]
+    fn wait(&self, name: &str, wanted: impl Fn(f64) -> bool) {
+        let begun = Instant::now();
+        while !wanted(self.metric(name)) {
+            assert!(begun.elapsed() < PATIENCE, "`{name}` stays {}", self.metric(name));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Reads an answer to its end.
+fn reply(mut stream: TcpStream) -> Reply {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
+    let mut body = bytes[end + 4..].to_vec();
+    if head.contains("transfer-encoding: chunked") {
+        let (mut rest, mut whole) = (&body[..], Vec::new());
+        while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
+            let size = usize::from_str_radix(std::str::from_utf8(&rest[..at]).unwrap(), 16).unwrap();
+            whole.extend_from_slice(&rest[at + 2..at + 2 + size]);
+            rest = &rest[at + 4 + size..];
+        }
+        body = whole;
+    }
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Reply { status, head, body: String::from_utf8(body).unwrap() }
+}
+
+/// Returns the chunks of a stream, and checks its end.
+#[track_caller]
+fn chunks(reply: &Reply) -> Vec<Value> {
+    assert!(reply.head.contains("content-type: text/event-stream"), "{reply:?}");
+    let frames = reply.body.split("\n\n").filter(|frame| !frame.is_empty() && !frame.starts_with(':'));
+    let mut data: Vec<&str> = frames.map(|frame| frame.strip_prefix("data: ").unwrap()).collect();
+    assert_eq!(data.pop(), Some("[DONE]"));
+    data.into_iter().map(|text| serde_json::from_str(text).unwrap()).collect()
+}
+
+fn greedy(prompt: &Value, count: usize) -> Value {
+    json!({
+        "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": true, "return_token_ids": true,
+    })
+}
+
+fn ids(choice: &Value) -> Vec<u64> {
+    choice["token_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+/// A prompt of so many tokens.
+fn prompt(seed: usize, length: usize) -> Vec<usize> {
+    (0..length).map(|n| 5 + (seed * 31 + n * 17) % 290).collect()
+}
+
+#[test]
+fn answers_are_those_of_run() {
+    let model = fixture("lfm2");
+    let server = Serving::start(&model, &[]);
+    let text = "The cat sat";
+    let ran = run(onboard().arg("run").arg(&model).args(["--prompt", text, "-n", "24", "--json"])).code(0);
+    let ran = tool::json(&ran.out);
+    let mut body = greedy(&json!(text), 24);
+    body["ignore_eos"] = json!(false);
+    let answer = server.complete(&body).ok();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["prompt_token_ids"], ran["prompt_tokens"]);
+    let mut made = ids(choice);
+    if choice["finish_reason"] == "stop" {
+        made.pop();
+    }
+    assert_eq!(json!(made), ran["tokens"]);
+    assert_eq!(choice["text"], ran["text"]);
+    assert_eq!(answer["usage"]["completion_tokens"], ids(choice).len());
+    // The same as token ids, and without the special tokens around a text.
+    let again = server.complete(&greedy(&ran["prompt_tokens"], 24)).ok();
+    assert_eq!(ids(&again["choices"][0])[..made.len()], made[..]);
+    let tokens = server.post("/tokenize", &json!({ "prompt": text, "return_token_strs": true })).ok();
+    assert_eq!(tokens["tokens"], ran["prompt_tokens"]);
+    let plain = server.post("/tokenize", &json!({ "prompt": text, "add_special_tokens": false })).ok();
+    let back = server.post("/detokenize", &json!({ "tokens": plain["tokens"] })).ok();
+    assert_eq!(back["prompt"], text);
+    for (path, key, want) in [
+        ("/health", "status", "ok"),
+        ("/health", "dtype", "bf16"),
+        ("/health", "arithmetic", "q8"),
+        ("/version", "server", "onboard"),
+        ("/v1/models", "object", "list"),
+        ("/v1/models/lfm2", "id", "lfm2"),
+    ] {
+        assert_eq!(server.get(path).ok()[key], want, "{path}");
+    }
+    server.get("/v1/models/other").refused(404, "`other` is not served");
+    server.get("/../../etc/passwd").refused(404, "nothing at this path");
+}
+
+#[test]
+fn scores_of_prompts_are_those_of_the_engine() {
+    let model = fixture("llama");
+    let server = Serving::start(&model, &["--dtype", "f32", "--prefill-chunk", "5"]);
+    let prompt = prompt(1, 23);
+    let ran = run(onboard().arg("run").arg(&model).args(["-n", "1", "--json", "--dtype", "f32", "--tokens"]).arg(
+        prompt.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    ))
+    .code(0);
+    let next = tool::json(&ran.out)["tokens"][0].as_u64().unwrap();
+    // As the harness of evaluations asks: the prompt, and one token that is not read.
+    let body = json!({
+        "prompt": [prompt], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true, "seed": 1234,
+        "prompt_logprobs": -1, "return_token_ids": true,
+    });
+    let answer = server.complete(&body).ok();
+    let choice = &answer["choices"][0];
+    let lists = &choice["logprobs"];
+    let token_logprobs = lists["token_logprobs"].as_array().unwrap();
+    assert_eq!(token_logprobs.len(), prompt.len() + 1);
+    assert_eq!((&token_logprobs[0], &lists["top_logprobs"][0]), (&Value::Null, &Value::Null));
+    let rows = choice["prompt_logprobs"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[0]), (prompt.len(), &Value::Null));
+    for position in 1..prompt.len() {
+        let row = rows[position].as_object().unwrap();
+        let sum: f64 = row.values().map(|entry| entry["logprob"].as_f64().unwrap().exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-5, "row {position} sums to {sum}");
+        let own = &row[&prompt[position].to_string()];
+        assert_eq!(own["logprob"], token_logprobs[position], "row {position}");
+        let better = row.values().filter(|entry| entry["logprob"].as_f64() > own["logprob"].as_f64());
+        assert!(better.count() < own["rank"].as_u64().unwrap() as usize);
+        // The likeliest token is the one with rank 1.
+        let first = row.values().find(|entry| entry["rank"] == 1).unwrap();
+        let top = lists["top_logprobs"][position].as_object().unwrap();
+        assert!(top.values().any(|value| *value == first["logprob"]), "row {position}");
+    }
+    assert_eq!(ids(choice), [next]);
+    let texts: Vec<&str> =
+        lists["tokens"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let mut offset = 0;
+    for (text, at) in texts.iter().zip(lists["text_offset"].as_array().unwrap()) {
+        assert_eq!(at.as_u64().unwrap(), offset);
+        offset += text.chars().count() as u64;
+    }
+    // Nothing is generated, and the scores are the same with other chunks.
+    let mut body = body;
+    body["max_tokens"] = json!(0);
+    let whole = Serving::start(&model, &["--dtype", "f32"]).complete(&body).ok();
+    assert_eq!(whole["choices"][0]["prompt_logprobs"], choice["prompt_logprobs"]);
+    assert_eq!(whole["usage"]["completion_tokens"], 0);
+}
+
+#[test]
+fn a_served_model_is_proven_over_http() {
+    for name in ["lfm2", "llama"] {
+        let model = fixture(name);
+        let server = Serving::start(&model, &["--dtype", "f32"]);
+        let url = format!("http://{}", server.address);
+        let check = |engine: &str| {
+            let mut command = parity();
+            command.env_remove("ONBOARD_API_KEY").arg("check").arg(&model).args(["--engine", engine]);
+            run(&mut command)
+        };
+        let ran = check(&url).code(0).prints("AGREE in 1 run").prints("agree with one prefill");
+        assert!(ran.out.contains(&format!("on onboard {}", env!("CARGO_PKG_VERSION"))), "{}", ran.out);
+        assert!(ran.out.contains("f32  prefill") && ran.out.contains("f32  decode"), "{}", ran.out);
+    }
+}
+
+#[test]
+fn an_answer_is_the_same_in_any_batch() {
+    let model = fixture("lfm2");
+    let server = Serving::start(&model, &["--prefill-chunk", "32", "--slots", "9"]);
+    let bodies: Vec<Value> = (0..64)
+        .map(|n| {
+            let mut body = greedy(&json!(prompt(n % 40, 1 + n * 2 % 90)), 1 + n % 30);
+            body["logprobs"] = json!(3);
+            if n % 2 == 1 {
+                (body["temperature"], body["seed"]) = (json!(0.9), json!(n));
+                body["top_p"] = json!(0.95);
+            }
+            body
+        })
+        .collect();
+    let answer = |server: &Serving, body: &Value| server.complete(body).ok()["choices"].clone();
+    let together: Vec<Value> = thread::scope(|scope| {
+        let running: Vec<_> =
+            bodies.iter().map(|body| scope.spawn(|| answer(&server, body))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let alone = Serving::start(&model, &["--slots", "1", "--keep", "0"]);
+    for (body, found) in bodies.iter().zip(together) {
+        assert_eq!(answer(&alone, body), found, "{body}");
+    }
+    server.wait("slots_running", |count| count == 0.0);
+    // A prompt that goes on where an answer ended takes its slot over.
+    let long = prompt(7, 60);
+    let first = server.complete(&greedy(&json!(long), 20)).ok();
+    let more: Vec<u64> =
+        long.iter().map(|id| *id as u64).chain(ids(&first["choices"][0])).chain([9, 8]).collect();
+    let reused = server.metric("reused_tokens_total");
+    let second = greedy(&json!(more), 20);
+    assert_eq!(answer(&server, &second), answer(&alone, &second));
+    assert_eq!(server.metric("reused_tokens_total") - reused, 79.0);
+}
+
+#[test]
+fn streams_have_the_text_and_ids_of_whole_answers() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    for (temperature, stop) in [(0.0, json!(null)), (1.5, json!(null)), (1.5, json!(["e", "a"]))] {
+        for seed in 0..12 {
+            let mut body = json!({
+                "prompt": "Größe: ", "max_tokens": 40, "temperature": temperature, "seed": seed, "stop": stop,
+                "ignore_eos": true, "return_token_ids": true, "logprobs": 2,
+            });
+            let whole = server.complete(&body).ok();
+            body["stream"] = json!(true);
+            body["stream_options"] = json!({ "include_usage": true });
+            let mut parts = chunks(&server.complete(&body));
+            assert_eq!(parts.pop().unwrap()["usage"], whole["usage"]);
+            let (mut text, mut ids, mut logprobs) = (String::new(), Vec::new(), Vec::new());
+            for part in &parts {
+                let choice = &part["choices"][0];
+                let piece = choice["text"].as_str().unwrap();
+                text.push_str(piece);
+                ids.extend(choice["token_ids"].as_array().unwrap().clone());
+                logprobs.extend(choice["logprobs"]["token_logprobs"].as_array().unwrap().clone());
+            }
+            let choice = &whole["choices"][0];
+            assert_eq!(choice["text"], text);
+            assert_eq!(choice["token_ids"], json!(ids));
+            assert_eq!(choice["logprobs"]["token_logprobs"], json!(logprobs));
+            assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], choice["finish_reason"]);
+            if stop.is_null() {
+                // The text of the whole sequence, decoded at once, ends with the text of the answer.
+                let all: Vec<Value> =
+                    parts[0]["choices"][0]["prompt_token_ids"].as_array().unwrap().iter().chain(&ids).cloned().collect();
+                let body = json!({ "tokens": all, "skip_special_tokens": true });
+                let back = server.post("/detokenize", &body).ok();
+                assert_eq!(back["prompt"], format!("Größe: {text}"));
+            } else {
+                assert!(!text.contains(['e', 'a']), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_that_cannot_be_answered_say_why() {
+    let server = Serving::start(&fixture("lfm2"), &["--max-prompts", "4", "--max-body", "1", "--max-logprobs", "1000"]);
+    let with = |key: &str, value: Value| {
+        let mut body = greedy(&json!([1, 2, 3]), 4);
+        body[key] = value;
+        server.complete(&body)
+    };
+    with("max_tokens", json!(4)).ok();
+    let error = with("guided_json", json!({})).refused(400, "unknown field `guided_json`");
+    assert_eq!((&error["param"], &error["code"]), (&json!("guided_json"), &json!("unknown_field")));
+    assert!(error["message"].as_str().unwrap().contains("`max_tokens`"), "{error}");
+    for (key, value, words) in [
+        ("model", json!("gpt"), ""),
+        ("prompt", json!([]), "0 prompts"),
+        ("prompt", json!([[]]), "no tokens"),
+        ("prompt", json!(["a", 3]), "texts and token ids"),
+        ("prompt", json!([99999]), "ids below 312"),
+        ("prompt", json!([[1], [1], [1], [1], [1]]), "expected 1 to 4"),
+        ("prompt", json!(prompt(0, 158)), "this server handles 160"),
+        ("max_tokens", json!(-1), "max_tokens"),
+        ("max_tokens", json!(100_000), "this server handles 160"),
+        ("temperature", json!(-1), "0 or more"),
+        ("temperature", json!("hot"), "temperature"),
+        ("top_p", json!(0), "above 0"),
+        ("top_k", json!(-5), "1 or more"),
+        ("n", json!(9), "expected 1 to 4"),
+        ("best_of", json!(3), "not supported"),
+        ("suffix", json!("end"), "not supported"),
+        ("presence_penalty", json!(0.5), "not supported"),
+        ("logit_bias", json!({ "x": 1 }), "token ids below 312"),
+        ("logit_bias", json!({ "5": 1000 }), "-100 to 100"),
+        ("stop", json!([""]), "empty text"),
+        ("prompt_logprobs", json!(-1), "at most 1000"),
+        ("prompt_logprobs", json!(-2), "-1 for all"),
+        ("stream_options", json!({ "include_usage": true }), "needs `stream`"),
+    ] {
+        let reply = with(key, value.clone());
+        if key == "model" {
+            reply.refused(404, "expected `lfm2`");
+        } else {
+            assert_eq!(reply.refused(400, words)["param"].as_str().unwrap().split(['.', '[']).next(), Some(key), "{value}");
+        }
+    }
+    with("presence_penalty", json!(0)).ok();
+    let raw = |headers: &str, body: &[u8]| reply(server.send("POST", "/v1/completions", headers, body));
+    for body in [&b"{\"prompt\": \"\xff\xfe\"}"[..], b"{", b"", b"{} {}", b"[1]", b"\"x\"", &[b'['; 100_000]] {
+        let reply = raw("", body);
+        assert_eq!(reply.status, 400, "{reply:?}");
+        assert!(reply.json()["error"]["message"].is_string());
+    }
+    let mut stream = server.connect();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+    reply(stream).refused(415, "application/json");
+    let reply = reply(server.send("DELETE", "/v1/completions", "", b""));
+    reply.refused(405, "POST");
+    // A body of 100 MB is refused, and the client that sends all of it gets the answer.
+    let large = json!({ "prompt": "x".repeat(100_000_000) });
+    server.complete(&large).refused(413, "more than 1048576 bytes");
+    // The same without a length before.
+    let mut stream = server.connect();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    for _ in 0..64 {
+        stream.write_all(b"10000\r\n").unwrap();
+        stream.write_all(&[b' '; 65536]).unwrap();
+        stream.write_all(b"\r\n").unwrap();
+    }
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    self::reply(stream).refused(413, "more than 1048576 bytes");
+    server.get("/health").ok();
+}
+
+#[test]
+fn clients_that_go_away_free_their_slots() {
+    let server = Serving::start(&fixture("llama"), &["--slots", "2", "--queue", "6"]);
+    let mut body = greedy(&json!(prompt(3, 4)), 120);
+    body["stream"] = json!(true);
+    let bytes = body.to_string();
+    let begin = || server.send("POST", "/v1/completions", "", bytes.as_bytes());
+    let streams: Vec<TcpStream> = (0..6).map(|_| begin()).collect();
+    server.wait("requests_in_flight", |count| count <= 6.0);
+    drop(streams);
+    server.wait("requests_in_flight", |count| count == 0.0);
+    server.wait("slots_running", |count| count == 0.0);
+    server.wait("queue_sequences", |count| count == 0.0);
+    // Answers at once are cancelled too.
+    body["stream"] = json!(false);
+    let whole: Vec<TcpStream> = (0..6)
+        .map(|_| server.send("POST", "/v1/completions", "", body.to_string().as_bytes()))
+        .collect();
+    drop(whole);
+    server.wait("requests_in_flight", |count| count == 0.0);
+    server.wait("slots_running", |count| count == 0.0);
+    // A half of a request is no request.
+    let mut half = server.connect();
+    half.write_all(b"POST /v1/completions HTTP/1.1\r\nContent-").unwrap();
+    drop(half);
+    server.complete(&greedy(&json!([1, 2]), 3)).ok();
+}
+
+#[test]
+fn a_full_queue_refuses_more() {
+    let server = Serving::start(&fixture("lfm2"), &["--slots", "1", "--queue", "3", "--prefill-chunk", "1"]);
+    let mut body = greedy(&json!([prompt(1, 100), prompt(2, 100), prompt(3, 100)]), 50);
+    let (mut refused, mut good) = (0, 0);
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..12).map(|_| scope.spawn(|| server.complete(&body))).collect();
+        for one in all {
+            let reply = one.join().unwrap();
+            if reply.status == 429 {
+                assert_eq!(reply.refused(429, "the limit of 3")["type"], "rate_limit_error");
+                assert!(reply.head.contains("retry-after:"), "{}", reply.head);
+                refused += 1;
+            } else {
+                assert_eq!(reply.ok()["choices"].as_array().unwrap().len(), 3);
+                good += 1;
+            }
+        }
+    });
+    assert!(refused > 0 && good > 0, "{refused} refused, {good} answered");
+    // More prompts than the queue has room for at any time.
+    body["prompt"] = json!(vec![prompt(1, 5); 4]);
+    server.complete(&body).refused(429, "the limit of 3");
+}
+
+#[test]
+fn slow_clients_are_cut_off() {
+    let server = Serving::start(&fixture("lfm2"), &["--client-timeout", "0.3"]);
+    let send = |bytes: &[u8]| {
+        let mut stream = server.connect();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    // Neither a head nor a body that does not come keeps a connection.
+    let mut closed = Vec::new();
+    send(b"POST /v1/completions HTT").read_to_end(&mut closed).ok();
+    send(b"").read_to_end(&mut closed).ok();
+    let body = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
+    let mut late = String::new();
+    send(body).read_to_string(&mut late).ok();
+    assert!(late.starts_with("HTTP/1.1 408"), "{late}");
+    server.wait("connections", |count| count <= 1.0);
+    // A request has its time, too.
+    let server = Serving::start(&fixture("lfm2"), &["--request-timeout", "0.05", "--prefill-chunk", "1"]);
+    let body = greedy(&json!(vec![prompt(1, 100); 60]), 50);
+    let error = server.complete(&body).refused(503, "took longer");
+    assert_eq!(error["code"], "timeout");
+    server.wait("slots_running", |count| count == 0.0);
+}
+
+#[test]
+fn a_key_is_needed_if_there_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key");
+    fs_err::write(&file, "secret-17\n").unwrap();
+    let path = file.to_str().unwrap().to_owned();
+    let from_file = Serving::start(&fixture("lfm2"), &["--api-key-file", &path]);
+    let from_env =
+        Serving::of(onboard().arg("serve").arg(fixture("lfm2")).env("ONBOARD_API_KEY", "secret-17"), &[]);
+    for server in [from_file, from_env] {
+        let body = greedy(&json!([1, 2]), 2).to_string();
+        let with = |headers: &str| reply(server.send("POST", "/v1/completions", headers, body.as_bytes()));
+        for headers in ["", "Authorization: Bearer secret-1\r\n", "Authorization: Bearer secret-177\r\n", "Authorization: secret-17\r\n", "Authorization: Basic secret-17\r\n"] {
+            let error = with(headers).refused(401, "Authorization: Bearer KEY");
+            assert_eq!(error["type"], "authentication_error");
+        }
+        with("Authorization: Bearer secret-17\r\n").ok();
+        server.get("/metrics").refused(401, "key");
+        server.get("/v1/models").refused(401, "key");
+        server.get("/health").ok();
+    }
+    fs_err::write(&file, "\n").unwrap();
+    run(onboard().arg("serve").arg(fixture("lfm2")).args(["--api-key-file", &path])).code(2).says("is empty");
+}
+
+/// Sends a signal to the server.
+fn signal(server: &Serving, name: &str) {
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+}
+
+#[test]
+fn a_signal_lets_running_requests_finish() {
+    let mut server = Serving::start(&fixture("lfm2"), &["--prefill-chunk", "1", "--slots", "1"]);
+    let mut body = greedy(&json!(vec![prompt(1, 100); 8]), 50);
+    body["logprobs"] = json!(5);
+    let running = server.send("POST", "/v1/completions", "", body.to_string().as_bytes());
+    server.wait("slots_running", |count| count == 1.0);
+    signal(&server, "-TERM");
+    // The process still takes connections, to say that it stops.
+    let refused = loop {
+        let reply = server.complete(&greedy(&json!([1, 2]), 1));
+        if reply.status != 200 {
+            break reply;
+        }
+    };
+    refused.refused(503, "stopping");
+    let whole = reply(running).ok();
+    assert_eq!(whole["choices"].as_array().unwrap().len(), 8);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    // Requests that do not finish in time are cut, and that is a success too.
+    let mut server = Serving::start(&fixture("lfm2"), &["--prefill-chunk", "1", "--slots", "1", "--drain-timeout", "0.05"]);
+    let body = greedy(&json!(vec![prompt(1, 100); 200]), 50).to_string();
+    let _running = server.send("POST", "/v1/completions", "", body.as_bytes());
+    server.wait("slots_running", |count| count == 1.0);
+    signal(&server, "-INT");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    // A second signal stops at once.
+    let mut server = Serving::start(&fixture("lfm2"), &["--prefill-chunk", "1", "--slots", "1"]);
+    let _running = server.send("POST", "/v1/completions", "", body.as_bytes());
+    server.wait("slots_running", |count| count == 1.0);
+    signal(&server, "-TERM");
+    thread::sleep(Duration::from_millis(200));
+    signal(&server, "-TERM");
+    assert_eq!(server.child.wait().unwrap().code(), Some(143));
+}
