@@ -34,13 +34,14 @@ const BANNED: [(&str, &str); 12] = [
 ];
 
 /// Folders of sources with the endings of files that hold text of the project.
-const SOURCES_OF_TEXT: [(&str, &str); 16] = [
+const SOURCES_OF_TEXT: [(&str, &str); 17] = [
     ("cli", "rs"),
     ("registry", "rs"),
     ("registry", "yaml"),
     ("converters", "rs"),
     ("engine", "rs"),
     ("chat", "rs"),
+    ("serve", "rs"),
     ("endpoints", "rs"),
     ("parity", "rs"),
     ("parity/reference", "py"),
