@@ -74,7 +74,8 @@ impl Serving {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().trim_start_matches("listening on http://");
-        let address = address.split(',').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"));
+        let address =
+            address.split(',').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"));
         Self { child, address }
     }
 
@@ -138,7 +139,8 @@ fn reply(mut stream: TcpStream) -> Reply {
     if head.contains("transfer-encoding: chunked") {
         let (mut rest, mut whole) = (&body[..], Vec::new());
         while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
-            let size = usize::from_str_radix(std::str::from_utf8(&rest[..at]).unwrap(), 16).unwrap();
+            let size =
+                usize::from_str_radix(std::str::from_utf8(&rest[..at]).unwrap(), 16).unwrap();
             whole.extend_from_slice(&rest[at + 2..at + 2 + size]);
             rest = &rest[at + 4 + size..];
         }
@@ -152,7 +154,8 @@ fn reply(mut stream: TcpStream) -> Reply {
 #[track_caller]
 fn chunks(reply: &Reply) -> Vec<Value> {
     assert!(reply.head.contains("content-type: text/event-stream"), "{reply:?}");
-    let frames = reply.body.split("\n\n").filter(|frame| !frame.is_empty() && !frame.starts_with(':'));
+    let frames =
+        reply.body.split("\n\n").filter(|frame| !frame.is_empty() && !frame.starts_with(':'));
     let mut data: Vec<&str> = frames.map(|frame| frame.strip_prefix("data: ").unwrap()).collect();
     assert_eq!(data.pop(), Some("[DONE]"));
     data.into_iter().map(|text| serde_json::from_str(text).unwrap()).collect()
@@ -178,7 +181,8 @@ fn answers_are_those_of_run() {
     let model = fixture("lfm2");
     let server = Serving::start(&model, &[]);
     let text = "The cat sat";
-    let ran = run(onboard().arg("run").arg(&model).args(["--prompt", text, "-n", "24", "--json"])).code(0);
+    let ran = run(onboard().arg("run").arg(&model).args(["--prompt", text, "-n", "24", "--json"]))
+        .code(0);
     let ran = tool::json(&ran.out);
     let mut body = greedy(&json!(text), 24);
     body["ignore_eos"] = json!(false);
@@ -195,9 +199,11 @@ fn answers_are_those_of_run() {
     // The same as token ids, and without the special tokens around a text.
     let again = server.complete(&greedy(&ran["prompt_tokens"], 24)).ok();
     assert_eq!(ids(&again["choices"][0])[..made.len()], made[..]);
-    let tokens = server.post("/tokenize", &json!({ "prompt": text, "return_token_strs": true })).ok();
+    let tokens =
+        server.post("/tokenize", &json!({ "prompt": text, "return_token_strs": true })).ok();
     assert_eq!(tokens["tokens"], ran["prompt_tokens"]);
-    let plain = server.post("/tokenize", &json!({ "prompt": text, "add_special_tokens": false })).ok();
+    let plain =
+        server.post("/tokenize", &json!({ "prompt": text, "add_special_tokens": false })).ok();
     let back = server.post("/detokenize", &json!({ "tokens": plain["tokens"] })).ok();
     assert_eq!(back["prompt"], text);
     for (path, key, want) in [
@@ -219,9 +225,11 @@ fn scores_of_prompts_are_those_of_the_engine() {
     let model = fixture("llama");
     let server = Serving::start(&model, &["--dtype", "f32", "--prefill-chunk", "5"]);
     let prompt = prompt(1, 23);
-    let ran = run(onboard().arg("run").arg(&model).args(["-n", "1", "--json", "--dtype", "f32", "--tokens"]).arg(
-        prompt.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-    ))
+    let ran = run(onboard()
+        .arg("run")
+        .arg(&model)
+        .args(["-n", "1", "--json", "--dtype", "f32", "--tokens"])
+        .arg(prompt.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")))
     .code(0);
     let next = tool::json(&ran.out)["tokens"][0].as_u64().unwrap();
     // As the harness of evaluations asks: the prompt, and one token that is not read.
@@ -243,7 +251,8 @@ fn scores_of_prompts_are_those_of_the_engine() {
         assert!((sum - 1.0).abs() < 1e-5, "row {position} sums to {sum}");
         let own = &row[&prompt[position].to_string()];
         assert_eq!(own["logprob"], token_logprobs[position], "row {position}");
-        let better = row.values().filter(|entry| entry["logprob"].as_f64() > own["logprob"].as_f64());
+        let better =
+            row.values().filter(|entry| entry["logprob"].as_f64() > own["logprob"].as_f64());
         assert!(better.count() < own["rank"].as_u64().unwrap() as usize);
         // The likeliest token is the one with rank 1.
         let first = row.values().find(|entry| entry["rank"] == 1).unwrap();
@@ -274,11 +283,19 @@ fn a_served_model_is_proven_over_http() {
         let url = format!("http://{}", server.address);
         let check = |engine: &str| {
             let mut command = parity();
-            command.env_remove("ONBOARD_API_KEY").arg("check").arg(&model).args(["--engine", engine]);
+            command
+                .env_remove("ONBOARD_API_KEY")
+                .arg("check")
+                .arg(&model)
+                .args(["--engine", engine]);
             run(&mut command)
         };
         let ran = check(&url).code(0).prints("AGREE in 1 run").prints("agree with one prefill");
-        assert!(ran.out.contains(&format!("on onboard {}", env!("CARGO_PKG_VERSION"))), "{}", ran.out);
+        assert!(
+            ran.out.contains(&format!("on onboard {}", env!("CARGO_PKG_VERSION"))),
+            "{}",
+            ran.out
+        );
         assert!(ran.out.contains("f32  prefill") && ran.out.contains("f32  decode"), "{}", ran.out);
     }
 }
@@ -346,11 +363,19 @@ fn streams_have_the_text_and_ids_of_whole_answers() {
             assert_eq!(choice["text"], text);
             assert_eq!(choice["token_ids"], json!(ids));
             assert_eq!(choice["logprobs"]["token_logprobs"], json!(logprobs));
-            assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], choice["finish_reason"]);
+            assert_eq!(
+                parts.last().unwrap()["choices"][0]["finish_reason"],
+                choice["finish_reason"]
+            );
             if stop.is_null() {
                 // The text of the whole sequence, decoded at once, ends with the text of the answer.
-                let all: Vec<Value> =
-                    parts[0]["choices"][0]["prompt_token_ids"].as_array().unwrap().iter().chain(&ids).cloned().collect();
+                let all: Vec<Value> = parts[0]["choices"][0]["prompt_token_ids"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .chain(&ids)
+                    .cloned()
+                    .collect();
                 let body = json!({ "tokens": all, "skip_special_tokens": true });
                 let back = server.post("/detokenize", &body).ok();
                 assert_eq!(back["prompt"], format!("Größe: {text}"));
@@ -363,7 +388,10 @@ fn streams_have_the_text_and_ids_of_whole_answers() {
 
 #[test]
 fn requests_that_cannot_be_answered_say_why() {
-    let server = Serving::start(&fixture("lfm2"), &["--max-prompts", "4", "--max-body", "1", "--max-logprobs", "1000"]);
+    let server = Serving::start(
+        &fixture("lfm2"),
+        &["--max-prompts", "4", "--max-body", "1", "--max-logprobs", "1000"],
+    );
     let with = |key: &str, value: Value| {
         let mut body = greedy(&json!([1, 2, 3]), 4);
         body[key] = value;
@@ -402,12 +430,25 @@ fn requests_that_cannot_be_answered_say_why() {
         if key == "model" {
             reply.refused(404, "expected `lfm2`");
         } else {
-            assert_eq!(reply.refused(400, words)["param"].as_str().unwrap().split(['.', '[']).next(), Some(key), "{value}");
+            assert_eq!(
+                reply.refused(400, words)["param"].as_str().unwrap().split(['.', '[']).next(),
+                Some(key),
+                "{value}"
+            );
         }
     }
     with("presence_penalty", json!(0)).ok();
-    let raw = |headers: &str, body: &[u8]| reply(server.send("POST", "/v1/completions", headers, body));
-    for body in [&b"{\"prompt\": \"\xff\xfe\"}"[..], b"{", b"", b"{} {}", b"[1]", b"\"x\"", &[b'['; 100_000]] {
+    let raw =
+        |headers: &str, body: &[u8]| reply(server.send("POST", "/v1/completions", headers, body));
+    for body in [
+        &b"{\"prompt\": \"\xff\xfe\"}"[..],
+        b"{",
+        b"",
+        b"{} {}",
+        b"[1]",
+        b"\"x\"",
+        &[b'['; 100_000],
+    ] {
         let reply = raw("", body);
         assert_eq!(reply.status, 400, "{reply:?}");
         assert!(reply.json()["error"]["message"].is_string());
@@ -463,7 +504,8 @@ fn clients_that_go_away_free_their_slots() {
 
 #[test]
 fn a_full_queue_refuses_more() {
-    let server = Serving::start(&fixture("lfm2"), &["--slots", "1", "--queue", "3", "--prefill-chunk", "1"]);
+    let server =
+        Serving::start(&fixture("lfm2"), &["--slots", "1", "--queue", "3", "--prefill-chunk", "1"]);
     let mut body = greedy(&json!([prompt(1, 100), prompt(2, 100), prompt(3, 100)]), 50);
     let (mut refused, mut good) = (0, 0);
     thread::scope(|scope| {
@@ -504,7 +546,8 @@ fn slow_clients_are_cut_off() {
     assert!(late.starts_with("HTTP/1.1 408"), "{late}");
     server.wait("connections", |count| count <= 1.0);
     // A request has its time, too.
-    let server = Serving::start(&fixture("lfm2"), &["--request-timeout", "0.05", "--prefill-chunk", "1"]);
+    let server =
+        Serving::start(&fixture("lfm2"), &["--request-timeout", "0.05", "--prefill-chunk", "1"]);
     let body = greedy(&json!(vec![prompt(1, 100); 60]), 50);
     let error = server.complete(&body).refused(503, "took longer");
     assert_eq!(error["code"], "timeout");
@@ -518,12 +561,21 @@ fn a_key_is_needed_if_there_is_one() {
     fs_err::write(&file, "secret-17\n").unwrap();
     let path = file.to_str().unwrap().to_owned();
     let from_file = Serving::start(&fixture("lfm2"), &["--api-key-file", &path]);
-    let from_env =
-        Serving::of(onboard().arg("serve").arg(fixture("lfm2")).env("ONBOARD_API_KEY", "secret-17"), &[]);
+    let from_env = Serving::of(
+        onboard().arg("serve").arg(fixture("lfm2")).env("ONBOARD_API_KEY", "secret-17"),
+        &[],
+    );
     for server in [from_file, from_env] {
         let body = greedy(&json!([1, 2]), 2).to_string();
-        let with = |headers: &str| reply(server.send("POST", "/v1/completions", headers, body.as_bytes()));
-        for headers in ["", "Authorization: Bearer secret-1\r\n", "Authorization: Bearer secret-177\r\n", "Authorization: secret-17\r\n", "Authorization: Basic secret-17\r\n"] {
+        let with =
+            |headers: &str| reply(server.send("POST", "/v1/completions", headers, body.as_bytes()));
+        for headers in [
+            "",
+            "Authorization: Bearer secret-1\r\n",
+            "Authorization: Bearer secret-177\r\n",
+            "Authorization: secret-17\r\n",
+            "Authorization: Basic secret-17\r\n",
+        ] {
             let error = with(headers).refused(401, "Authorization: Bearer KEY");
             assert_eq!(error["type"], "authentication_error");
         }
@@ -533,7 +585,9 @@ fn a_key_is_needed_if_there_is_one() {
         server.get("/health").ok();
     }
     fs_err::write(&file, "\n").unwrap();
-    run(onboard().arg("serve").arg(fixture("lfm2")).args(["--api-key-file", &path])).code(2).says("is empty");
+    run(onboard().arg("serve").arg(fixture("lfm2")).args(["--api-key-file", &path]))
+        .code(2)
+        .says("is empty");
 }
 
 /// Sends a signal to the server.
@@ -562,7 +616,10 @@ fn a_signal_lets_running_requests_finish() {
     assert_eq!(whole["choices"].as_array().unwrap().len(), 8);
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     // Requests that do not finish in time are cut, and that is a success too.
-    let mut server = Serving::start(&fixture("lfm2"), &["--prefill-chunk", "1", "--slots", "1", "--drain-timeout", "0.05"]);
+    let mut server = Serving::start(
+        &fixture("lfm2"),
+        &["--prefill-chunk", "1", "--slots", "1", "--drain-timeout", "0.05"],
+    );
     let body = greedy(&json!(vec![prompt(1, 100); 200]), 50).to_string();
     let _running = server.send("POST", "/v1/completions", "", body.as_bytes());
     server.wait("slots_running", |count| count == 1.0);

@@ -127,13 +127,8 @@ mod tests {
     fn limits_hold_and_a_seed_repeats() {
         let logits = [1.0, 2.0, 3.0, 2.5];
         let draw = |top_k, top_p, seed| {
-            let mut sampler = Sampler::new(Sampling {
-                temperature: 1.0,
-                top_k,
-                top_p,
-                min_p: None,
-                seed,
-            });
+            let mut sampler =
+                Sampler::new(Sampling { temperature: 1.0, top_k, top_p, min_p: None, seed });
             (0..200).map(|_| sampler.choose(&logits)).collect::<Vec<_>>()
         };
         assert!(draw(Some(1), None, 3).iter().all(|&t| t == 2));

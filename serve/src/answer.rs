@@ -28,7 +28,13 @@ impl LogprobLists {
     }
 
     /// Adds a token; the first token of a text has no score.
-    pub(crate) fn push(&mut self, id: u32, score: Option<&TokenScore>, count: usize, names: &TokenNames<'_>) {
+    pub(crate) fn push(
+        &mut self,
+        id: u32,
+        score: Option<&TokenScore>,
+        count: usize,
+        names: &TokenNames<'_>,
+    ) {
         let name = names.name(id);
         self.text_offset.push(self.offset);
         self.offset += name.chars().count();

@@ -100,7 +100,8 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let message = error.inner().to_string();
-        let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+        let unknown =
+            message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
         let path = error.path().to_string();
         let (param, code) = match unknown {
             Some(name) => (Some(name.to_owned()), Some("unknown_field")),

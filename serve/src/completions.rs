@@ -123,7 +123,10 @@ impl CompletionFields {
         };
         let (sampling, stops) = (sampling.check()?, fields::stops(self.stop.take())?);
         if !stops.is_empty() && state.codec.is_none() {
-            return Err(ApiError::field("stop", "the model has no tokenizer, so texts are not known"));
+            return Err(ApiError::field(
+                "stop",
+                "the model has no tokenizer, so texts are not known",
+            ));
         }
         let mut ends = self.stop_token_ids.take().unwrap_or_default();
         if self.ignore_eos != Some(true) {
@@ -187,7 +190,8 @@ impl CompletionFields {
             None => None,
             Some(-1) => Some(state.vocab),
             Some(count) => Some(usize::try_from(count).map_err(|_| {
-                let message = format!("`prompt_logprobs` is {count}; expected 0 or more, or -1 for all");
+                let message =
+                    format!("`prompt_logprobs` is {count}; expected 0 or more, or -1 for all");
                 ApiError::field("prompt_logprobs", message)
             })?),
         };

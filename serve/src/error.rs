@@ -53,7 +53,11 @@ impl ApiError {
         }
     }
 
-    pub(crate) fn coded(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn coded(
+        status: StatusCode,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
         Self { code: Some(code), ..Self::new(status, message) }
     }
 

@@ -160,12 +160,16 @@ impl SamplingFields {
         let temperature = self.temperature.unwrap_or(1.0);
         let good = temperature >= 0.0 && temperature.is_finite();
         let temperature = range("temperature", temperature, good, "0 or more")?;
-        let top_p = self.top_p.map(|p| range("top_p", p, p > 0.0 && p <= 1.0, "above 0, at most 1"));
+        let top_p =
+            self.top_p.map(|p| range("top_p", p, p > 0.0 && p <= 1.0, "above 0, at most 1"));
         let min_p = self.min_p.map(|p| range("min_p", p, (0.0..=1.0).contains(&p), "0 to 1"));
         let top_k = match self.top_k {
             None | Some(-1 | 0) => None,
             Some(k) => Some(usize::try_from(k).map_err(|_| {
-                ApiError::field("top_k", format!("`top_k` is {k}; expected 1 or more, or -1 for all tokens"))
+                ApiError::field(
+                    "top_k",
+                    format!("`top_k` is {k}; expected 1 or more, or -1 for all tokens"),
+                )
             })?),
         };
         let seed = self.seed.map_or_else(random, |seed| seed as u64);
@@ -194,8 +198,9 @@ pub(crate) fn bias(
     let mut all = Vec::new();
     for (id, bias) in field.unwrap_or_default() {
         let number = id.parse::<u32>().ok().filter(|id| (*id as usize) < vocab);
-        let number = number
-            .ok_or_else(|| wrong(format!("`logit_bias` has `{id}`; expected token ids below {vocab}")))?;
+        let number = number.ok_or_else(|| {
+            wrong(format!("`logit_bias` has `{id}`; expected token ids below {vocab}"))
+        })?;
         if !(-100.0..=100.0).contains(&bias) {
             return Err(wrong(format!("`logit_bias` of {id} is {bias}; expected -100 to 100")));
         }
@@ -215,7 +220,9 @@ pub(crate) fn neutral<T: PartialEq + fmt::Debug>(
             code: Some("unsupported_value"),
             ..ApiError::field(
                 name,
-                format!("`{name}` is {value:?}, which is not supported; leave it out, or give {neutral:?}"),
+                format!(
+                    "`{name}` is {value:?}, which is not supported; leave it out, or give {neutral:?}"
+                ),
             )
         }),
         _ => Ok(()),
@@ -229,12 +236,17 @@ mod tests {
 
     #[test]
     fn prompts_have_four_forms() {
-        let read = |text: &str| serde_json::from_str::<PromptField>(text).map_err(|e| e.to_string());
-        let texts = |all: &[&str]| PromptField::Texts(all.iter().map(|t| (*t).to_owned()).collect());
+        let read =
+            |text: &str| serde_json::from_str::<PromptField>(text).map_err(|e| e.to_string());
+        let texts =
+            |all: &[&str]| PromptField::Texts(all.iter().map(|t| (*t).to_owned()).collect());
         assert_eq!(read("\"a\\u20ac\""), Ok(texts(&["a€"])));
         assert_eq!(read("[\"a\", \"b\"]"), Ok(texts(&["a", "b"])));
         assert_eq!(read("[1, 2]"), Ok(PromptField::Ids(vec![vec![1, 2]])));
-        assert_eq!(read("[[1], [2, 3], []]"), Ok(PromptField::Ids(vec![vec![1], vec![2, 3], vec![]])));
+        assert_eq!(
+            read("[[1], [2, 3], []]"),
+            Ok(PromptField::Ids(vec![vec![1], vec![2, 3], vec![]]))
+        );
         assert_eq!(read("[]"), Ok(PromptField::Ids(vec![])));
         for (text, words) in [
             ("[1, \"a\"]", "texts and token ids"),

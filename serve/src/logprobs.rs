@@ -23,9 +23,8 @@ impl TokenScore {
         log_softmax(logits, &mut values);
         let bound = |value: f32| if value.is_nan() { LOWEST } else { value.clamp(LOWEST, 0.0) };
         // Values are ordered by logits: rounding may make two log-probabilities equal.
-        let order = |a: &u32, b: &u32| {
-            logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
-        };
+        let order =
+            |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
         let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
         let rank = 1 + ids.iter().filter(|other| order(other, &id).is_lt()).count();
         let count = count.min(ids.len());

@@ -106,17 +106,47 @@ impl Metrics {
             );
         }
         for (name, kind, about, value) in [
-            ("prompt_tokens_total", "counter", "Computed tokens of prompts", self.prompt_tokens.get()),
-            ("reused_tokens_total", "counter", "Tokens of prompts taken from kept slots", self.reused_tokens.get()),
+            (
+                "prompt_tokens_total",
+                "counter",
+                "Computed tokens of prompts",
+                self.prompt_tokens.get(),
+            ),
+            (
+                "reused_tokens_total",
+                "counter",
+                "Tokens of prompts taken from kept slots",
+                self.reused_tokens.get(),
+            ),
             ("generated_tokens_total", "counter", "Generated tokens", self.generated_tokens.get()),
-            ("cancelled_sequences_total", "counter", "Sequences whose client went away", self.cancelled.get()),
-            ("requests_in_flight", "gauge", "Requests without a complete answer", self.in_flight.get()),
+            (
+                "cancelled_sequences_total",
+                "counter",
+                "Sequences whose client went away",
+                self.cancelled.get(),
+            ),
+            (
+                "requests_in_flight",
+                "gauge",
+                "Requests without a complete answer",
+                self.in_flight.get(),
+            ),
             ("connections", "gauge", "Open connections", self.connections.get()),
             ("queue_sequences", "gauge", "Waiting sequences", waiting as u64),
             ("slots_running", "gauge", "Slots of running sequences", self.running.get()),
             ("slots_limit", "gauge", "Most running sequences", slots as u64),
-            ("slots_kept", "gauge", "Finished slots kept for their beginnings", self.kept_slots.get()),
-            ("positions_reserved", "gauge", "Positions of running sequences", self.reserved_positions.get()),
+            (
+                "slots_kept",
+                "gauge",
+                "Finished slots kept for their beginnings",
+                self.kept_slots.get(),
+            ),
+            (
+                "positions_reserved",
+                "gauge",
+                "Positions of running sequences",
+                self.reserved_positions.get(),
+            ),
             ("positions_kept", "gauge", "Positions in kept slots", self.kept_positions.get()),
             ("positions_limit", "gauge", "Most positions of all slots", positions as u64),
         ] {

@@ -72,7 +72,10 @@ impl SequenceQueue {
     }
 
     /// Takes the sequences that are cancelled or too late.
-    pub(crate) fn take_over(&self, over: impl Fn(&SequenceRequest) -> bool) -> Vec<SequenceRequest> {
+    pub(crate) fn take_over(
+        &self,
+        over: impl Fn(&SequenceRequest) -> bool,
+    ) -> Vec<SequenceRequest> {
         let mut waiting = self.lock();
         if !waiting.sequences.iter().any(&over) {
             return Vec::new();

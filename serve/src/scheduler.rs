@@ -312,14 +312,14 @@ impl Scheduler {
             return false;
         }
         let begun = Instant::now();
-        let chunks: Vec<Chunk<'_>> = parts.iter().filter_map(|part| part.chunk(&self.running)).collect();
-        let results: Vec<Result<Logits, Error>> =
-            match self.session.step(&chunks, &mut NoProbe) {
-                Ok(logits) => logits.into_iter().map(Ok).collect(),
-                Err(error) if chunks.len() == 1 => vec![Err(error)],
-                // One sequence is at fault: each alone shows which.
-                Err(_) => chunks.iter().map(|chunk| alone(&mut *self.session, *chunk)).collect(),
-            };
+        let chunks: Vec<Chunk<'_>> =
+            parts.iter().filter_map(|part| part.chunk(&self.running)).collect();
+        let results: Vec<Result<Logits, Error>> = match self.session.step(&chunks, &mut NoProbe) {
+            Ok(logits) => logits.into_iter().map(Ok).collect(),
+            Err(error) if chunks.len() == 1 => vec![Err(error)],
+            // One sequence is at fault: each alone shows which.
+            Err(_) => chunks.iter().map(|chunk| alone(&mut *self.session, *chunk)).collect(),
+        };
         drop(chunks);
         self.metrics.steps.observe(begun.elapsed());
         for (part, result) in parts.iter().zip(results) {

@@ -70,10 +70,7 @@ pub(crate) enum SequenceEvent {
     /// Scores of the tokens of the prompt, from the second on.
     Prompt(Vec<TokenScore>),
     /// The next token.
-    Token {
-        id: u32,
-        score: Option<TokenScore>,
-    },
+    Token { id: u32, score: Option<TokenScore> },
     /// The end.
     End(EndReason),
     /// The sequence failed.

@@ -96,7 +96,8 @@ impl ModelServer {
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let vocab = model.session.model().vocab;
-        let (queue, metrics) = (Arc::new(SequenceQueue::new(options.queue)), Arc::new(Metrics::default()));
+        let (queue, metrics) =
+            (Arc::new(SequenceQueue::new(options.queue)), Arc::new(Metrics::default()));
         let limits = SchedulerLimits {
             slots: options.slots,
             prefill_chunk: options.prefill_chunk,

@@ -102,7 +102,8 @@ pub(crate) fn respond<A: GrowingAnswer>(
     guard: RequestGuard,
     state: Arc<ServerState>,
 ) -> Response {
-    let stream = AnswerStream { answer, events, _guard: guard, _state: state, begun: false, ended: false };
+    let stream =
+        AnswerStream { answer, events, _guard: guard, _state: state, begun: false, ended: false };
     let body = stream::unfold(stream, |mut stream| async move {
         let text = stream.next().await?;
         Some((Ok::<_, Infallible>(text), stream))

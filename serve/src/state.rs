@@ -89,9 +89,10 @@ impl ServerState {
             ApiError::field("prompt", "the model has no tokenizer; give the prompt as token ids")
         })?);
         let encode = move || texts.iter().map(|text| codec.encode(text, special)).collect();
-        let encoded: Result<Vec<_>, _> = tokio::task::spawn_blocking(encode).await.map_err(|_| {
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the tokenizer failed")
-        })?;
+        let encoded: Result<Vec<_>, _> =
+            tokio::task::spawn_blocking(encode).await.map_err(|_| {
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the tokenizer failed")
+            })?;
         encoded.map_err(|error| {
             ApiError::field("prompt", format!("the text cannot be tokenized: {error}"))
         })
@@ -105,7 +106,9 @@ impl ServerState {
         }
         if let Some(id) = prompt.iter().find(|id| **id as usize >= self.vocab) {
             let vocab = self.vocab;
-            return Err(wrong(format!("the prompt has the token {id}; expected ids below {vocab}")));
+            return Err(wrong(format!(
+                "the prompt has the token {id}; expected ids below {vocab}"
+            )));
         }
         let length = prompt.len();
         if length.saturating_add(most) > self.context {

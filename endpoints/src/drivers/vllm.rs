@@ -82,7 +82,8 @@ pub(super) fn open(
     }
     if let Some((count, words)) = refused {
         let driver = super::DRIVERS.into_iter().find(|driver| driver.name == server.facts.driver);
-        let raise = flag(driver.unwrap_or(&DRIVER), "max_logprobs").filter(|_| words.contains("logprob"));
+        let raise =
+            flag(driver.unwrap_or(&DRIVER), "max_logprobs").filter(|_| words.contains("logprob"));
         let raise =
             raise.map(|flag| format!("; start the server with `{flag} -1`")).unwrap_or_default();
         server.facts.hidden.push(format!(
