@@ -408,7 +408,7 @@ fn requests_that_cannot_be_answered_say_why() {
         ("prompt", json!(["a", 3]), "texts and token ids"),
         ("prompt", json!([99999]), "ids below 312"),
         ("prompt", json!([[1], [1], [1], [1], [1]]), "expected 1 to 4"),
-        ("prompt", json!(prompt(0, 158)), "this server handles 160"),
+        ("prompt", json!(prompt(0, 161)), "this server handles 160"),
         ("max_tokens", json!(-1), "max_tokens"),
         ("max_tokens", json!(100_000), "this server handles 160"),
         ("temperature", json!(-1), "0 or more"),

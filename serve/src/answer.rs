@@ -1,4 +1,6 @@
 //! Parts of answers: log-probabilities in the forms of OpenAI and of vLLM.
+//!
+//! They are written as f64, so that whole answers and chunks have the same digits, which are exact.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +16,8 @@ use crate::tokens::TokenTexts;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct LogprobLists {
     tokens: Vec<String>,
-    token_logprobs: Vec<Option<f32>>,
-    top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
+    token_logprobs: Vec<Option<f64>>,
+    top_logprobs: Vec<Option<BTreeMap<String, f64>>>,
     text_offset: Vec<usize>,
     #[serde(skip)]
     offset: usize,
@@ -38,14 +40,14 @@ impl LogprobLists {
         let name = names.name(id);
         self.text_offset.push(self.offset);
         self.offset += name.chars().count();
-        self.token_logprobs.push(score.map(|score| score.logprob));
+        self.token_logprobs.push(score.map(|score| f64::from(score.logprob)));
         self.top_logprobs.push(score.map(|score| {
             let mut top = BTreeMap::new();
             // Tokens with the same text: the likeliest is shown.
             for (id, logprob) in score.top.iter().take(count) {
-                top.entry(names.name(*id)).or_insert(*logprob);
+                top.entry(names.name(*id)).or_insert(f64::from(*logprob));
             }
-            top.entry(name.clone()).or_insert(score.logprob);
+            top.entry(name.clone()).or_insert(f64::from(score.logprob));
             top
         }));
         self.tokens.push(name);
@@ -98,7 +100,7 @@ struct PromptRow<'a> {
 
 #[derive(Serialize)]
 struct PromptRowEntry<'a> {
-    logprob: f32,
+    logprob: f64,
     rank: usize,
     decoded_token: &'a str,
 }
@@ -108,7 +110,7 @@ impl Serialize for PromptRow<'_> {
         let Self { score, count, texts } = self;
         let mut map = to.serialize_map(None)?;
         let entry = |id: u32, logprob: f32, rank: usize| PromptRowEntry {
-            logprob,
+            logprob: f64::from(logprob),
             rank,
             decoded_token: texts.text(id),
         };

@@ -137,6 +137,9 @@ impl CompletionFields {
         let (ids, texts) = match self.prompt {
             PromptField::Ids(ids) => (ids, None),
             PromptField::Texts(texts) => {
+                for text in &texts {
+                    state.check_text(text)?;
+                }
                 let special = self.add_special_tokens.unwrap_or(true);
                 (state.encode(texts.clone(), special).await?, Some(texts))
             }

@@ -120,6 +120,13 @@ impl RunningSequence {
         true
     }
 
+    /// Returns the tokens that the slot has seen, and the salt, for the store of prefixes.
+    fn leave(&mut self) -> (Vec<u32>, Arc<str>) {
+        let mut tokens = std::mem::take(&mut self.tokens);
+        tokens.truncate(self.fed);
+        (tokens, Arc::clone(&self.request.salt))
+    }
+
     fn choose(&mut self, row: &[f32]) -> u32 {
         if self.request.bias.is_empty() {
             return self.sampler.choose(row);
@@ -190,9 +197,9 @@ impl Scheduler {
         let now = Instant::now();
         let over = |request: &SequenceRequest| request.is_cancelled() || request.deadline <= now;
         for request in self.queue.take_over(over) {
-            if request.is_cancelled() {
+            if request.events.is_closed() {
                 self.metrics.cancelled.add(1);
-            } else {
+            } else if !request.cancel.is_set() {
                 let failed = SequenceEvent::Failed(too_late());
                 request.events.try_send((request.index, failed)).ok();
             }
@@ -200,10 +207,18 @@ impl Scheduler {
         for sequence in &mut self.running {
             sequence.flush();
             let Some(slot) = sequence.slot else { continue };
-            if sequence.request.is_cancelled() {
+            let request = &sequence.request;
+            if request.events.is_closed() {
                 self.metrics.cancelled.add(1);
                 sequence.pending.clear();
-            } else if sequence.request.deadline <= now {
+            } else if request.cancel.is_set() {
+                // A stop text ended the sequence: a later prompt may go on from here.
+                sequence.pending.clear();
+                sequence.slot = None;
+                let (tokens, salt) = sequence.leave();
+                self.kept.keep(&mut *self.session, slot, tokens, salt);
+                continue;
+            } else if request.deadline <= now {
                 sequence.pending.push_back(SequenceEvent::Failed(too_late()));
                 sequence.flush();
             } else {
@@ -337,9 +352,7 @@ impl Scheduler {
             };
             sequence.flush();
             if ended && let Some(slot) = sequence.slot.take() {
-                let mut tokens = std::mem::take(&mut sequence.tokens);
-                tokens.truncate(sequence.fed);
-                let salt = Arc::clone(&sequence.request.salt);
+                let (tokens, salt) = sequence.leave();
                 self.kept.keep(&mut *self.session, slot, tokens, salt);
             }
         }

@@ -15,6 +15,9 @@ use crate::sequence::SequenceRequest;
 use crate::tokens::TokenTexts;
 use crate::{ServeOptions, TextCodec};
 
+/// Most bytes of a text for each token; the longest tokens of vocabularies are runs of spaces.
+const TOKEN: usize = 1024;
+
 /// State that all requests share.
 pub(crate) struct ServerState {
     pub(crate) options: ServeOptions,
@@ -98,6 +101,22 @@ impl ServerState {
         })
     }
 
+    /// Refuses a text that has more tokens than a sequence, before it is tokenized.
+    pub(crate) fn check_text(&self, text: &str) -> Result<(), ApiError> {
+        if text.len() <= self.context.saturating_mul(TOKEN) {
+            return Ok(());
+        }
+        let message = format!(
+            "the prompt has {} bytes; this server handles {} tokens in all",
+            text.len(),
+            self.context
+        );
+        Err(ApiError {
+            code: Some("context_length_exceeded"),
+            ..ApiError::field("prompt", message)
+        })
+    }
+
     /// Checks the tokens of a prompt and the number of tokens to add.
     pub(crate) fn check_prompt(&self, prompt: &[u32], most: usize) -> Result<(), ApiError> {
         let wrong = |message: String| ApiError::field("prompt", message);
@@ -116,7 +135,11 @@ impl ServerState {
                 "the prompt has {length} tokens, and {most} are to be added; this server handles {} in all",
                 self.context
             );
-            return Err(ApiError { code: Some("context_length_exceeded"), ..wrong(message) });
+            let name = if length > self.context { "prompt" } else { "max_tokens" };
+            return Err(ApiError {
+                code: Some("context_length_exceeded"),
+                ..ApiError::field(name, message)
+            });
         }
         Ok(())
     }
