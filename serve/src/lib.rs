@@ -3,6 +3,26 @@
 //! One thread owns the session and computes batches of sequences ([`scheduler`]); tasks of tokio read
 //! requests and write answers. A row has the same bits in any batch, so a request has the same answer
 //! alone and beside others. Everything that a client can send, hold or leave unread has a limit.
+//!
+//! ```no_run
+//! use onboard_serve::{ModelServer, ServeOptions, ServedModel};
+//!
+//! # fn serve(session: Box<dyn engine::Session>) -> Result<(), onboard_serve::ServeError> {
+//! let model = ServedModel {
+//!     name: "mine".to_owned(),
+//!     session,
+//!     codec: None,
+//!     ends: vec![2],
+//!     arithmetic: "exact",
+//!     memory: None,
+//! };
+//! let server = ModelServer::bind(model, ServeOptions::default())?;
+//! println!("listening on {}", server.address());
+//! let outcome = server.run()?;
+//! println!("{} connections were cut", outcome.cut);
+//! # Ok(())
+//! # }
+//! ```
 
 mod answer;
 mod body;
