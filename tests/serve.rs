@@ -599,7 +599,7 @@ fn signal(server: &Serving, name: &str) {
 #[test]
 fn a_signal_lets_running_requests_finish() {
     let mut server = Serving::start(&fixture("lfm2"), &["--prefill-chunk", "1", "--slots", "1"]);
-    let mut body = greedy(&json!(vec![prompt(1, 100); 8]), 50);
+    let mut body = greedy(&json!(vec![prompt(1, 100); 40]), 50);
     body["logprobs"] = json!(5);
     let running = server.send("POST", "/v1/completions", "", body.to_string().as_bytes());
     server.wait("slots_running", |count| count == 1.0);
@@ -613,7 +613,7 @@ fn a_signal_lets_running_requests_finish() {
     };
     refused.refused(503, "stopping");
     let whole = reply(running).ok();
-    assert_eq!(whole["choices"].as_array().unwrap().len(), 8);
+    assert_eq!(whole["choices"].as_array().unwrap().len(), 40);
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     // Requests that do not finish in time are cut, and that is a success too.
     let mut server = Serving::start(

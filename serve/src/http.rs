@@ -92,11 +92,13 @@ async fn connection(
     let time = state.options.client_time;
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(time));
+    // A connection that comes after the stop still gets an answer, which says so.
+    let mut draining = *stop.borrow();
     let mut builder = http1::Builder::new();
+    builder.keep_alive(!draining);
     builder.timer(TokioTimer::new()).header_read_timeout(time).max_buf_size(HEAD);
     let stream = Box::pin(stream);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut draining = false;
     loop {
         tokio::select! {
             // Errors are of the client: it went away, was slow, or does not speak HTTP.
