@@ -80,6 +80,7 @@ struct CompletionPlan {
 }
 
 /// The form of an answer.
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the request")]
 #[derive(Debug, Clone, Copy)]
 struct CompletionForm {
     echo: bool,

@@ -27,7 +27,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) async fn serve(
     listener: TcpListener,
     state: Arc<ServerState>,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) -> usize {
     let router = routes::router(Arc::clone(&state));
     let permits = Arc::new(Semaphore::new(state.options.connections));
@@ -75,7 +75,6 @@ pub(crate) async fn serve(
             break;
         }
     }
-    stop.mark_unchanged();
     let cut = tasks.len();
     tasks.shutdown().await;
     cut

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
@@ -77,7 +77,7 @@ async fn checked(State(state): State<Arc<ServerState>>, request: Request, next: 
 
 /// True if the headers carry the key. Digests are compared in constant time, whatever the lengths are.
 fn carries(headers: &HeaderMap, key: &str) -> bool {
-    let value = headers.get(header::AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
+    let value = headers.get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
     let given = match value.split_first_chunk::<7>() {
         Some((scheme, given)) if scheme.eq_ignore_ascii_case(b"bearer ") => given,
         _ => return false,

@@ -346,7 +346,9 @@ impl Scheduler {
                 Ok(logits) => sequence.advance(part.count, &logits, &self.metrics),
                 Err(error) => {
                     sequence.pending.push_back(SequenceEvent::Failed(step_error(&error)));
-                    sequence.slot.take().map(|slot| self.session.release(slot).ok());
+                    if let Some(slot) = sequence.slot.take() {
+                        self.session.release(slot).ok();
+                    }
                     false
                 }
             };

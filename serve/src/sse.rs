@@ -1,6 +1,7 @@
 //! Answers as streams of server-sent events, and answers at once, from the same events.
 
 use std::convert::Infallible;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ impl<A: GrowingAnswer> AnswerStream<A> {
 
 fn frames(text: &mut String, chunks: &[Value]) {
     for chunk in chunks {
-        text.push_str(&format!("data: {chunk}\n\n"));
+        let _ = write!(text, "data: {chunk}\n\n");
     }
 }
 
