@@ -245,8 +245,8 @@ fn scores_of_prompts_are_those_of_the_engine() {
     assert_eq!((&token_logprobs[0], &lists["top_logprobs"][0]), (&Value::Null, &Value::Null));
     let rows = choice["prompt_logprobs"].as_array().unwrap();
     assert_eq!((rows.len(), &rows[0]), (prompt.len(), &Value::Null));
-    for position in 1..prompt.len() {
-        let row = rows[position].as_object().unwrap();
+    for (position, row) in rows.iter().enumerate().skip(1) {
+        let row = row.as_object().unwrap();
         let sum: f64 = row.values().map(|entry| entry["logprob"].as_f64().unwrap().exp()).sum();
         assert!((sum - 1.0).abs() < 1e-5, "row {position} sums to {sum}");
         let own = &row[&prompt[position].to_string()];
@@ -438,6 +438,7 @@ fn requests_that_cannot_be_answered_say_why() {
         }
     }
     with("presence_penalty", json!(0)).ok();
+    let nested = "[".repeat(100_000);
     let raw =
         |headers: &str, body: &[u8]| reply(server.send("POST", "/v1/completions", headers, body));
     for body in [
@@ -447,7 +448,7 @@ fn requests_that_cannot_be_answered_say_why() {
         b"{} {}",
         b"[1]",
         b"\"x\"",
-        &[b'['; 100_000],
+        nested.as_bytes(),
     ] {
         let reply = raw("", body);
         assert_eq!(reply.status, 400, "{reply:?}");
@@ -466,7 +467,7 @@ fn requests_that_cannot_be_answered_say_why() {
     stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     for _ in 0..64 {
         stream.write_all(b"10000\r\n").unwrap();
-        stream.write_all(&[b' '; 65536]).unwrap();
+        stream.write_all(" ".repeat(65536).as_bytes()).unwrap();
         stream.write_all(b"\r\n").unwrap();
     }
     stream.write_all(b"0\r\n\r\n").unwrap();
