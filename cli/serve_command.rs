@@ -10,7 +10,7 @@ use clap::Args;
 use engine::{BlockArithmetic, SessionOptions};
 use registry::dtype::Dtype;
 use registry::file;
-use serve::{CodecError, ModelServer, ServeOptions, ServedModel, TextCodec};
+use serve::{CodecError, ModelServer, ServeOptions, ServedModel, ServedTokenizer};
 
 use crate::arithmetic::{ArithmeticArgs, available};
 use crate::engines::parse_seconds;
@@ -78,7 +78,7 @@ pub(crate) struct ServeArgs {
     max_prompts: usize,
     /// Most log-probabilities of one answer: positions times entries
     #[arg(long, value_name = "N", default_value_t = 4 << 20)]
-    max_logprobs: usize,
+    max_scores: usize,
     /// Largest body of a request, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     max_body: u16,
@@ -107,7 +107,7 @@ pub(crate) struct ServeArgs {
 /// Environment variable with the key.
 const KEY: &str = "ONBOARD_API_KEY";
 
-impl TextCodec for ModelTokenizer {
+impl ServedTokenizer for ModelTokenizer {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, CodecError> {
         Self::encode(self, text, special).map_err(|error| CodecError(format!("{error:#}")))
     }
@@ -149,7 +149,7 @@ impl ServeArgs {
         let model = ServedModel {
             name: name.clone(),
             session,
-            codec: tokenizer.map(|tokenizer| Arc::new(tokenizer) as Arc<dyn TextCodec>),
+            codec: tokenizer.map(|tokenizer| Arc::new(tokenizer) as Arc<dyn ServedTokenizer>),
             ends,
             arithmetic: match arithmetic {
                 BlockArithmetic::Exact => "exact",
@@ -199,7 +199,7 @@ impl ServeArgs {
             cache_tokens: self.cache_tokens,
             body: usize::from(self.max_body) << 20,
             prompts: self.max_prompts,
-            logprobs: self.max_logprobs,
+            logprobs: self.max_scores,
             connections: usize::from(self.max_connections),
             request_time: self.request_timeout,
             client_time: self.client_timeout,

@@ -390,7 +390,7 @@ fn streams_have_the_text_and_ids_of_whole_answers() {
 fn requests_that_cannot_be_answered_say_why() {
     let server = Serving::start(
         &fixture("lfm2"),
-        &["--max-prompts", "4", "--max-body", "1", "--max-logprobs", "1000"],
+        &["--max-prompts", "4", "--max-body", "1", "--max-scores", "900"],
     );
     let with = |key: &str, value: Value| {
         let mut body = greedy(&json!([1, 2, 3]), 4);
@@ -422,7 +422,7 @@ fn requests_that_cannot_be_answered_say_why() {
         ("logit_bias", json!({ "x": 1 }), "token ids below 312"),
         ("logit_bias", json!({ "5": 1000 }), "-100 to 100"),
         ("stop", json!([""]), "empty text"),
-        ("prompt_logprobs", json!(-1), "at most 1000"),
+        ("prompt_logprobs", json!(-1), "at most 900"),
         ("prompt_logprobs", json!(-2), "-1 for all"),
         ("stream_options", json!({ "include_usage": true }), "needs `stream`"),
     ] {

@@ -6,7 +6,7 @@
 pub struct CodecError(pub String);
 
 /// Converts text to tokens and back.
-pub trait TextCodec: Send + Sync {
+pub trait ServedTokenizer: Send + Sync {
     /// Returns the tokens of a text, with the special tokens around it if `special` is set.
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, CodecError>;
 

@@ -48,7 +48,7 @@ mod state;
 mod text_stream;
 mod tokens;
 
-pub use codec::{CodecError, TextCodec};
+pub use codec::{CodecError, ServedTokenizer};
 pub use error::ServeError;
 pub use model::ServedModel;
 pub use options::ServeOptions;

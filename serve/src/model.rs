@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::Session;
 
-use crate::TextCodec;
+use crate::ServedTokenizer;
 
 /// The model that a server runs, opened, with its tokenizer.
 pub struct ServedModel {
@@ -13,7 +13,7 @@ pub struct ServedModel {
     /// Session of an engine; the server's own thread uses it.
     pub session: Box<dyn Session>,
     /// Tokenizer; without one, prompts are token ids.
-    pub codec: Option<Arc<dyn TextCodec>>,
+    pub codec: Option<Arc<dyn ServedTokenizer>>,
     /// Tokens that end a text.
     pub ends: Vec<u32>,
     /// Arithmetic of weights in blocks, in words.

@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueRefusal, SequenceQueue};
 use crate::sequence::SequenceRequest;
 use crate::tokens::TokenTexts;
-use crate::{ServeOptions, TextCodec};
+use crate::{ServeOptions, ServedTokenizer};
 
 /// Most bytes of a text for each token; the longest tokens of vocabularies are runs of spaces.
 const TOKEN: usize = 1024;
@@ -30,7 +30,7 @@ pub(crate) struct ServerState {
     pub(crate) memory: SlotMemory,
     pub(crate) dtype: &'static str,
     pub(crate) arithmetic: &'static str,
-    pub(crate) codec: Option<Arc<dyn TextCodec>>,
+    pub(crate) codec: Option<Arc<dyn ServedTokenizer>>,
     pub(crate) ends: Vec<u32>,
     pub(crate) texts: TokenTexts,
     pub(crate) queue: Arc<SequenceQueue>,

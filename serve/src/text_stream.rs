@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::TextCodec;
+use crate::ServedTokenizer;
 
 /// Number of tokens of a prompt that give the context of the first generated one.
 const CONTEXT: usize = 8;
@@ -13,7 +13,7 @@ const CONTEXT: usize = 8;
 /// whose bytes are incomplete are held back, and text that may begin a stop text is too. So all pieces
 /// together are the text of all tokens decoded at once.
 pub(crate) struct TextStream {
-    codec: Option<Arc<dyn TextCodec>>,
+    codec: Option<Arc<dyn ServedTokenizer>>,
     stops: Vec<String>,
     plain: bool,
     /// The end of the prompt, then the generated tokens.
@@ -28,7 +28,7 @@ pub(crate) struct TextStream {
 impl TextStream {
     /// Creates a stream of the text after `prompt`; `plain` omits special tokens.
     pub(crate) fn new(
-        codec: Option<Arc<dyn TextCodec>>,
+        codec: Option<Arc<dyn ServedTokenizer>>,
         prompt: &[u32],
         stops: Vec<String>,
         plain: bool,
@@ -113,7 +113,7 @@ mod tests {
     /// One token per byte.
     struct Bytes;
 
-    impl TextCodec for Bytes {
+    impl ServedTokenizer for Bytes {
         fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, CodecError> {
             Ok(text.bytes().map(u32::from).collect())
         }

@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::TextCodec;
+use crate::ServedTokenizer;
 
 /// Texts of single tokens, as they are in the middle of a text.
 pub(crate) struct TokenTexts {
-    codec: Option<Arc<dyn TextCodec>>,
+    codec: Option<Arc<dyn ServedTokenizer>>,
     texts: Vec<OnceLock<Box<str>>>,
 }
 
 impl TokenTexts {
-    pub(crate) fn new(codec: Option<Arc<dyn TextCodec>>, vocab: usize) -> Self {
+    pub(crate) fn new(codec: Option<Arc<dyn ServedTokenizer>>, vocab: usize) -> Self {
         let count = if codec.is_some() { vocab } else { 0 };
         Self { codec, texts: (0..count).map(|_| OnceLock::new()).collect() }
     }
