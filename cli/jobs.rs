@@ -43,7 +43,7 @@ pub(crate) enum JobsCommand {
 
 /// Program that starts pieces on machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Scheduler {
+pub(crate) enum JobScheduler {
     /// Tasks of Ray (PyPI `ray`), on one machine or a cluster
     Ray,
     /// Array of Slurm, by `sbatch`
@@ -142,7 +142,7 @@ fn named(path: PathBuf) -> Result<String> {
 pub(crate) struct PlanArgs {
     /// Print the script for this scheduler
     #[arg(long, value_name = "SCHEDULER")]
-    on: Option<Scheduler>,
+    on: Option<JobScheduler>,
     /// Print the plan as JSON
     #[arg(long, conflicts_with = "on")]
     json: bool,
@@ -177,7 +177,7 @@ pub(crate) struct StatusArgs {
 pub(crate) struct SubmitArgs {
     /// The scheduler
     #[arg(long, value_name = "SCHEDULER")]
-    on: Scheduler,
+    on: JobScheduler,
     #[command(flatten)]
     scheduler: SchedulerArgs,
     #[command(flatten)]
@@ -204,9 +204,9 @@ impl PlanArgs {
     fn run(self) -> Result<CommandOutcome> {
         let (divided, args) = (self.division.divided()?, &self.scheduler);
         let text = match self.on {
-            Some(Scheduler::Slurm) => scripts::slurm(&divided, args)?,
-            Some(Scheduler::Kubernetes) => scripts::kubernetes(&divided, args)?,
-            Some(Scheduler::Ray) => format!("{:#}", plan::json(&divided, args)?),
+            Some(JobScheduler::Slurm) => scripts::slurm(&divided, args)?,
+            Some(JobScheduler::Kubernetes) => scripts::kubernetes(&divided, args)?,
+            Some(JobScheduler::Ray) => format!("{:#}", plan::json(&divided, args)?),
             None if self.json => format!("{:#}", plan::json(&divided, args)?),
             None => plan::text(&divided, args)?,
         };

@@ -51,6 +51,7 @@ fn an_altered_template_differs() {
         .prints("is not the recorded one")
         .prints("conversation `user`: after");
     fs_err::remove_file(path).unwrap();
+    fs_err::remove_file(model.join("tokenizer_config.json")).unwrap();
     run(parity().arg("check").arg(&model).arg("--chat")).code(1).prints("has no chat template");
     fs_err::remove_dir_all(model.join("reference")).unwrap();
     run(parity().arg("check").arg(&model).arg("--chat")).code(2).says("has no record of chats");

@@ -13,7 +13,7 @@ const HOMES: [&str; 4] =
     ["registry/src/ops", "registry/src/ops.rs", "engine/src/ops", "engine/src/ops.rs"];
 
 /// Ops whose names are words of other things too: keys of specs and of JSON, headings of tables.
-const WORDS: [&str; 20] = [
+const WORDS: [&str; 21] = [
     "add",
     "cast",
     "clamp",
@@ -25,6 +25,7 @@ const WORDS: [&str; 20] = [
     "heads",
     "linear",
     "mean",
+    "merge",
     "mul",
     "offset",
     "rope",

@@ -573,8 +573,9 @@ proptest! {
         if whole_calls {
             for (name, arguments) in &whole.0.calls {
                 let object: Result<serde_json::Map<String, Value>, _> = serde_json::from_str(arguments);
-                // Half of a surrogate pair is JSON for the parser and none for Rust's strings.
-                prop_assert!(object.is_ok() || arguments.contains("\\u"), "{}: {}", name, arguments);
+                // Half of a surrogate pair and a number beyond f64 are JSON, but not for this reader.
+                let large = object.as_ref().is_err_and(|error| error.to_string().contains("out of range"));
+                prop_assert!(object.is_ok() || large || arguments.contains("\\u"), "{}: {}", name, arguments);
             }
         }
     }

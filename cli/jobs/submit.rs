@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::division::DividedCommand;
-use super::{Scheduler, SchedulerArgs, plan, scripts};
+use super::{JobScheduler, SchedulerArgs, plan, scripts};
 use crate::{CommandOutcome, term};
 
 /// Script that runs pieces as tasks of Ray.
@@ -15,16 +15,16 @@ const RAY: &str = include_str!("ray_pieces.py");
 /// Submits a division. Ray's tasks are waited for, and the others are handed over.
 pub(super) fn submit(
     divided: &DividedCommand,
-    on: Scheduler,
+    on: JobScheduler,
     args: &SchedulerArgs,
 ) -> Result<CommandOutcome> {
     match on {
-        Scheduler::Ray => return ray(divided, args),
-        Scheduler::Slurm => {
+        JobScheduler::Ray => return ray(divided, args),
+        JobScheduler::Slurm => {
             let mut command = Command::new("sbatch");
             feed(&mut command, &scripts::slurm(divided, args)?)?;
         }
-        Scheduler::Kubernetes => {
+        JobScheduler::Kubernetes => {
             let mut command = Command::new("kubectl");
             feed(command.args(["apply", "-f", "-"]), &scripts::kubernetes(divided, args)?)?;
         }

@@ -5,6 +5,7 @@ mod sheet;
 use std::collections::BTreeSet;
 
 use crate::SessionOptions;
+pub use crate::feature::Feature;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
@@ -12,30 +13,7 @@ use registry::model::Model;
 
 pub use sheet::{EngineKind, EngineSheet, SheetError};
 
-/// Ability of an engine besides running a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Feature {
-    /// Drafts by a `nextn` head.
-    Nextn,
-    /// Matrices shared out to several ranks.
-    TensorParallel,
-    /// Sequences whose first tokens see each other.
-    Prefix,
-    /// Sequences of several packed documents.
-    Documents,
-}
-
 impl Feature {
-    /// Returns the name of the feature in sheets.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nextn => "nextn",
-            Self::TensorParallel => "tensor_parallel",
-            Self::Prefix => "prefix",
-            Self::Documents => "documents",
-        }
-    }
-
     /// Lists the abilities that opening a model in this way needs.
     pub fn required(model: &Model, options: &SessionOptions) -> Vec<Self> {
         let asked = [

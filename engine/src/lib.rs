@@ -47,6 +47,7 @@ pub mod weights;
 
 mod error;
 mod exec;
+mod feature;
 mod finite;
 mod masks;
 mod native;

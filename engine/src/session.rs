@@ -8,7 +8,7 @@ use registry::dtype::Dtype;
 use registry::graph::{StateId, WeightId};
 use registry::model::Model;
 
-use crate::capability::Feature;
+use crate::feature::Feature;
 use crate::{Error, ExtraInputs};
 
 /// Something that runs models.

@@ -55,7 +55,7 @@ pub(crate) fn retain_runnable(
 pub(crate) fn runnable_part(
     engine: &dyn Engine,
     dump: &Dump,
-) -> Result<Option<Dump>, crate::Error> {
+) -> Result<Option<Dump>, crate::error::Error> {
     let mut prompts = dump.manifest.prompts.clone();
     let notes = retain_runnable(engine, &mut prompts)?;
     if notes.is_empty() {

@@ -32,7 +32,7 @@ const DECODED: usize = 1024;
 
 /// Decoded rows of a tile, from the start of a cache line.
 #[repr(align(64))]
-struct Decoded([f32; 4 * DECODED]);
+struct DecodedWeights([f32; 4 * DECODED]);
 
 /// Some rows of a weight, times all of `x`.
 pub(super) struct RowBlock<'a> {
@@ -121,7 +121,7 @@ pub(super) unsafe fn decoded_block<L: Lanes, const N: usize>(block: &RowBlock<'_
 /// As [`decoded_block`].
 #[inline(always)]
 unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlock<'_>) {
-    let mut decoded = Decoded([0.0; 4 * DECODED]);
+    let mut decoded = DecodedWeights([0.0; 4 * DECODED]);
     const { assert!(N <= 4, "decoded rows have room for this tile") }
     let Some(ty) = block.blocks else { return };
     let steps = block.inner / STEP;

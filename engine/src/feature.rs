@@ -1,0 +1,26 @@
+//! Abilities of engines besides running a model.
+
+/// Ability of an engine besides running a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Feature {
+    /// Drafts by a `nextn` head.
+    Nextn,
+    /// Matrices shared out to several ranks.
+    TensorParallel,
+    /// Sequences whose first tokens see each other.
+    Prefix,
+    /// Sequences of several packed documents.
+    Documents,
+}
+
+impl Feature {
+    /// Returns the name of the feature in sheets.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nextn => "nextn",
+            Self::TensorParallel => "tensor_parallel",
+            Self::Prefix => "prefix",
+            Self::Documents => "documents",
+        }
+    }
+}
