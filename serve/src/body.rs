@@ -105,7 +105,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         let path = error.path().to_string();
         let (param, code) = match unknown {
             Some(name) => (Some(name.to_owned()), Some("unknown_field")),
-            None if path == "." => (None, Some("invalid_json")),
+            None if path == "." || !error.inner().is_data() => (None, Some("invalid_json")),
             None => (Some(path.clone()), Some("invalid_value")),
         };
         let place = param.as_ref().filter(|_| unknown.is_none());

@@ -120,7 +120,7 @@ mod tests {
             Some(&[Address, Index, Number, Address, Index, Count][..])
         );
         assert_eq!(sources.names().count(), text().matches("\nKERNEL(").count());
-        assert_eq!(sources.parameters("norm").map(<[_]>::len), Some(15));
+        assert_eq!(sources.parameters("norm").map(<[_]>::len), Some(14));
         assert!(text().contains(&format!("#define THREADS {THREADS}u\n")));
     }
 }
