@@ -27,7 +27,10 @@ fn start(fault: StreamFault) -> StreamServer {
 
 /// Runs a few short requests and returns the results as JSON.
 fn results(fault: StreamFault, words: &str) -> Value {
-    let few = "-n 6 --random-input-len 8 --random-output-len 5 --warmup 0 --send ids --json";
+    let usual = [("-n", "6"), ("--random-output-len", "5")];
+    let missing = usual.iter().filter(|(flag, _)| !words.split(' ').any(|word| word == *flag));
+    let few: Vec<String> = missing.map(|(flag, value)| format!("{flag} {value}")).collect();
+    let few = format!("{} --random-input-len 8 --warmup 0 --send ids --json", few.join(" "));
     json(&bench(&start(fault).url, &format!("{few} {words}")).out)
 }
 
