@@ -186,7 +186,12 @@ impl RequestRecord {
             let words = "the stream ends without `[DONE]` and without a `finish_reason`";
             return Err(LoadFailure::new(LoadFailureKind::BrokenOff, words));
         }
-        if last.is_none() {
+        if last.is_none() && finished && self.output_tokens.is_some() {
+            // llama-server holds back tokens that end within a character, so that all may be held back.
+            // The closing chunk then tells of them, as for vllm's client.
+            self.ttft = self.latency;
+            self.chunks = 1;
+        } else if last.is_none() {
             let words = "the stream ends before the first token";
             return Err(LoadFailure::new(LoadFailureKind::NoOutput, words));
         }
@@ -249,6 +254,15 @@ mod tests {
         let chunks = |last| read(&[first, last]).unwrap().chunks;
         assert_eq!(chunks(r#"{"choices": [{"text": "", "finish_reason": "length"}]}"#), 1);
         assert_eq!(chunks(r#"{"choices": [{"text": "b", "finish_reason": "length"}]}"#), 2);
+    }
+
+    #[test]
+    fn tokens_without_text_arrive_with_the_closing_chunk() {
+        let close = r#"{"choices": [{"text": "", "finish_reason": "length"}], "usage": {"completion_tokens": 3}}"#;
+        let record = read(&["{\"choices\": []}", close, "[DONE]"]).unwrap();
+        assert_eq!((record.ttft, record.latency, record.chunks), (2.0, 2.0, 1));
+        let close = close.replace('3', "0");
+        assert_eq!(read(&[&close]).unwrap_err().kind, LoadFailureKind::NoOutput);
     }
 
     #[test]
