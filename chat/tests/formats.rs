@@ -547,7 +547,7 @@ fn slipped(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Damaged outputs, cut anywhere: nothing is lost and the cuts change nothing.
     #[test]
@@ -573,8 +573,10 @@ proptest! {
         if whole_calls {
             for (name, arguments) in &whole.0.calls {
                 let object: Result<serde_json::Map<String, Value>, _> = serde_json::from_str(arguments);
-                // Half of a surrogate pair is JSON for the parser and none for Rust's strings.
-                prop_assert!(object.is_ok() || arguments.contains("\\u"), "{}: {}", name, arguments);
+                // Half of a surrogate pair and a number beyond f64 are JSON, which serde_json cannot hold.
+                let refused = object.err().map(|error| error.to_string()).unwrap_or_default();
+                let fine = refused.is_empty() || refused.contains("number out of range") || arguments.contains("\\u");
+                prop_assert!(fine, "{}: {}: {}", name, refused, arguments);
             }
         }
     }
