@@ -428,6 +428,54 @@ fn arguments_come_in_pieces() {
     assert_eq!(parser.finish(), []);
 }
 
+/// Content and names of the calls of an output, in the format that the marks of a template show.
+fn read(template: &str, options: &ParserOptions, text: &str) -> (String, Vec<String>) {
+    let format = Format::find(template).expect("a format");
+    let (found, _) = parsed(format, options, [text]);
+    (found.content, found.calls.into_iter().map(|(name, _)| name).collect())
+}
+
+const JSON_CALLS: &str = "<tool_call>{{ call | tojson }}</tool_call>";
+
+#[test]
+fn the_longest_mark_counts() {
+    // `<|start|>assistant` alone is a mark too.
+    let text = "<|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}<|call|>";
+    let found = read("<|channel|><|start|><|message|>", &options(true), text);
+    assert_eq!(found, (String::new(), vec!["now".to_owned()]));
+}
+
+#[test]
+fn a_call_behind_a_malformed_one_is_found() {
+    let first = "<tool_call>{\"name\": \"run_code\"}";
+    let text = format!("{first}<tool_call>{{\"name\": \"now\", \"arguments\": {{}}}}</tool_call>");
+    assert_eq!(read(JSON_CALLS, &options(true), &text), (first.to_owned(), vec!["now".to_owned()]));
+}
+
+#[test]
+fn a_call_needs_a_name() {
+    let template = "<tool_call><function=f><parameter=p></parameter></function></tool_call>";
+    let text = "<tool_call><function=></function></tool_call>";
+    assert_eq!(read(template, &options(true), text), (text.to_owned(), Vec::new()));
+}
+
+/// Text beyond the limit is not kept back until the end of the output.
+#[test]
+fn a_call_without_end_is_text() {
+    let format = Format::find(JSON_CALLS).expect("a format");
+    for whole_calls in [true, false] {
+        let options = ParserOptions { max_call: 1000, ..options(whole_calls) };
+        let mut parser = format.parser(&options);
+        let text = format!("<tool_call>{{\"{}", "x".repeat(5000));
+        let (found, _) = joined(&parser.push(&text));
+        assert_eq!(
+            (found.content == text, found.calls.len()),
+            (true, 0),
+            "whole calls: {whole_calls}"
+        );
+    }
+}
+
 #[test]
 fn reasoning_is_read_as_the_engines_read_it() {
     let text = fs::read_to_string(folder().join("reasoning.jsonl")).expect("golden outputs");
