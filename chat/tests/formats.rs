@@ -428,6 +428,54 @@ fn arguments_come_in_pieces() {
     assert_eq!(parser.finish(), []);
 }
 
+/// Content and names of the calls of an output, in the format that the marks of a template show.
+fn read(template: &str, options: &ParserOptions, text: &str) -> (String, Vec<String>) {
+    let format = Format::find(template).expect("a format");
+    let (found, _) = parsed(format, options, [text]);
+    (found.content, found.calls.into_iter().map(|(name, _)| name).collect())
+}
+
+const JSON_CALLS: &str = "<tool_call>{{ call | tojson }}</tool_call>";
+
+#[test]
+fn the_longest_mark_counts() {
+    // `<|start|>assistant` alone is a mark too.
+    let text = "<|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}<|call|>";
+    let found = read("<|channel|><|start|><|message|>", &options(true), text);
+    assert_eq!(found, (String::new(), vec!["now".to_owned()]));
+}
+
+#[test]
+fn a_call_behind_a_malformed_one_is_found() {
+    let first = "<tool_call>{\"name\": \"run_code\"}";
+    let text = format!("{first}<tool_call>{{\"name\": \"now\", \"arguments\": {{}}}}</tool_call>");
+    assert_eq!(read(JSON_CALLS, &options(true), &text), (first.to_owned(), vec!["now".to_owned()]));
+}
+
+#[test]
+fn a_call_needs_a_name() {
+    let template = "<tool_call><function=f><parameter=p></parameter></function></tool_call>";
+    let text = "<tool_call><function=></function></tool_call>";
+    assert_eq!(read(template, &options(true), text), (text.to_owned(), Vec::new()));
+}
+
+/// Text beyond the limit is not kept back until the end of the output.
+#[test]
+fn a_call_without_end_is_text() {
+    let format = Format::find(JSON_CALLS).expect("a format");
+    for whole_calls in [true, false] {
+        let options = ParserOptions { max_call: 1000, ..options(whole_calls) };
+        let mut parser = format.parser(&options);
+        let text = format!("<tool_call>{{\"{}", "x".repeat(5000));
+        let (found, _) = joined(&parser.push(&text));
+        assert_eq!(
+            (found.content == text, found.calls.len()),
+            (true, 0),
+            "whole calls: {whole_calls}"
+        );
+    }
+}
+
 #[test]
 fn reasoning_is_read_as_the_engines_read_it() {
     let text = fs::read_to_string(folder().join("reasoning.jsonl")).expect("golden outputs");
@@ -547,7 +595,7 @@ fn slipped(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Damaged outputs, cut anywhere: nothing is lost and the cuts change nothing.
     #[test]
@@ -573,9 +621,10 @@ proptest! {
         if whole_calls {
             for (name, arguments) in &whole.0.calls {
                 let object: Result<serde_json::Map<String, Value>, _> = serde_json::from_str(arguments);
-                // Half of a surrogate pair and a number beyond f64 are JSON, but not for this reader.
-                let large = object.as_ref().is_err_and(|error| error.to_string().contains("out of range"));
-                prop_assert!(object.is_ok() || large || arguments.contains("\\u"), "{}: {}", name, arguments);
+                // Half of a surrogate pair and a number beyond f64 are JSON, which serde_json cannot hold.
+                let refused = object.err().map(|error| error.to_string()).unwrap_or_default();
+                let fine = refused.is_empty() || refused.contains("number out of range") || arguments.contains("\\u");
+                prop_assert!(fine, "{}: {}: {}", name, refused, arguments);
             }
         }
     }

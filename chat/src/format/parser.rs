@@ -93,6 +93,16 @@ enum LastPart {
     Mark,
 }
 
+/// Place of the parser, seen from the section of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SectionPlace {
+    Outside,
+    /// Inside a section without a call so far.
+    Inside,
+    /// Inside a section with a call.
+    Called,
+}
+
 /// Meaning of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MarkRole {
@@ -118,9 +128,9 @@ pub struct OutputParser {
     pending: String,
     /// White space of which the use is not known yet.
     space: String,
-    /// Mark of a section in which no call was found yet.
+    /// Mark of a section in which nothing was found yet.
     section: Option<String>,
-    in_section: bool,
+    in_section: SectionPlace,
     after: LastPart,
     /// True behind text.
     started: bool,
@@ -150,7 +160,7 @@ impl OutputParser {
             pending: String::new(),
             space: String::new(),
             section: None,
-            in_section: false,
+            in_section: SectionPlace::Outside,
             after: if inside { LastPart::Mark } else { LastPart::Text },
             started: false,
             raw: String::new(),
@@ -277,13 +287,13 @@ impl OutputParser {
             && (!in_reasoning || reasoning.is_some_and(|found| found.ends_at_calls));
         if calls {
             if let Some(section) = &format.section {
-                if self.in_section {
-                    marks.push((&section.close, MarkRole::EndSection));
-                } else {
+                if self.in_section == SectionPlace::Outside {
                     marks.push((&section.open, MarkRole::Section));
+                } else {
+                    marks.push((&section.close, MarkRole::EndSection));
                 }
             }
-            if format.section.is_none() || self.in_section {
+            if format.section.is_none() || self.in_section != SectionPlace::Outside {
                 let openers = format.calls.iter().map(CallPattern::opener);
                 for opener in openers.filter(|opener| !opener.is_empty()) {
                     if !marks.iter().any(|(text, _)| *text == opener) {
@@ -374,19 +384,21 @@ impl OutputParser {
                     self.mode = OutputMode::Text;
                 }
                 self.bytes.marks += before.len();
-                self.in_section = true;
+                self.in_section = SectionPlace::Inside;
                 self.section = Some(text.to_owned());
             }
             MarkRole::EndSection => {
-                self.in_section = false;
-                if let Some(open) = self.section.take() {
-                    // No call was in it, so it is text.
-                    self.content(&open);
-                    self.content(&before);
-                    self.content(text);
-                } else {
+                let place = std::mem::replace(&mut self.in_section, SectionPlace::Outside);
+                if place == SectionPlace::Called {
                     self.bytes.marks += before.len() + text.len();
                     self.after = LastPart::Mark;
+                } else {
+                    // No call was in it, so it is text.
+                    if let Some(open) = self.section.take() {
+                        self.content(&open);
+                    }
+                    self.content(&before);
+                    self.content(text);
                 }
             }
             MarkRole::Call => {
@@ -519,6 +531,9 @@ impl OutputParser {
     fn emit(&mut self, parts: CallParts) {
         if let Some(mark) = self.section.take() {
             self.bytes.marks += mark.len();
+        }
+        if self.in_section == SectionPlace::Inside {
+            self.in_section = SectionPlace::Called;
         }
         for part in parts.parts {
             match part {
