@@ -1,6 +1,6 @@
 //! Server of a model over HTTP, in the form of the OpenAI API.
 //!
-//! One thread owns the session and computes batches of sequences ([`scheduler`]); tasks of tokio read
+//! One thread owns the session and computes batches of sequences (`scheduler`); tasks of tokio read
 //! requests and write answers. A row has the same bits in any batch, so a request has the same answer
 //! alone and beside others. Everything that a client can send, hold or leave unread has a limit.
 //!
