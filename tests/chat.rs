@@ -34,9 +34,11 @@ fn a_checkpoint_and_its_file_equal_the_record() {
         .arg(&file)
         .args(["--chat", "--json", "--reference"])
         .arg(reference));
-    let report = json(&ran.out);
+    let report = json(&ran.code(0).out);
     assert_eq!(report["renderings"], json(r#"{"equal": 12, "of": 12}"#), "{report:#}");
     assert_eq!(report["tokens"], json(r#"{"equal": 12, "of": 12}"#), "{report:#}");
+    // Special tokens inside of texts are recognized, as in transformers.
+    assert_eq!(report["corpus"], json(r#"{"equal": 70, "of": 70}"#), "{report:#}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn check_file(model: &Path, record: &ChatRecord) -> Result<ChatReport> {
         }
     };
     let encode = |text: &str, around: bool| {
-        let made = if around { tokenizer.prompt(text) } else { tokenizer.encode(text) };
+        let made = if around { tokenizer.prompt(text) } else { tokenizer.conversation(text) };
         made.map_err(failure)
     };
     Ok(record.check(template.as_ref(), Some(&encode)))

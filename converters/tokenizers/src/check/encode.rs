@@ -52,6 +52,14 @@ impl LlamaTokenizer {
         Ok(out)
     }
 
+    /// Returns the tokens of a rendered conversation. Special tokens in the text are recognized, and none
+    /// are added around the text.
+    pub fn conversation(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
+        let mut out = Vec::new();
+        self.encode_with(text, &self.named, &mut out)?;
+        Ok(out)
+    }
+
     /// Returns the tokens of a prompt. Special tokens in the text are recognized, and the tokens around
     /// every prompt are added.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
