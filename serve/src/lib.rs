@@ -26,6 +26,8 @@
 
 mod answer;
 mod body;
+mod chat_answer;
+mod chat_completions;
 mod codec;
 mod completions;
 mod error;
@@ -50,6 +52,6 @@ mod tokens;
 
 pub use codec::{CodecError, ServedTokenizer};
 pub use error::ServeError;
-pub use model::ServedModel;
+pub use model::{ChatFormat, ServedModel};
 pub use options::ServeOptions;
 pub use server::{ModelServer, ServeOutcome, StopHandle};
