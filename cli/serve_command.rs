@@ -24,7 +24,7 @@ use crate::{CommandOutcome, interrupt, term};
 
 /// Serves a model over HTTP, as the reference that answers
 ///
-/// The API is that of OpenAI: completions with scores of prompts and streams. Answers are
+/// The API is that of OpenAI: completions, conversations, scores of prompts, and streams. Answers are
 /// deterministic: a request gets the same bits alone and beside others. It is for evaluations,
 /// tests of clients, and comparison with other servers, not for many users.
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ pub(crate) struct ServeArgs {
     which: ModelArgs,
     #[command(flatten)]
     choice: SpecArgs,
-    /// Address to listen on; every other machine can connect to 0.0.0.0
+    /// Address to listen on; 0.0.0.0 lets every other machine connect
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
     /// Port to listen on; 0 takes any free port and prints it

@@ -12,6 +12,7 @@
 //!     name: "mine".to_owned(),
 //!     session,
 //!     codec: None,
+//!     chat: None,
 //!     ends: vec![2],
 //!     arithmetic: "exact",
 //!     memory: None,
