@@ -37,7 +37,7 @@ struct ChatFields {
     documents: Option<Vec<OrderedJson>>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
-    chat_template_kwargs: Option<IndexMap<String, OrderedJson>>,
+    chat_template_kwargs: Option<OrderedJson>,
     reasoning_effort: Option<String>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
@@ -126,6 +126,20 @@ fn schemas(tools: &[OrderedJson]) -> Result<BTreeMap<String, Value>, ApiError> {
     Ok(schemas)
 }
 
+/// Returns the variables of a template.
+pub(crate) fn variables(
+    field: Option<OrderedJson>,
+) -> Result<IndexMap<String, OrderedJson>, ApiError> {
+    match field {
+        None => Ok(IndexMap::new()),
+        Some(OrderedJson::Map(map)) => Ok(map),
+        Some(_) => Err(ApiError::field(
+            "chat_template_kwargs",
+            "`chat_template_kwargs` is no object; expected variables of the template by name",
+        )),
+    }
+}
+
 /// Renders a conversation.
 pub(crate) async fn render(
     state: &ServerState,
@@ -199,7 +213,7 @@ pub(crate) async fn chat_completions(
     let tools = fields.tools()?;
     let schemas = tools.as_deref().map(schemas).transpose()?;
     let continues = fields.continue_final_message.unwrap_or(false);
-    let mut variables = fields.chat_template_kwargs.take().unwrap_or_default();
+    let mut variables = variables(fields.chat_template_kwargs.take())?;
     if let Some(effort) = fields.reasoning_effort.take() {
         variables.insert("reasoning_effort".to_owned(), effort.as_str().into());
     }

@@ -8,7 +8,6 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use chat::{ChatRequest, OrderedJson};
-use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -80,7 +79,7 @@ struct TokenizeFields {
     messages: Option<Vec<OrderedJson>>,
     tools: Option<Vec<OrderedJson>>,
     add_generation_prompt: Option<bool>,
-    chat_template_kwargs: Option<IndexMap<String, OrderedJson>>,
+    chat_template_kwargs: Option<OrderedJson>,
     add_special_tokens: Option<bool>,
     return_token_strs: Option<bool>,
 }
@@ -102,7 +101,7 @@ pub(crate) async fn tokenize(
                 documents: None,
                 add_generation_prompt: fields.add_generation_prompt.unwrap_or(true),
                 continue_final_message: false,
-                variables: fields.chat_template_kwargs.unwrap_or_default(),
+                variables: chat_completions::variables(fields.chat_template_kwargs)?,
                 now: None,
             };
             (chat_completions::render(&state, request).await?.1, false)
