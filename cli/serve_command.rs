@@ -130,7 +130,8 @@ fn parse_format(name: &str) -> Result<ToolFormat, String> {
 fn chat_format(target: &LocalModel, choice: Option<ToolFormat>) -> Option<ChatFormat> {
     let keys = target.is_gguf().then(|| GgufFile::open(&target.dir).ok()).flatten();
     let own = keys.and_then(|file| Template::from_gguf(&target.dir, file.metadata()));
-    let template = match own.map_or_else(|| Template::open(target.home()), Ok) {
+    let found = own.map_or_else(|| Template::open(target.home()), Ok);
+    let template = match found.and_then(|template| template.check().map(|()| template)) {
         Ok(template) => template,
         Err(why) => {
             term::note(&format!("note: no conversations are answered: {why}"));
@@ -151,13 +152,24 @@ fn chat_format(target: &LocalModel, choice: Option<ToolFormat>) -> Option<ChatFo
 /// Environment variable with the key.
 const KEY: &str = "ONBOARD_API_KEY";
 
+/// Describes a failure of a tokenizer for clients, without the path of its file.
+fn codec_error(tokenizer: &ModelTokenizer, error: &anyhow::Error) -> CodecError {
+    let text = format!("{error:#}");
+    CodecError(match tokenizer {
+        ModelTokenizer::Json(json) => {
+            text.replace(&*json.file().to_string_lossy(), "tokenizer.json")
+        }
+        ModelTokenizer::Gguf(_) => text,
+    })
+}
+
 impl ServedTokenizer for ModelTokenizer {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, CodecError> {
-        Self::encode(self, text, special).map_err(|error| CodecError(format!("{error:#}")))
+        Self::encode(self, text, special).map_err(|error| codec_error(self, &error))
     }
 
     fn decode(&self, tokens: &[u32], plain: bool) -> Result<String, CodecError> {
-        Self::decode(self, tokens, plain).map_err(|error| CodecError(format!("{error:#}")))
+        Self::decode(self, tokens, plain).map_err(|error| codec_error(self, &error))
     }
 }
 

@@ -156,13 +156,28 @@ pub(crate) async fn render(
     let rendered = rendered.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the chat template failed")
     })?;
-    let text = rendered.map_err(|error| match error {
-        TemplateError::Request(_) | TemplateError::Raised { .. } => {
-            ApiError::field("messages", error.to_string())
-        }
-        other => ApiError::field("messages", format!("the chat template fails: {other}")),
-    })?;
+    let text = rendered.map_err(|error| ApiError::field("messages", template_error(error)))?;
     Ok((format, text))
+}
+
+/// Describes a failure of a template without the paths of its files, which are no concern of clients.
+fn template_error(error: TemplateError) -> String {
+    match error {
+        TemplateError::Request(fault) => fault.to_string(),
+        TemplateError::Raised { message, .. } => {
+            format!("the chat template refuses the conversation: {message}")
+        }
+        TemplateError::Run { why, .. } => {
+            format!("the chat template cannot render the conversation: {why}")
+        }
+        TemplateError::Limit { most, unit, .. } => {
+            format!("the chat template takes more than {most} {unit} for the conversation")
+        }
+        TemplateError::NotContinued { .. } => {
+            "the chat template changes the last message, so it cannot be continued".to_owned()
+        }
+        _ => "the chat template of the model is not valid".to_owned(),
+    }
 }
 
 /// Returns the parser of an answer.
