@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use chat::{Format, Template};
 use clap::Args;
 use engine::{BlockArithmetic, SessionOptions};
+use formats::gguf::GgufFile;
+use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 use registry::file;
-use serve::{CodecError, ModelServer, ServeOptions, ServedModel, ServedTokenizer};
+use serve::{ChatFormat, CodecError, ModelServer, ServeOptions, ServedModel, ServedTokenizer};
 
 use crate::arithmetic::{ArithmeticArgs, available};
 use crate::engines::parse_seconds;
@@ -21,7 +24,7 @@ use crate::{CommandOutcome, interrupt, term};
 
 /// Serves a model over HTTP, as the reference that answers
 ///
-/// The API is that of OpenAI: completions with scores of prompts and streams. Answers are
+/// The API is that of OpenAI: completions, conversations, scores of prompts, and streams. Answers are
 /// deterministic: a request gets the same bits alone and beside others. It is for evaluations,
 /// tests of clients, and comparison with other servers, not for many users.
 #[derive(Debug, Args)]
@@ -43,7 +46,7 @@ pub(crate) struct ServeArgs {
     which: ModelArgs,
     #[command(flatten)]
     choice: SpecArgs,
-    /// Address to listen on; every other machine can connect to 0.0.0.0
+    /// Address to listen on; 0.0.0.0 lets every other machine connect
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
     /// Port to listen on; 0 takes any free port and prints it
@@ -55,6 +58,9 @@ pub(crate) struct ServeArgs {
     /// File with the key that requests have to carry, on one line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Format of tool calls and reasoning in the output, or `none` [default: as the chat template writes them]
+    #[arg(long, value_name = "NAME", value_parser = parse_format)]
+    tool_format: Option<ToolFormat>,
     /// Sequences that are computed together
     #[arg(long, value_name = "N", default_value_t = 16)]
     slots: usize,
@@ -104,16 +110,66 @@ pub(crate) struct ServeArgs {
     threads: Option<usize>,
 }
 
+/// Choice of `--tool-format`.
+#[derive(Debug, Clone, Copy)]
+struct ToolFormat(Option<&'static Format>);
+
+fn parse_format(name: &str) -> Result<ToolFormat, String> {
+    match (name, Format::named(name)) {
+        ("none", _) => Ok(ToolFormat(None)),
+        (_, Some(format)) => Ok(ToolFormat(Some(format))),
+        _ => {
+            let names = Format::names().collect::<Vec<_>>().join(", ");
+            Err(format!("there is no format `{name}`; expected none, {names}"))
+        }
+    }
+}
+
+/// Returns the chat template of a model, and the format of its output; without a template, a note says why
+/// there are no conversations.
+fn chat_format(target: &LocalModel, choice: Option<ToolFormat>) -> Option<ChatFormat> {
+    let keys = target.is_gguf().then(|| GgufFile::open(&target.dir).ok()).flatten();
+    let own = keys.and_then(|file| Template::from_gguf(&target.dir, file.metadata()));
+    let found = own.map_or_else(|| Template::open(target.home()), Ok);
+    let template = match found.and_then(|template| template.check().map(|()| template)) {
+        Ok(template) => template,
+        Err(why) => {
+            term::note(&format!("note: no conversations are answered: {why}"));
+            return None;
+        }
+    };
+    let found = template.variants().iter().find_map(|variant| Format::find(&variant.text));
+    let format = choice.map_or(found, |choice| choice.0);
+    if let Some(format) = format {
+        term::note(&format!(
+            "note: tool calls and reasoning are read in the format `{}`",
+            format.name()
+        ));
+    }
+    Some(ChatFormat { template, format })
+}
+
 /// Environment variable with the key.
 const KEY: &str = "ONBOARD_API_KEY";
 
+/// Describes a failure of a tokenizer for clients, without the path of its file.
+fn codec_error(tokenizer: &ModelTokenizer, error: &anyhow::Error) -> CodecError {
+    let text = format!("{error:#}");
+    CodecError(match tokenizer {
+        ModelTokenizer::Json(json) => {
+            text.replace(&*json.file().to_string_lossy(), "tokenizer.json")
+        }
+        ModelTokenizer::Gguf(_) => text,
+    })
+}
+
 impl ServedTokenizer for ModelTokenizer {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, CodecError> {
-        Self::encode(self, text, special).map_err(|error| CodecError(format!("{error:#}")))
+        Self::encode(self, text, special).map_err(|error| codec_error(self, &error))
     }
 
     fn decode(&self, tokens: &[u32], plain: bool) -> Result<String, CodecError> {
-        Self::decode(self, tokens, plain).map_err(|error| CodecError(format!("{error:#}")))
+        Self::decode(self, tokens, plain).map_err(|error| codec_error(self, &error))
     }
 }
 
@@ -150,6 +206,7 @@ impl ServeArgs {
             name: name.clone(),
             session,
             codec: tokenizer.map(|tokenizer| Arc::new(tokenizer) as Arc<dyn ServedTokenizer>),
+            chat: chat_format(&target, self.tool_format),
             ends,
             arithmetic: match arithmetic {
                 BlockArithmetic::Exact => "exact",

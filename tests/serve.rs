@@ -635,3 +635,76 @@ fn a_signal_lets_running_requests_finish() {
     signal(&server, "-TERM");
     assert_eq!(server.child.wait().unwrap().code(), Some(143));
 }
+
+#[test]
+fn conversations_are_rendered_and_answered() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let chat = |body: &Value| server.post("/v1/chat/completions", body);
+    let messages = json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Größe?" }]);
+    let body = json!({
+        "model": "lfm2", "messages": messages, "max_completion_tokens": 20, "temperature": 0, "ignore_eos": true,
+        "logprobs": true, "top_logprobs": 2, "return_token_ids": true,
+    });
+    let whole = chat(&body).ok();
+    let text = "<|startoftext|><system>\nBe brief.\n<user>\nGröße?\n<assistant>\n";
+    let prompt =
+        server.post("/tokenize", &json!({ "prompt": text, "add_special_tokens": false })).ok();
+    assert_eq!(whole["prompt_token_ids"], prompt["tokens"]);
+    let same = server.post("/tokenize", &json!({ "messages": messages })).ok();
+    assert_eq!(same["tokens"], prompt["tokens"]);
+    // The same prompt as a completion has the same tokens.
+    let plain = server.complete(&greedy(&prompt["tokens"], 20)).ok();
+    let choice = &whole["choices"][0];
+    assert_eq!(ids(choice), ids(&plain["choices"][0]));
+    assert_eq!(choice["message"]["content"], plain["choices"][0]["text"]);
+    assert_eq!(choice["finish_reason"], "length");
+    let scores = choice["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(scores.len(), 20);
+    assert!(scores.iter().all(|score| score["top_logprobs"][0]["logprob"] == score["logprob"]));
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let mut parts = chunks(&chat(&streamed));
+    assert_eq!(parts.pop().unwrap()["usage"], whole["usage"]);
+    assert_eq!(parts[0]["choices"][0]["delta"]["role"], "assistant");
+    let (mut text, mut made, mut found) = (String::new(), Vec::new(), Vec::new());
+    for part in &parts {
+        let choice = &part["choices"][0];
+        text.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+        made.extend(choice["token_ids"].as_array().into_iter().flatten().cloned());
+        found.extend(choice["logprobs"]["content"].as_array().into_iter().flatten().cloned());
+    }
+    assert_eq!(choice["message"]["content"], text);
+    assert_eq!(
+        (&choice["token_ids"], &choice["logprobs"]["content"]),
+        (&json!(made), &json!(found))
+    );
+    assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], "length");
+    for (key, value, words) in [
+        ("tool_choice", json!("required"), "cannot be forced"),
+        (
+            "tool_choice",
+            json!({ "type": "function", "function": { "name": "f" } }),
+            "cannot be forced",
+        ),
+        ("response_format", json!({ "type": "json_object" }), "not supported"),
+        ("messages", json!([]), "no messages"),
+        ("messages", json!(["Hi"]), "an object"),
+        ("tools", json!([{ "type": "function" }]), "function.name"),
+        ("functions", json!([]), "unknown field"),
+        ("parallel_tool_calls", json!(false), "not supported"),
+        ("max_completion_tokens", json!(1000), "handles 160"),
+    ] {
+        let mut body = body.clone();
+        body[key] = value;
+        chat(&body).refused(400, words);
+    }
+    // A model without a template has completions alone.
+    let dir = tempfile::tempdir().unwrap();
+    tool::copy("lfm2", dir.path());
+    fs_err::remove_file(dir.path().join("chat_template.jinja")).unwrap();
+    let server = Serving::start(dir.path(), &[]);
+    server
+        .post("/v1/chat/completions", &json!({ "messages": messages }))
+        .refused(400, "no chat template");
+}

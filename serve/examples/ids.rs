@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         name: "example".to_owned(),
         session,
         codec: None,
+        chat: None,
         ends: Vec::new(),
         arithmetic: "exact",
         memory: None,

@@ -152,15 +152,8 @@ impl CompletionFields {
             let made = form.logprobs.map_or(0, |top| most.saturating_mul(top + 1));
             entries = entries.saturating_add(scored.saturating_add(made).saturating_mul(choices));
         }
-        if entries > state.options.logprobs {
-            let message = format!(
-                "the answer would have {entries} log-probabilities; expected at most {}: \
-                 ask for fewer at a position, or for fewer prompts",
-                state.options.logprobs
-            );
-            let name = if form.prompt_logprobs.is_some() { "prompt_logprobs" } else { "logprobs" };
-            return Err(ApiError::field(name, message));
-        }
+        let scores = form.prompt_logprobs.is_some();
+        state.check_entries(entries, if scores { "prompt_logprobs" } else { "logprobs" })?;
         Ok(CompletionPlan {
             prompts: ids.into_iter().map(Arc::from).collect(),
             texts,

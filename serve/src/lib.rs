@@ -12,6 +12,7 @@
 //!     name: "mine".to_owned(),
 //!     session,
 //!     codec: None,
+//!     chat: None,
 //!     ends: vec![2],
 //!     arithmetic: "exact",
 //!     memory: None,
@@ -26,6 +27,8 @@
 
 mod answer;
 mod body;
+mod chat_answer;
+mod chat_completions;
 mod codec;
 mod completions;
 mod error;
@@ -50,6 +53,6 @@ mod tokens;
 
 pub use codec::{CodecError, ServedTokenizer};
 pub use error::ServeError;
-pub use model::ServedModel;
+pub use model::{ChatFormat, ServedModel};
 pub use options::ServeOptions;
 pub use server::{ModelServer, ServeOutcome, StopHandle};

@@ -2,9 +2,19 @@
 
 use std::sync::Arc;
 
+use chat::{Format, Template};
 use engine::Session;
 
 use crate::ServedTokenizer;
+
+/// The way in which a model writes conversations.
+#[derive(Debug)]
+pub struct ChatFormat {
+    /// Template of prompts.
+    pub template: Template,
+    /// Format of tool calls and reasoning; without one, all output is text.
+    pub format: Option<&'static Format>,
+}
 
 /// The model that a server runs, opened, with its tokenizer.
 pub struct ServedModel {
@@ -14,6 +24,8 @@ pub struct ServedModel {
     pub session: Box<dyn Session>,
     /// Tokenizer; without one, prompts are token ids.
     pub codec: Option<Arc<dyn ServedTokenizer>>,
+    /// Template and format of conversations, if the model has them.
+    pub chat: Option<ChatFormat>,
     /// Tokens that end a text.
     pub ends: Vec<u32>,
     /// Arithmetic of weights in blocks, in words.

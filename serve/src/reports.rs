@@ -7,12 +7,13 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use chat::{ChatRequest, OrderedJson};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::body;
 use crate::error::ApiError;
 use crate::state::ServerState;
+use crate::{body, chat_completions};
 
 /// Says that the server works, and how it computes.
 pub(crate) async fn health(State(state): State<Arc<ServerState>>) -> Response {
@@ -74,12 +75,16 @@ pub(crate) async fn metrics(State(state): State<Arc<ServerState>>) -> Response {
 #[serde(deny_unknown_fields)]
 struct TokenizeFields {
     model: Option<String>,
-    prompt: String,
+    prompt: Option<String>,
+    messages: Option<Vec<OrderedJson>>,
+    tools: Option<Vec<OrderedJson>>,
+    add_generation_prompt: Option<bool>,
+    chat_template_kwargs: Option<OrderedJson>,
     add_special_tokens: Option<bool>,
     return_token_strs: Option<bool>,
 }
 
-/// Returns the tokens of a text.
+/// Returns the tokens of a text, or of the prompt of a conversation.
 pub(crate) async fn tokenize(
     State(state): State<Arc<ServerState>>,
     request: Request,
@@ -87,8 +92,27 @@ pub(crate) async fn tokenize(
     let _guard = state.begin()?;
     let fields: TokenizeFields = body::read(&state, request).await?;
     state.check_model(fields.model.as_ref())?;
-    let special = fields.add_special_tokens.unwrap_or(true);
-    let tokens = state.encode(vec![fields.prompt], special).await?.concat();
+    let (text, special) = match (fields.prompt, fields.messages) {
+        (Some(text), None) => (text, true),
+        (None, Some(messages)) => {
+            let request = ChatRequest {
+                messages,
+                tools: fields.tools.filter(|tools| !tools.is_empty()),
+                documents: None,
+                add_generation_prompt: fields.add_generation_prompt.unwrap_or(true),
+                continue_final_message: false,
+                variables: chat_completions::variables(fields.chat_template_kwargs)?,
+                now: None,
+            };
+            (chat_completions::render(&state, request).await?.1, false)
+        }
+        _ => {
+            let message = "expected either `prompt` or `messages`";
+            return Err(ApiError::field("prompt", message));
+        }
+    };
+    let special = fields.add_special_tokens.unwrap_or(special);
+    let tokens = state.encode(vec![text], special).await?.concat();
     let mut answer =
         json!({ "count": tokens.len(), "max_model_len": state.context, "tokens": tokens });
     if fields.return_token_strs == Some(true) {

@@ -13,10 +13,11 @@ use subtle::ConstantTimeEq as _;
 
 use crate::error::ApiError;
 use crate::state::ServerState;
-use crate::{completions, reports};
+use crate::{chat_completions, completions, reports};
 
 /// Paths with counters of their own.
-const PATHS: [&str; 7] = [
+const PATHS: [&str; 8] = [
+    "/v1/chat/completions",
     "/v1/completions",
     "/v1/models",
     "/tokenize",
@@ -30,6 +31,7 @@ const PATHS: [&str; 7] = [
 pub(crate) fn router(state: Arc<ServerState>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(chat_completions::chat_completions))
         .route("/v1/models", get(reports::models))
         .route("/v1/models/{*name}", get(reports::model))
         .route("/tokenize", post(reports::tokenize))

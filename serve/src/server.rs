@@ -114,6 +114,7 @@ impl ModelServer {
             arithmetic: model.arithmetic,
             texts: TokenTexts::new(model.codec.clone(), vocab),
             codec: model.codec,
+            chat: model.chat.map(Arc::new),
             ends: model.ends,
             queue: Arc::clone(&queue),
             metrics: Arc::clone(&metrics),

@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueRefusal, SequenceQueue};
 use crate::sequence::SequenceRequest;
 use crate::tokens::TokenTexts;
-use crate::{ServeOptions, ServedTokenizer};
+use crate::{ChatFormat, ServeOptions, ServedTokenizer};
 
 /// Most bytes of a text for each token; the longest tokens of vocabularies are runs of spaces.
 const TOKEN: usize = 1024;
@@ -31,6 +31,7 @@ pub(crate) struct ServerState {
     pub(crate) dtype: &'static str,
     pub(crate) arithmetic: &'static str,
     pub(crate) codec: Option<Arc<dyn ServedTokenizer>>,
+    pub(crate) chat: Option<Arc<ChatFormat>>,
     pub(crate) ends: Vec<u32>,
     pub(crate) texts: TokenTexts,
     pub(crate) queue: Arc<SequenceQueue>,
@@ -115,6 +116,19 @@ impl ServerState {
             code: Some("context_length_exceeded"),
             ..ApiError::field("prompt", message)
         })
+    }
+
+    /// Refuses an answer with too many log-probabilities; `name` is the field that asks for them.
+    pub(crate) fn check_entries(&self, entries: usize, name: &str) -> Result<(), ApiError> {
+        if entries <= self.options.logprobs {
+            return Ok(());
+        }
+        let message = format!(
+            "the answer would have {entries} log-probabilities; expected at most {}: \
+             ask for fewer at a position, or for fewer prompts or tokens",
+            self.options.logprobs
+        );
+        Err(ApiError::field(name, message))
     }
 
     /// Checks the tokens of a prompt and the number of tokens to add.

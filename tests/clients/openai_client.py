@@ -18,6 +18,14 @@ def main(url, name):
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
     tokens = [token for chunk in chunks if chunk.choices for token in chunk.choices[0].logprobs.tokens]
     assert tokens == whole.choices[0].logprobs.tokens
+    talk = dict(model=name, messages=[{"role": "user", "content": "Hi"}], max_completion_tokens=9, seed=3)
+    whole = client.chat.completions.create(**talk, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
+    assert whole.choices[0].message.role == "assistant" and whole.usage.completion_tokens > 0
+    whole = client.chat.completions.create(**talk, logprobs=True, top_logprobs=2)
+    assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
+    chunks = list(client.chat.completions.create(**talk, stream=True, stream_options={"include_usage": True}))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == (whole.choices[0].message.content or "") and chunks[-1].usage == whole.usage
     for change, error in [
         ({"model": "other"}, openai.NotFoundError),
         ({"max_tokens": 100000}, openai.BadRequestError),

@@ -1,0 +1,356 @@
+//! Answers of `/v1/chat/completions`: messages with text, reasoning and tool calls.
+
+use std::sync::Arc;
+
+use chat::{OutputEvent, OutputParser};
+use serde_json::{Map, Value, json};
+
+use crate::answer::ChoiceText;
+use crate::error::ApiError;
+use crate::logprobs::TokenScore;
+use crate::sequence::{EndReason, SequenceEvent};
+use crate::sse::GrowingAnswer;
+use crate::state::ServerState;
+
+/// A call of a tool.
+#[derive(Debug)]
+struct ToolCall {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+/// One choice of an answer.
+pub(crate) struct ChatChoice {
+    progress: ChoiceText,
+    /// Parser of calls and reasoning; without one, all text is content.
+    parser: Option<OutputParser>,
+    content: String,
+    reasoning: String,
+    calls: Vec<ToolCall>,
+    logprobs: Vec<Value>,
+    ids: Vec<u32>,
+    /// Changes that are not streamed yet.
+    deltas: Vec<Value>,
+    new_logprobs: usize,
+    new_ids: usize,
+    begun: bool,
+    closed: bool,
+}
+
+impl ChatChoice {
+    pub(crate) fn new(progress: ChoiceText, parser: Option<OutputParser>) -> Self {
+        Self {
+            progress,
+            parser,
+            content: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            logprobs: Vec::new(),
+            ids: Vec::new(),
+            deltas: Vec::new(),
+            new_logprobs: 0,
+            new_ids: 0,
+            begun: false,
+            closed: false,
+        }
+    }
+
+    /// Reads the new text of the choice.
+    fn read(&mut self, id: &dyn Fn() -> String) {
+        let text = std::mem::take(&mut self.progress.text);
+        let ended = self.progress.finish.is_some();
+        let events = match &mut self.parser {
+            None if text.is_empty() => Vec::new(),
+            None => vec![OutputEvent::Content(text)],
+            Some(parser) => {
+                let mut events = parser.push(&text);
+                if ended {
+                    events.extend(parser.finish());
+                }
+                events
+            }
+        };
+        for event in events {
+            let delta = match event {
+                OutputEvent::Content(text) => {
+                    self.content.push_str(&text);
+                    json!({ "content": text })
+                }
+                OutputEvent::Reasoning(text) => {
+                    self.reasoning.push_str(&text);
+                    json!({ "reasoning_content": text })
+                }
+                OutputEvent::Call { index, name } => {
+                    let id = id();
+                    let delta = json!({ "tool_calls": [{
+                        "index": index, "id": id, "type": "function",
+                        "function": { "name": name, "arguments": "" },
+                    }] });
+                    self.calls.push(ToolCall { id, name, arguments: String::new() });
+                    delta
+                }
+                OutputEvent::Arguments { index, piece } => {
+                    if let Some(call) = self.calls.get_mut(index) {
+                        call.arguments.push_str(&piece);
+                    }
+                    json!({ "tool_calls": [{ "index": index, "function": { "arguments": piece } }] })
+                }
+            };
+            self.deltas.push(delta);
+        }
+        if ended && !self.calls.is_empty() && self.progress.finish == Some(EndReason::Stop.name()) {
+            self.progress.finish = Some("tool_calls");
+        }
+    }
+
+    fn message(&self) -> Value {
+        let mut message = Map::new();
+        message.insert("role".to_owned(), json!("assistant"));
+        let no_text = self.content.is_empty() && !self.calls.is_empty();
+        message
+            .insert("content".to_owned(), if no_text { Value::Null } else { json!(self.content) });
+        if !self.reasoning.is_empty() {
+            message.insert("reasoning_content".to_owned(), json!(self.reasoning));
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.iter().map(|call| {
+                json!({
+                    "id": call.id, "type": "function",
+                    "function": { "name": call.name, "arguments": call.arguments },
+                })
+            });
+            message.insert("tool_calls".to_owned(), calls.collect());
+        }
+        Value::Object(message)
+    }
+}
+
+/// An answer that grows.
+pub(crate) struct ChatAnswer {
+    pub(crate) state: Arc<ServerState>,
+    pub(crate) id: String,
+    pub(crate) created: u64,
+    /// Number of likely tokens for each token, if log-probabilities are shown.
+    pub(crate) top: Option<usize>,
+    pub(crate) token_ids: bool,
+    pub(crate) usage: bool,
+    pub(crate) ends: Arc<[u32]>,
+    pub(crate) prompt: Arc<[u32]>,
+    pub(crate) choices: Vec<ChatChoice>,
+}
+
+impl GrowingAnswer for ChatAnswer {
+    fn accept(&mut self, index: usize, event: SequenceEvent) -> Result<(), ApiError> {
+        let Some(choice) = self.choices.get_mut(index) else { return Ok(()) };
+        if choice.progress.finish.is_some() {
+            return Ok(());
+        }
+        match event {
+            SequenceEvent::Prompt(_) => {}
+            SequenceEvent::Token { id, score } => {
+                if let (Some(top), Some(score)) = (self.top, score) {
+                    choice.logprobs.push(logprob(&self.state, &score, top));
+                }
+                choice.ids.push(id);
+                choice.progress.push(id, self.ends.contains(&id));
+            }
+            SequenceEvent::End(reason) => choice.progress.end(reason),
+            SequenceEvent::Failed(error) => return Err(error),
+        }
+        choice.read(&|| self.state.id("call"));
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.choices.iter().all(|choice| choice.progress.finish.is_some())
+    }
+
+    fn chunks(&mut self) -> Vec<Value> {
+        let mut chunks = Vec::new();
+        for index in 0..self.choices.len() {
+            let (top, token_ids) = (self.top, self.token_ids);
+            let choice = &mut self.choices[index];
+            if choice.closed {
+                continue;
+            }
+            let mut deltas = std::mem::take(&mut choice.deltas);
+            if !std::mem::replace(&mut choice.begun, true) {
+                deltas.insert(0, json!({ "role": "assistant", "content": "" }));
+            }
+            let finish = choice.progress.finish;
+            let new = &choice.logprobs[choice.new_logprobs..];
+            let logprobs = top.map(|_| json!({ "content": new }));
+            let new_ids = &choice.ids[choice.new_ids..];
+            let shown = (top.is_some() && !new.is_empty()) || (token_ids && !new_ids.is_empty());
+            if deltas.is_empty() && (shown || finish.is_some()) {
+                deltas.push(json!({}));
+            }
+            choice.closed = finish.is_some();
+            let last = deltas.len().saturating_sub(1);
+            let mut made = Vec::new();
+            for (n, delta) in deltas.into_iter().enumerate() {
+                let mut part = json!({
+                    "index": index, "delta": delta, "logprobs": null,
+                    "finish_reason": finish.filter(|_| n == last),
+                });
+                if n == last {
+                    part["logprobs"] = json!(logprobs);
+                    if token_ids {
+                        part["token_ids"] = json!(new_ids);
+                    }
+                }
+                made.push(part);
+            }
+            if !made.is_empty() {
+                (choice.new_logprobs, choice.new_ids) = (choice.logprobs.len(), choice.ids.len());
+            }
+            chunks.extend(
+                made.into_iter().map(|part| self.object("chat.completion.chunk", &json!([part]))),
+            );
+        }
+        chunks
+    }
+
+    fn last_chunks(&mut self) -> Vec<Value> {
+        if !self.usage {
+            return Vec::new();
+        }
+        let mut chunk = self.object("chat.completion.chunk", &json!([]));
+        chunk["usage"] = self.usage();
+        vec![chunk]
+    }
+}
+
+impl ChatAnswer {
+    fn object(&self, kind: &str, choices: &Value) -> Value {
+        json!({
+            "id": self.id, "object": kind, "created": self.created, "model": self.state.name,
+            "choices": choices,
+        })
+    }
+
+    fn usage(&self) -> Value {
+        let made: usize = self.choices.iter().map(|choice| choice.progress.count).sum();
+        json!({
+            "prompt_tokens": self.prompt.len(), "completion_tokens": made,
+            "total_tokens": self.prompt.len() + made,
+        })
+    }
+
+    /// Returns the whole answer.
+    pub(crate) fn whole(&self) -> Value {
+        let choices = self.choices.iter().enumerate().map(|(index, choice)| {
+            let mut part = json!({
+                "index": index,
+                "message": choice.message(),
+                "logprobs": self.top.map(|_| json!({ "content": choice.logprobs })),
+                "finish_reason": choice.progress.finish,
+            });
+            if self.token_ids {
+                part["token_ids"] = json!(choice.ids);
+            }
+            part
+        });
+        let mut whole = self.object("chat.completion", &choices.collect());
+        whole["usage"] = self.usage();
+        if self.token_ids {
+            whole["prompt_token_ids"] = json!(*self.prompt);
+        }
+        whole
+    }
+}
+
+/// Returns the log-probability of a token in the form of the chat API. Bytes are unknown for a token that is
+/// no text alone.
+fn logprob(state: &ServerState, score: &TokenScore, top: usize) -> Value {
+    let entry = |id: u32, logprob: f32| {
+        let text = state.texts.text(id);
+        let bytes = (!text.contains('\u{fffd}')).then(|| text.as_bytes());
+        json!({ "token": text, "logprob": logprob, "bytes": bytes })
+    };
+    let mut whole = entry(score.id, score.logprob);
+    let top = score.top.iter().take(top).map(|(id, logprob)| entry(*id, *logprob));
+    whole["top_logprobs"] = top.collect();
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use chat::{Format, ParserOptions};
+
+    use super::*;
+    use crate::sequence::CancelFlag;
+    use crate::text_stream::TextStream;
+    use crate::{CodecError, ServedTokenizer};
+
+    /// One token per byte.
+    struct ByteTokens;
+
+    impl ServedTokenizer for ByteTokens {
+        fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, CodecError> {
+            Ok(text.bytes().map(u32::from).collect())
+        }
+
+        fn decode(&self, tokens: &[u32], _: bool) -> Result<String, CodecError> {
+            let bytes: Vec<u8> = tokens.iter().map(|token| *token as u8).collect();
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        }
+    }
+
+    /// Reads an output token by token; returns the choice, and all changes put together.
+    fn read(output: &str, parser: Option<OutputParser>) -> (ChatChoice, Value) {
+        let stream = TextStream::new(Some(Arc::new(ByteTokens)), &[], Vec::new(), true);
+        let mut choice = ChatChoice::new(ChoiceText::new(stream, CancelFlag::default()), parser);
+        for byte in output.bytes() {
+            choice.progress.push(byte.into(), false);
+            choice.read(&|| "call-1".to_owned());
+        }
+        choice.progress.end(EndReason::Stop);
+        choice.read(&|| "call-1".to_owned());
+        let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+        for delta in &choice.deltas {
+            content.push_str(delta["content"].as_str().unwrap_or_default());
+            reasoning.push_str(delta["reasoning_content"].as_str().unwrap_or_default());
+            for call in delta["tool_calls"].as_array().into_iter().flatten() {
+                let index = call["index"].as_u64().unwrap() as usize;
+                let function = &call["function"];
+                if index == calls.len() {
+                    calls.push((function["name"].as_str().unwrap().to_owned(), String::new()));
+                }
+                calls[index].1.push_str(function["arguments"].as_str().unwrap());
+            }
+        }
+        (choice, json!([content, reasoning, calls]))
+    }
+
+    #[test]
+    fn calls_and_reasoning_are_streamed_as_they_are_answered() {
+        let format = Format::named("hermes").unwrap();
+        let parser = || {
+            Some(format.parser(&ParserOptions { whole_calls: true, ..ParserOptions::default() }))
+        };
+        let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>";
+        let (choice, streamed) = read(&format!("Let me see. {call}{call}"), parser());
+        let message = choice.message();
+        let calls = message["tool_calls"].as_array().unwrap();
+        assert_eq!((calls.len(), choice.progress.finish), (2, Some("tool_calls")));
+        for (n, call) in calls.iter().enumerate() {
+            let function = &call["function"];
+            let arguments: Value =
+                serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+            assert_eq!(arguments, json!({ "city": "Köln" }));
+            assert_eq!(streamed[2][n], json!([function["name"], function["arguments"]]));
+        }
+        assert_eq!(streamed[0], message["content"]);
+        assert!(message["content"].as_str().unwrap().starts_with("Let me see."), "{message}");
+        // A call that is not whole is text.
+        let (choice, streamed) = read("<tool_call>\n{\"name\": \"wea", parser());
+        assert_eq!((choice.calls.len(), choice.progress.finish), (0, Some("stop")));
+        assert_eq!(streamed[0], choice.message()["content"]);
+        // Without a format, marks are text.
+        let (choice, _) = read(call, None);
+        assert_eq!(choice.message()["content"], call);
+        assert_eq!(choice.progress.finish, Some("stop"));
+    }
+}

@@ -1,0 +1,304 @@
+//! `/v1/chat/completions`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use chat::{ChatRequest, OrderedJson, OutputParser, ParserOptions, ReasoningMode, TemplateError};
+use engine::sample::Sampling;
+use indexmap::IndexMap;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::answer::ChoiceText;
+use crate::body;
+use crate::chat_answer::{ChatAnswer, ChatChoice};
+use crate::error::ApiError;
+use crate::fields::{self, SamplingFields, StopField, StreamOptions, neutral};
+use crate::model::ChatFormat;
+use crate::sequence::{CancelFlag, SequenceRequest};
+use crate::sse;
+use crate::state::{ServerState, now};
+use crate::text_stream::TextStream;
+
+/// Fields of a request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChatFields {
+    model: Option<String>,
+    messages: Vec<OrderedJson>,
+    tools: Option<Vec<OrderedJson>>,
+    tool_choice: Option<OrderedJson>,
+    parallel_tool_calls: Option<bool>,
+    documents: Option<Vec<OrderedJson>>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    chat_template_kwargs: Option<OrderedJson>,
+    reasoning_effort: Option<String>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    seed: Option<i64>,
+    n: Option<usize>,
+    stop: Option<StopField>,
+    stop_token_ids: Option<Vec<u32>>,
+    ignore_eos: Option<bool>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<usize>,
+    add_special_tokens: Option<bool>,
+    skip_special_tokens: Option<bool>,
+    return_token_ids: Option<bool>,
+    cache_salt: Option<String>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    response_format: Option<Value>,
+    presence_penalty: Option<f64>,
+    frequency_penalty: Option<f64>,
+    repetition_penalty: Option<f64>,
+    min_tokens: Option<usize>,
+    #[expect(dead_code, reason = "it names a person, which changes no answer")]
+    user: Option<String>,
+}
+
+impl ChatFields {
+    /// Refuses values of fields that are known and not supported.
+    fn refuse(&self) -> Result<(), ApiError> {
+        neutral("presence_penalty", self.presence_penalty.as_ref(), &0.0)?;
+        neutral("frequency_penalty", self.frequency_penalty.as_ref(), &0.0)?;
+        neutral("repetition_penalty", self.repetition_penalty.as_ref(), &1.0)?;
+        neutral("min_tokens", self.min_tokens.as_ref(), &0)?;
+        neutral("parallel_tool_calls", self.parallel_tool_calls.as_ref(), &true)?;
+        let format = self.response_format.as_ref();
+        neutral("response_format", format, &serde_json::json!({ "type": "text" }))?;
+        if self.stream_options.is_some() && self.stream != Some(true) {
+            return Err(ApiError::field("stream_options", "`stream_options` needs `stream`"));
+        }
+        if self.top_logprobs.is_some() && self.logprobs != Some(true) {
+            return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs`"));
+        }
+        Ok(())
+    }
+
+    /// Takes the tools that the model may call, by the choice of the request.
+    fn tools(&mut self) -> Result<Option<Vec<OrderedJson>>, ApiError> {
+        let tools = self.tools.take().filter(|tools| !tools.is_empty());
+        let choice = self.tool_choice.as_ref().map(|choice| choice.as_str().unwrap_or("named"));
+        match choice {
+            None | Some("auto") => Ok(tools),
+            Some("none") => Ok(None),
+            Some(other) => {
+                let message = format!(
+                    "`tool_choice` is `{other}`; expected `auto` or `none`, because a call cannot be forced here"
+                );
+                Err(ApiError {
+                    code: Some("unsupported_value"),
+                    ..ApiError::field("tool_choice", message)
+                })
+            }
+        }
+    }
+}
+
+/// Returns the schemas of tools by name.
+fn schemas(tools: &[OrderedJson]) -> Result<BTreeMap<String, Value>, ApiError> {
+    let mut schemas = BTreeMap::new();
+    for (n, tool) in tools.iter().enumerate() {
+        let function = tool.get("function");
+        let name = function.and_then(|function| function.get("name")?.as_str());
+        let name = name.ok_or_else(|| {
+            ApiError::field(
+                "tools",
+                format!("`tools[{n}].function.name` is missing; expected a text"),
+            )
+        })?;
+        let parameters = function.and_then(|function| function.get("parameters"));
+        let parameters = parameters.and_then(|json| serde_json::to_value(json).ok());
+        schemas.insert(name.to_owned(), parameters.unwrap_or_default());
+    }
+    Ok(schemas)
+}
+
+/// Returns the variables of a template.
+pub(crate) fn variables(
+    field: Option<OrderedJson>,
+) -> Result<IndexMap<String, OrderedJson>, ApiError> {
+    match field {
+        None => Ok(IndexMap::new()),
+        Some(OrderedJson::Map(map)) => Ok(map),
+        Some(_) => Err(ApiError::field(
+            "chat_template_kwargs",
+            "`chat_template_kwargs` is no object; expected variables of the template by name",
+        )),
+    }
+}
+
+/// Renders a conversation.
+pub(crate) async fn render(
+    state: &ServerState,
+    request: ChatRequest,
+) -> Result<(Arc<ChatFormat>, String), ApiError> {
+    let format = state.chat.clone().ok_or_else(|| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "the model has no chat template; use /v1/completions with a prompt",
+        )
+    })?;
+    let template = Arc::clone(&format);
+    let rendered = tokio::task::spawn_blocking(move || template.template.render(&request)).await;
+    let rendered = rendered.map_err(|_| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the chat template failed")
+    })?;
+    let text = rendered.map_err(|error| ApiError::field("messages", template_error(error)))?;
+    Ok((format, text))
+}
+
+/// Describes a failure of a template without the paths of its files, which are no concern of clients.
+fn template_error(error: TemplateError) -> String {
+    match error {
+        TemplateError::Request(fault) => fault.to_string(),
+        TemplateError::Raised { message, .. } => {
+            format!("the chat template refuses the conversation: {message}")
+        }
+        TemplateError::Run { why, .. } => {
+            format!("the chat template cannot render the conversation: {why}")
+        }
+        TemplateError::Limit { most, unit, .. } => {
+            format!("the chat template takes more than {most} {unit} for the conversation")
+        }
+        TemplateError::NotContinued { .. } => {
+            "the chat template changes the last message, so it cannot be continued".to_owned()
+        }
+        _ => "the chat template of the model is not valid".to_owned(),
+    }
+}
+
+/// Returns the parser of an answer.
+fn parser(
+    format: &ChatFormat,
+    prompt: &str,
+    tools: Option<&BTreeMap<String, Value>>,
+) -> Option<OutputParser> {
+    let found = format.format?;
+    let inside = found.reasons_after(prompt);
+    Some(found.parser(&ParserOptions {
+        tools: tools.cloned().unwrap_or_default(),
+        reasoning: if inside { ReasoningMode::Inside } else { ReasoningMode::Marked },
+        calls: tools.is_some(),
+        whole_calls: true,
+        ..ParserOptions::default()
+    }))
+}
+
+/// Answers a request.
+pub(crate) async fn chat_completions(
+    State(state): State<Arc<ServerState>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let guard = state.begin()?;
+    let mut fields: ChatFields = body::read(&state, request).await?;
+    state.check_model(fields.model.as_ref())?;
+    fields.refuse()?;
+    let count = fields.n.unwrap_or(1);
+    if count == 0 || count > state.options.prompts {
+        let message = format!("`n` is {count}; expected 1 to {}", state.options.prompts);
+        return Err(ApiError::field("n", message));
+    }
+    let sampling = SamplingFields {
+        temperature: fields.temperature,
+        top_p: fields.top_p,
+        top_k: fields.top_k,
+        min_p: fields.min_p,
+        seed: fields.seed,
+    };
+    let (sampling, stops) = (sampling.check()?, fields::stops(fields.stop.take())?);
+    let bias: Arc<[(u32, f32)]> = fields::bias(fields.logit_bias.take(), state.vocab)?.into();
+    let mut ends = fields.stop_token_ids.take().unwrap_or_default();
+    if fields.ignore_eos != Some(true) {
+        ends.extend(&state.ends);
+    }
+    let ends: Arc<[u32]> = ends.into();
+    let tools = fields.tools()?;
+    let schemas = tools.as_deref().map(schemas).transpose()?;
+    let continues = fields.continue_final_message.unwrap_or(false);
+    let mut variables = variables(fields.chat_template_kwargs.take())?;
+    if let Some(effort) = fields.reasoning_effort.take() {
+        variables.insert("reasoning_effort".to_owned(), effort.as_str().into());
+    }
+    let request = ChatRequest {
+        messages: std::mem::take(&mut fields.messages),
+        tools,
+        documents: fields.documents.take(),
+        add_generation_prompt: fields.add_generation_prompt.unwrap_or(!continues),
+        continue_final_message: continues,
+        variables,
+        now: None,
+    };
+    let (format, text) = render(&state, request).await?;
+    let special = fields.add_special_tokens.unwrap_or(false);
+    let prompt: Arc<[u32]> = state.encode(vec![text.clone()], special).await?.concat().into();
+    let room = state.context.saturating_sub(prompt.len());
+    let most = fields.max_completion_tokens.or(fields.max_tokens).unwrap_or(room.max(1));
+    state.check_prompt(&prompt, most)?;
+    let top =
+        fields.logprobs.unwrap_or(false).then(|| fields.top_logprobs.unwrap_or(0).min(state.vocab));
+    state.check_entries(
+        top.map_or(0, |top| most.saturating_mul(top + 1).saturating_mul(count)),
+        "top_logprobs",
+    )?;
+    // Marks of calls may be special tokens.
+    let plain = fields.skip_special_tokens.unwrap_or(format.format.is_none());
+    let (sender, mut events) = mpsc::channel((16 * count).min(4096));
+    let (mut choices, mut sequences) = (Vec::new(), Vec::new());
+    let salt: Arc<str> = fields.cache_salt.take().unwrap_or_default().into();
+    for index in 0..count {
+        let cancel = CancelFlag::default();
+        let stream = TextStream::new(state.codec.clone(), &prompt, stops.clone(), plain);
+        let progress = ChoiceText::new(stream, cancel.clone());
+        choices.push(ChatChoice::new(progress, parser(&format, &text, schemas.as_ref())));
+        sequences.push(SequenceRequest {
+            index,
+            prompt: Arc::clone(&prompt),
+            most,
+            sampling: Sampling {
+                seed: sampling.seed.wrapping_add(index as u64),
+                ..sampling.clone()
+            },
+            bias: Arc::clone(&bias),
+            ends: Arc::clone(&ends),
+            prompt_top: None,
+            top,
+            salt: Arc::clone(&salt),
+            events: sender.clone(),
+            cancel,
+            queued: guard.begun,
+            deadline: guard.begun + state.options.request_time,
+        });
+    }
+    drop(sender);
+    let include_usage = fields.stream_options.and_then(|options| options.include_usage);
+    let mut answer = ChatAnswer {
+        id: state.id("chatcmpl"),
+        created: now(),
+        top,
+        token_ids: fields.return_token_ids.unwrap_or(false),
+        usage: include_usage.unwrap_or(false),
+        ends,
+        prompt,
+        choices,
+        state: Arc::clone(&state),
+    };
+    state.submit(sequences)?;
+    if fields.stream == Some(true) {
+        return Ok(sse::respond(answer, events, guard, state));
+    }
+    sse::complete(&mut answer, &mut events).await?;
+    Ok(Json(answer.whole()).into_response())
+}
