@@ -165,6 +165,11 @@ fn codec_error(tokenizer: &ModelTokenizer, error: &anyhow::Error) -> CodecError 
 
 impl ServedTokenizer for ModelTokenizer {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, CodecError> {
+        // Rendered conversations have special tokens in their text.
+        if let (Self::Gguf(loaded), false) = (self, special) {
+            let tokens = loaded.conversation(text);
+            return tokens.map_err(|error| codec_error(self, &error.into()));
+        }
         Self::encode(self, text, special).map_err(|error| codec_error(self, &error))
     }
 

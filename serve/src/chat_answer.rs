@@ -266,7 +266,7 @@ impl ChatAnswer {
 fn logprob(state: &ServerState, score: &TokenScore, top: usize) -> Value {
     let entry = |id: u32, logprob: f32| {
         let text = state.texts.text(id);
-        let bytes = (!text.contains('\u{fffd}')).then(|| text.as_bytes());
+        let bytes = (!text.contains('\u{fffd}')).then_some(text.as_bytes());
         json!({ "token": text, "logprob": logprob, "bytes": bytes })
     };
     let mut whole = entry(score.id, score.logprob);
