@@ -19,7 +19,7 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(Box<dyn std::error::Error + Send + Sync>),
     /// A device failed, or does not have enough memory.
-    #[error("the device: {0}")]
+    #[error(transparent)]
     Device(#[from] DeviceError),
     /// The weights do not fit the memory of the device.
     #[error(

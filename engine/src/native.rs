@@ -312,7 +312,7 @@ impl NativeSession {
         GraphValue::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
     }
 
-    /// Refuses a mask that the model does not have.
+    /// Refuses a mask that the model or the device does not have.
     fn allow(&self, slot: usize, mask: &ChunkMask<'_>) -> Result<(), Error> {
         let refusals = if mask.prefix > 1 { &self.no_prefix } else { &self.no_documents };
         if mask.is_causal() || refusals.is_empty() {
@@ -352,6 +352,9 @@ impl NativeSession {
             }
             let end = start.saturating_add(chunk.tokens.len());
             let mut mask = self.slot(chunk.slot)?.mask.clone();
+            // Slots that were restored or seeded bring a mask that no step of this session has asked for.
+            let kept = ChunkMask { prefix: mask.prefix(), documents: mask.documents() };
+            self.allow(slot, &kept)?;
             if let Some(added) = masks.get(n) {
                 self.allow(slot, added)?;
                 mask.add(slot, start, chunk.tokens.len(), added)?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use onboard_engine::{
-    Chunk, Engine, Error, ModelSource, NativeEngine, OutputRows, Probe, Session, SessionOptions,
-    SlotId, StateValue,
+    Chunk, ChunkMask, Engine, Error, ExtraInputs, ModelSource, NativeEngine, OutputRows, Probe,
+    Session, SessionOptions, SlotId, StateValue,
 };
 use registry::config::Config;
 use registry::dtype::Dtype;
@@ -70,6 +70,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let names = refused.into_iter().map(|(name, _)| name);
     trials.extend(trials::each("refused", names, a_missing_kernel_is_refused_by_name));
     trials.push(trials::one("sessions::eight_bits", caches_in_8_bits_have_the_bits_of_the_cpu));
+    trials.push(trials::one("sessions::masks", masks_are_refused_however_they_come));
     trials.push(trials::one("sessions::memory", weights_that_do_not_fit_are_refused_first));
     trials.push(trials::one("sessions::count", move || assert!(count >= LEAST, "{count}")));
     trials
@@ -249,6 +250,38 @@ fn a_missing_kernel_is_refused_by_name(name: &str) {
     }
     // An op that has a kernel may have none for some argument.
     assert!(!missing.is_empty() || why.contains("have no kernel on the device"), "{why}");
+}
+
+/// Kernels of devices see every earlier position. A mask of a step, of a saved slot and of a seed is an error.
+fn masks_are_refused_however_they_come() {
+    let (name, dir) = ("qwen3", fixture("qwen3"));
+    let source = ModelSource { model: Arc::new(model(name)), dir: &dir };
+    let options = SessionOptions { documents: true, ..SessionOptions::default() };
+    let mut host = NativeEngine::new().open(&source, &options).unwrap();
+    let tokens = [5, 9, 2, 7, 3, 1];
+    let packed = ExtraInputs {
+        masks: &[ChunkMask { prefix: 0, documents: &[2] }],
+        ..ExtraInputs::default()
+    };
+    let chunk = |slot| Chunk { slot, tokens: &tokens, rows: OutputRows::Last };
+    let slot = host.open_slot();
+    host.step_with(&[chunk(slot)], packed, &mut Taps::default()).unwrap();
+    let (bytes, states) = (host.save(slot).unwrap(), host.states(slot).unwrap());
+
+    let engine = NativeEngine::on(emulation::device(false));
+    assert!(matches!(engine.open(&source, &options), Err(Error::Refused(_))));
+    let mut device = engine.open(&source, &SessionOptions::default()).unwrap();
+    let fresh = device.open_slot();
+    let mut refused = vec![device.step_with(&[chunk(fresh)], packed, &mut Taps::default())];
+    let restored = device.restore(&bytes).unwrap();
+    let seeded = device.seed_in_document(6, 2, &states).unwrap();
+    for slot in [restored, seeded] {
+        refused.push(device.step(&[chunk(slot)], &mut Taps::default()));
+    }
+    for made in refused {
+        let why = made.expect_err("the kernels would ignore the mask").to_string();
+        assert!(why.contains("engine `cuda` has no packed documents; run on the CPU"), "{why}");
+    }
 }
 
 fn weights_that_do_not_fit_are_refused_first() {
