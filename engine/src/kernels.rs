@@ -8,6 +8,7 @@ pub mod choose;
 mod finish;
 pub mod math;
 pub mod matmul;
+mod prefetch;
 pub mod q8;
 pub mod round;
 pub mod tokens;

@@ -4,7 +4,7 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
-use super::product::prefetch;
+use crate::kernels::prefetch::prefetch;
 
 /// Rows that lie between a row that is read and the row whose cache lines are asked for.
 const AHEAD: usize = 16;

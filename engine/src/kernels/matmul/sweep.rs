@@ -11,6 +11,7 @@
 use super::lanes::{Lanes, WeightFormat};
 use super::pack::CacheLine;
 use super::register_tile::Sweep;
+use crate::kernels::prefetch::prefetch;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Adds steps `start..end` to the sums, which start at zero with the row; at its end adds the
@@ -112,17 +113,4 @@ unsafe fn step<F: WeightFormat, const R: usize, const N: usize>(
             }
         }
     }
-}
-
-/// Asks for a cache line, to be kept in the L2 cache; any address is fine.
-#[inline(always)]
-pub(super) fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch does not access memory and never faults; SSE is part of x86-64.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }

@@ -12,9 +12,9 @@
 use super::lanes::{F32Weights, Lanes, STEP, WeightFormat};
 use super::pack::{CacheLine, Panels};
 use super::register_tile::Sweep;
-use super::sweep::prefetch;
 use super::{BLOCK_ROWS, decode};
 use crate::kernels::finish::finish;
+use crate::kernels::prefetch::prefetch;
 use formats::codec::BlockType;
 use registry::dtype::Dtype;
 use std::array::from_fn;

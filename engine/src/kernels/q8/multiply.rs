@@ -154,6 +154,7 @@ impl LayoutVisitor for TileRun<'_> {
             for (tile, packed) in tiles.clone().zip(packed.chunks_exact(weight.tile_bytes())) {
                 let panel = RowPanel {
                     rows: height,
+                    once: height == *rows,
                     steps,
                     tile: packed.as_ptr(),
                     codes: &panels.codes()[first * steps..],

@@ -7,11 +7,17 @@
 
 use super::form::{LevelBits, LevelFormat, PackedLayout, ROWS, SPAN, STEP, ScaleFormat};
 use super::lanes::ByteLanes;
+use crate::kernels::prefetch::prefetch;
+
+/// Distance at which a tile that is read once is asked for. Loads alone keep too few lines of memory under way.
+const AHEAD: usize = 4096;
 
 /// Sixteen rows of a weight and a panel of `x`, whose products go to `out`.
 pub(super) struct RowPanel<'a> {
     /// Rows of `x`.
     pub(super) rows: usize,
+    /// True if no other panel reads the tile, so that it comes from memory and not from a cache.
+    pub(super) once: bool,
     /// Steps of a row.
     pub(super) steps: usize,
     pub(super) tile: *const u8,
@@ -64,6 +70,11 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>
             let mut scales = span.add(form.factor_bytes());
             let mut levels = span.add(form.head_bytes());
             for _ in first..of.steps.min(first + SPAN) {
+                if of.once {
+                    for line in (0..form.level_bytes() + form.scale_bytes()).step_by(64) {
+                        prefetch(levels.wrapping_add(AHEAD + line));
+                    }
+                }
                 let bytes = read::<L, F>(levels, part, table);
                 for group in 0..groups {
                     let scale = |at: usize| match form.scale {
