@@ -437,6 +437,9 @@ fn tokenizer(
             ));
             let mut keys = Metadata::new();
             keys.set("tokenizer.ggml.model", "none");
+            // llama.cpp takes the number of rows of the embedding from here where there is no list of tokens.
+            let rows = u32::try_from(target.model.vocab)?;
+            keys.set(format!("{}.vocab_size", gguf.arch), rows);
             return Ok(keys);
         }
         Err(error) => return Err(error.into()),
