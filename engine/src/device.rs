@@ -265,6 +265,11 @@ impl DeviceBuffer {
         &self.queue
     }
 
+    /// Returns the address, for tables that kernels read.
+    pub(crate) fn address(&self) -> u64 {
+        self.at
+    }
+
     /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -13,7 +13,7 @@ use registry::dtype::Dtype;
 use registry::graph::{Graph, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;
 
-use crate::device::{DeviceBuffer, DeviceQueue};
+use crate::device::{DeviceBuffer, DeviceQueue, source};
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::q8::PackedMatrix;
 use crate::kernels::round;
@@ -139,6 +139,15 @@ pub struct DeviceMatrix {
     pub outputs: usize,
     /// Columns.
     pub inputs: usize,
+    /// True if numbers are added in the order of f32, whatever they are stored in.
+    pub plain: bool,
+}
+
+impl DeviceMatrix {
+    /// Returns the dtype as kernels of products take it.
+    pub(crate) fn stored(&self) -> u32 {
+        source::dtype(self.dtype) | if self.plain { source::PLAIN_ORDER } else { 0 }
+    }
 }
 
 /// A weight in the memory of a device.
@@ -241,7 +250,13 @@ impl SessionWeights {
                     let view = self.matrix(WeightId(n))?;
                     let (outputs, inputs) = (view.outputs, view.inputs);
                     let buffer = queue.upload(view.bytes)?;
-                    DeviceWeight::Matrix(DeviceMatrix { buffer, dtype: *dtype, outputs, inputs })
+                    DeviceWeight::Matrix(DeviceMatrix {
+                        buffer,
+                        dtype: *dtype,
+                        outputs,
+                        inputs,
+                        plain: false,
+                    })
                 }
                 WeightForm::Blocks(..) => {
                     let view = self.matrix(WeightId(n))?;
@@ -257,6 +272,7 @@ impl SessionWeights {
                         dtype: Dtype::F32,
                         outputs,
                         inputs,
+                        plain: true,
                     })
                 }
                 WeightForm::OnDemand(dtype) => {
@@ -268,7 +284,13 @@ impl SessionWeights {
                     }
                     let buffer = queue.upload(&stored_bytes(*dtype, &numbers))?;
                     let (outputs, inputs) = (view.outputs, view.inputs);
-                    DeviceWeight::Matrix(DeviceMatrix { buffer, dtype: *dtype, outputs, inputs })
+                    DeviceWeight::Matrix(DeviceMatrix {
+                        buffer,
+                        dtype: *dtype,
+                        outputs,
+                        inputs,
+                        plain: true,
+                    })
                 }
             });
         }

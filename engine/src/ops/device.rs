@@ -10,9 +10,11 @@ mod attend;
 mod causal_conv;
 mod elementwise;
 mod embed;
+mod experts;
 mod linear;
 mod norm;
 mod rope;
+mod route;
 mod shape;
 
 /// Every file of kernels registers its own ops.
@@ -22,9 +24,11 @@ pub(super) const FILES: &[fn(&mut Kernels)] = &[
     causal_conv::kernels,
     elementwise::kernels,
     embed::kernels,
+    experts::kernels,
     linear::kernels,
     norm::kernels,
     rope::kernels,
+    route::kernels,
     shape::kernels,
 ];
 

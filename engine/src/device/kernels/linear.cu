@@ -2,17 +2,47 @@
 
 #define LINEAR_ROWS 4u
 
-// Adds the products of one lane for up to four rows. A bf16 row goes in pairs, the odd number first.
-template <u32 STORED>
-DEVICE void lane_sums(const u8 *x, u32 x_dtype, u64 first, u32 rows, const u8 *weight, u64 output, u32 inputs, u32 lane,
-                      float *sums) {
+#define LINEAR_OUTPUTS (THREADS / 16u)
+
+// A matrix whose bf16 numbers are added in the order of f32, as if they were wide: added to its dtype.
+#define PLAIN_ORDER 256u
+
+// Adds the products of one lane for up to four rows, which begin at `starts`. A bf16 row goes in pairs, the odd number
+// first.
+template <u32 STORED, bool PAIRS>
+DEVICE void lane_sums(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const u8 *weight, u64 output, u32 inputs,
+                      u32 lane, float *sums) {
+    for (u32 r = 0; r < LINEAR_ROWS; ++r) sums[r] = 0.0f;
     for (u32 from = 0; from < inputs; from += 32u) {
         for (u32 phase = 0; phase < 2u; ++phase) {
-            u32 k = from + (STORED == BF16 ? 2u * lane + 1u - phase : lane + 16u * phase);
+            u32 k = from + (PAIRS ? 2u * lane + 1u - phase : lane + 16u * phase);
             float w = k < inputs ? load(weight, STORED, output * inputs + k) : 0.0f;
-            for (u32 r = 0; r < rows; ++r) {
-                float z = k < inputs ? load(x, x_dtype, (first + r) * inputs + k) : 0.0f;
-                sums[r] = fmaf(w, z, sums[r]);
+            for (u32 r = 0; r < LINEAR_ROWS; ++r) {
+                float z = r < rows && k < inputs ? load(x, x_dtype, starts[r] + k) : 0.0f;
+                sums[r] = r < rows ? fmaf(w, z, sums[r]) : sums[r];
+            }
+        }
+    }
+}
+
+DEVICE void lane_of(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const u8 *weight, u32 stored, u64 output,
+                    u32 inputs, u32 lane, float *sums) {
+    if (stored == BF16)
+        lane_sums<BF16, true>(x, x_dtype, starts, rows, weight, output, inputs, lane, sums);
+    else if (stored == (BF16 | PLAIN_ORDER))
+        lane_sums<BF16, false>(x, x_dtype, starts, rows, weight, output, inputs, lane, sums);
+    else if ((stored & 255u) == F16)
+        lane_sums<F16, false>(x, x_dtype, starts, rows, weight, output, inputs, lane, sums);
+    else
+        lane_sums<F32, false>(x, x_dtype, starts, rows, weight, output, inputs, lane, sums);
+}
+
+// Adds the sums of sixteen lanes; every thread of the block calls it.
+DEVICE void add_lanes(float *part) {
+    for (u32 half = 8u; half > 0u; half /= 2u) {
+        PHASE(t) {
+            if (t % 16u < half) {
+                for (u32 r = 0; r < LINEAR_ROWS; ++r) part[r * THREADS + t] += part[r * THREADS + t + half];
             }
         }
     }
@@ -21,30 +51,19 @@ DEVICE void lane_sums(const u8 *x, u32 x_dtype, u64 first, u32 rows, const u8 *w
 KERNEL(linear, const u8 *x, u32 x_dtype, u32 rows, const u8 *weight, u32 stored, u32 outputs, u32 inputs,
        const float *bias, u8 *y, u32 dtype) {
     SHARED(float, part, THREADS * LINEAR_ROWS);
-    u32 groups = (outputs + THREADS / 16u - 1u) / (THREADS / 16u);
+    u32 groups = (outputs + LINEAR_OUTPUTS - 1u) / LINEAR_OUTPUTS;
     u32 first = BLOCK / groups * LINEAR_ROWS;
     u32 count = rows - first < LINEAR_ROWS ? rows - first : LINEAR_ROWS;
-    u32 output = BLOCK % groups * (THREADS / 16u);
+    u32 output = BLOCK % groups * LINEAR_OUTPUTS;
     PHASE(t) {
+        u64 starts[LINEAR_ROWS];
         float sums[LINEAR_ROWS] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (u32 r = 0; r < LINEAR_ROWS; ++r) starts[r] = (u64)(first + r) * inputs;
         u32 o = output + t / 16u;
-        if (o < outputs) {
-            if (stored == BF16)
-                lane_sums<BF16>(x, x_dtype, first, count, weight, o, inputs, t % 16u, sums);
-            else if (stored == F16)
-                lane_sums<F16>(x, x_dtype, first, count, weight, o, inputs, t % 16u, sums);
-            else
-                lane_sums<F32>(x, x_dtype, first, count, weight, o, inputs, t % 16u, sums);
-        }
+        if (o < outputs) lane_of(x, x_dtype, starts, count, weight, stored, o, inputs, t % 16u, sums);
         for (u32 r = 0; r < LINEAR_ROWS; ++r) part[r * THREADS + t] = sums[r];
     }
-    for (u32 half = 8u; half > 0u; half /= 2u) {
-        PHASE(t) {
-            if (t % 16u < half) {
-                for (u32 r = 0; r < LINEAR_ROWS; ++r) part[r * THREADS + t] += part[r * THREADS + t + half];
-            }
-        }
-    }
+    add_lanes(part);
     PHASE(t) {
         u32 o = output + t / 16u, r = t % 16u;
         if (o < outputs && r < count) {

@@ -5,7 +5,7 @@ use crate::ops::device::index;
 use crate::ops::{Ctx, Kernels};
 
 /// Rows of one block, and outputs: `LINEAR_ROWS` of `linear.cu`, and threads by lanes.
-const TILE: (usize, usize) = (4, 8);
+pub(super) const TILE: (usize, usize) = (4, 8);
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("linear", |ctx: &mut Ctx<'_>| multiply(ctx, 0, "weight", "bias"));
@@ -36,7 +36,7 @@ fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(),
         x.dtype.into(),
         index(ctx, rows)?.into(),
         (&weight.buffer).into(),
-        weight.dtype.into(),
+        weight.stored().into(),
         index(ctx, outputs)?.into(),
         index(ctx, inputs)?.into(),
         bias.into(),
