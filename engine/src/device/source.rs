@@ -18,10 +18,21 @@ const FILES: &[&str] = &[
     include_str!("kernels/rope.cu"),
     include_str!("kernels/elementwise.cu"),
     include_str!("kernels/activation.cu"),
+    include_str!("kernels/select.cu"),
     include_str!("kernels/attend.cu"),
     include_str!("kernels/causal_conv.cu"),
     include_str!("kernels/route.cu"),
     include_str!("kernels/experts.cu"),
+    include_str!("kernels/scan.cu"),
+    include_str!("kernels/index_topk.cu"),
+    include_str!("kernels/latent_attend.cu"),
+    include_str!("kernels/ssd_scan.cu"),
+    include_str!("kernels/ssm1_scan.cu"),
+    include_str!("kernels/delta_rule.cu"),
+    include_str!("kernels/rg_lru.cu"),
+    include_str!("kernels/lightning.cu"),
+    include_str!("kernels/gated_norm.cu"),
+    include_str!("kernels/rows.cu"),
 ];
 
 /// Options of NVRTC, besides the architecture. Without contraction, sums have the bits of the CPU.

@@ -11,10 +11,15 @@ mod causal_conv;
 mod elementwise;
 mod embed;
 mod experts;
+mod gated_norm;
+mod index_topk;
+mod latent_attend;
 mod linear;
 mod norm;
 mod rope;
 mod route;
+mod rows;
+mod scan;
 mod shape;
 
 /// Every file of kernels registers its own ops.
@@ -25,10 +30,15 @@ pub(super) const FILES: &[fn(&mut Kernels)] = &[
     elementwise::kernels,
     embed::kernels,
     experts::kernels,
+    gated_norm::kernels,
+    index_topk::kernels,
+    latent_attend::kernels,
     linear::kernels,
     norm::kernels,
     rope::kernels,
     route::kernels,
+    rows::kernels,
+    scan::kernels,
     shape::kernels,
 ];
 

@@ -3,12 +3,15 @@
 //! A block cannot be unwound, so the blocks after the last few positions are kept in separate memory.
 //! A step reads the newest and writes beside it, so a rejected draft leaves no trace.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use registry::dtype::Dtype;
 use registry::graph::State;
 
 use super::past::{self, Past};
+use crate::Error;
+use crate::device::{DeviceBuffer, DeviceQueue, count};
 use crate::kernels::round::{round, to_bits};
 
 /// Positions that every recurrence can be rolled back by, if the session asks for as many: the
@@ -18,8 +21,76 @@ const ALWAYS: usize = 4;
 /// Bytes that blocks kept for the sake of longer rollbacks may take, per state.
 const SPARE_BYTES: usize = 16 << 20;
 
+/// Numbers of a block, in f32.
+#[derive(Debug)]
+enum Block {
+    Host(Vec<f32>),
+    /// In the memory of a device.
+    Device(DeviceBuffer),
+}
+
+impl Block {
+    fn new(numbers: Vec<f32>, queue: Option<&DeviceQueue>) -> Self {
+        let Some(queue) = queue else { return Self::Host(numbers) };
+        let uploaded = queue.note(queue.upload(bytemuck::cast_slice(&numbers)));
+        Self::Device(uploaded.unwrap_or_else(|| DeviceBuffer::none(queue)))
+    }
+
+    /// Returns the numbers; none if the device failed, which has been noted.
+    fn numbers(&self) -> Cow<'_, [f32]> {
+        match self {
+            Self::Host(numbers) => Cow::Borrowed(numbers),
+            Self::Device(buffer) => {
+                let bytes = buffer.queue().note(buffer.read(0, buffer.bytes()));
+                let numbers = bytes.unwrap_or_default();
+                let numbers = numbers.chunks_exact(4);
+                Cow::Owned(numbers.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+            }
+        }
+    }
+
+    fn round(&mut self, dtype: Dtype) {
+        match self {
+            Self::Host(numbers) => round(dtype, numbers),
+            Self::Device(_) if dtype == Dtype::F32 => {}
+            Self::Device(buffer) => {
+                let (queue, total) = (buffer.queue(), buffer.bytes() / 4);
+                let arguments = [(&*buffer).into(), dtype.into(), count(total)];
+                queue.note(queue.launch_each("round_numbers", total, &arguments));
+            }
+        }
+    }
+
+    fn poison(&mut self) {
+        match self {
+            Self::Host(numbers) => numbers.fill(f32::NAN),
+            Self::Device(buffer) => {
+                buffer.queue().note(buffer.fill(0, 0xff));
+            }
+        }
+    }
+}
+
+impl Clone for Block {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Host(numbers) => Self::Host(numbers.clone()),
+            Self::Device(buffer) => {
+                let copy = buffer.queue().note(buffer.duplicate());
+                Self::Device(copy.unwrap_or_else(|| DeviceBuffer::none(buffer.queue())))
+            }
+        }
+    }
+}
+
+impl PartialEq for Block {
+    fn eq(&self, other: &Self) -> bool {
+        self.numbers() == other.numbers()
+    }
+}
+
 /// The memory of one recurrence.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Recurrent {
     dtype: Dtype,
     /// Numbers of a block: all parts of the state, one after another.
@@ -31,13 +102,22 @@ pub struct Recurrent {
     /// The shortest length left.
     floor: usize,
     /// Blocks after positions `floor.max(1)..=end`, oldest first.
-    held: VecDeque<Vec<f32>>,
+    held: VecDeque<Block>,
     /// Blocks of a step that has not ended, and the tokens it brought.
-    fresh: (Vec<Vec<f32>>, usize),
+    fresh: (Vec<Block>, usize),
     /// Blocks to write into.
-    spare: Vec<Vec<f32>>,
+    spare: Vec<Block>,
     /// The block before the first position.
-    zeros: Vec<f32>,
+    zeros: Option<Block>,
+    /// The device that blocks are on; none for the CPU.
+    queue: Option<DeviceQueue>,
+}
+
+impl PartialEq for Recurrent {
+    fn eq(&self, other: &Self) -> bool {
+        let form = |r: &Self| (r.dtype, r.width, r.rollback, r.end, r.floor, r.fresh.1);
+        form(self) == form(other) && self.held == other.held && self.fresh.0 == other.fresh.0
+    }
 }
 
 /// A step of a recurrence: the block it begins with, and places for those it ends with.
@@ -48,6 +128,15 @@ pub struct RecurrentStep<'a> {
     /// The buffers for the blocks after the last `after.len()` tokens, oldest first. Their contents are
     /// arbitrary.
     pub after: Vec<&'a mut [f32]>,
+}
+
+/// A [`RecurrentStep`] in the memory of a device.
+#[derive(Debug)]
+pub(crate) struct DeviceRecurrentStep<'a> {
+    /// The block before the step.
+    pub(crate) before: &'a DeviceBuffer,
+    /// The blocks after the last tokens, oldest first.
+    pub(crate) after: Vec<&'a DeviceBuffer>,
 }
 
 impl Recurrent {
@@ -69,8 +158,14 @@ impl Recurrent {
             held: VecDeque::new(),
             fresh: (Vec::new(), 0),
             spare: Vec::new(),
-            zeros: Vec::new(),
+            zeros: None,
+            queue: None,
         }
+    }
+
+    /// Moves an empty memory to a device.
+    pub fn place_on(&mut self, queue: &DeviceQueue) {
+        self.queue = Some(queue.clone());
     }
 
     /// Numbers of a block.
@@ -83,17 +178,43 @@ impl Recurrent {
         self.end + self.fresh.1
     }
 
-    /// Begins a step of `rows` tokens, to be ended by a commit or a truncation.
-    pub fn step(&mut self, rows: usize) -> RecurrentStep<'_> {
-        let count = rows.min(self.rollback + 1);
+    /// Makes room for the blocks of a step of `rows` tokens.
+    fn begin(&mut self, rows: usize) {
+        let queue = self.queue.as_ref();
         self.fresh.1 += rows;
-        for _ in 0..count {
-            let block = self.spare.pop().unwrap_or_else(|| vec![0.0; self.width]);
+        for _ in 0..rows.min(self.rollback + 1) {
+            let block = self.spare.pop().unwrap_or_else(|| Block::new(vec![0.0; self.width], queue));
             self.fresh.0.push(block);
         }
-        self.zeros = if self.held.is_empty() { vec![0.0; self.width] } else { Vec::new() };
-        let before = self.held.back().unwrap_or(&self.zeros);
-        RecurrentStep { before, after: self.fresh.0.iter_mut().map(Vec::as_mut_slice).collect() }
+        let zeros = self.held.is_empty().then(|| Block::new(vec![0.0; self.width], queue));
+        self.zeros = zeros;
+    }
+
+    /// Begins a step of `rows` tokens on the CPU, to be ended by a commit or a truncation.
+    pub fn step(&mut self, rows: usize) -> RecurrentStep<'_> {
+        self.begin(rows);
+        let before = match self.held.back().or(self.zeros.as_ref()) {
+            Some(Block::Host(before)) => before.as_slice(),
+            _ => &[],
+        };
+        let numbers = |block| match block {
+            &mut Block::Host(ref mut numbers) => Some(numbers.as_mut_slice()),
+            Block::Device(_) => None,
+        };
+        RecurrentStep { before, after: self.fresh.0.iter_mut().filter_map(numbers).collect() }
+    }
+
+    /// Begins a step of `rows` tokens on the device, to be ended by a commit or a truncation.
+    pub(crate) fn device_step(&mut self, rows: usize) -> Result<DeviceRecurrentStep<'_>, Error> {
+        self.begin(rows);
+        let of = |block| match block {
+            &Block::Device(ref buffer) if buffer.bytes() == 4 * self.width => Ok(buffer),
+            _ => Err(Error::Other("the state is not on the device".to_owned())),
+        };
+        let before = self.held.back().or(self.zeros.as_ref()).map(of);
+        let before = before.ok_or_else(|| Error::Other("the state has no block".to_owned()))??;
+        let after = self.fresh.0.iter().map(of).collect::<Result<_, _>>()?;
+        Ok(DeviceRecurrentStep { before, after })
     }
 
     /// Makes `block` what there is after `end` tokens, in place of all others.
@@ -101,13 +222,14 @@ impl Recurrent {
         round(self.dtype, &mut block);
         (self.end, self.floor, self.held) = (end, end, VecDeque::new());
         if end > 0 {
-            self.held.push_back(block);
+            self.held.push_back(Block::new(block, self.queue.as_ref()));
         }
     }
 
     /// Returns the block after the last token.
     pub fn newest(&self) -> Vec<f32> {
-        self.held.back().cloned().unwrap_or_else(|| vec![0.0; self.width])
+        let newest = self.held.back().map(|block| block.numbers().into_owned());
+        newest.filter(|block| block.len() == self.width).unwrap_or_else(|| vec![0.0; self.width])
     }
 
     fn block_bytes(&self) -> usize {
@@ -122,7 +244,8 @@ impl Clone for Recurrent {
             held: self.held.clone(),
             fresh: self.fresh.clone(),
             spare: Vec::new(),
-            zeros: Vec::new(),
+            zeros: None,
+            queue: self.queue.clone(),
             ..*self
         }
     }
@@ -141,7 +264,7 @@ impl Past for Recurrent {
         }
         self.end += rows;
         for mut block in blocks {
-            round(self.dtype, &mut block);
+            block.round(self.dtype);
             self.held.push_back(block);
         }
         self.floor = self.floor.max(self.end.saturating_sub(self.rollback));
@@ -169,16 +292,18 @@ impl Past for Recurrent {
         self.truncate(0);
         self.spare.truncate(1);
         if poison {
-            self.spare.iter_mut().for_each(|block| block.fill(f32::NAN));
+            self.spare.iter_mut().for_each(Block::poison);
         }
         (self.end, self.floor) = (0, 0);
     }
 
     fn to_bytes(&self, out: &mut Vec<u8>) {
-        for x in self.held.iter().flatten() {
-            match self.dtype {
-                Dtype::F32 => out.extend(x.to_le_bytes()),
-                narrow => out.extend(to_bits(narrow, *x).to_le_bytes()),
+        for block in &self.held {
+            for x in &*block.numbers() {
+                match self.dtype {
+                    Dtype::F32 => out.extend(x.to_le_bytes()),
+                    narrow => out.extend(to_bits(narrow, *x).to_le_bytes()),
+                }
             }
         }
     }
@@ -195,9 +320,8 @@ impl Past for Recurrent {
         (self.end, self.floor) = (end, floor);
         self.held = bytes
             .chunks_exact(self.block_bytes().max(1))
-            .map(|block| {
-                block.chunks_exact(self.dtype.size()).map(|b| from_bytes(self.dtype, b)).collect()
-            })
+            .map(|block| block.chunks_exact(self.dtype.size()).map(|b| from_bytes(self.dtype, b)))
+            .map(|numbers| Block::new(numbers.collect(), self.queue.as_ref()))
             .collect();
         Ok(())
     }
@@ -264,7 +388,7 @@ mod tests {
         r.truncate(1);
         r.clear(true);
         assert_eq!((r.end(), r.newest()), (0, vec![0.0]));
-        assert!(r.spare.iter().flatten().all(|x| x.is_nan()));
+        assert!(r.spare.iter().all(|block| block.numbers().iter().all(|x| x.is_nan())));
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let names = refused.into_iter().map(|(name, _)| name);
     trials.extend(trials::each("refused", names, a_missing_kernel_is_refused_by_name));
     trials.push(trials::one("sessions::eight_bits", caches_in_8_bits_have_the_bits_of_the_cpu));
-    trials.push(trials::one("sessions::masks", masks_are_refused_however_they_come));
+    trials.push(trials::one("sessions::masks", masks_have_the_bits_of_the_cpu));
     trials.push(trials::one("sessions::memory", weights_that_do_not_fit_are_refused_first));
     trials.push(trials::one("sessions::count", move || assert!(count >= LEAST, "{count}")));
     trials
@@ -252,36 +252,52 @@ fn a_missing_kernel_is_refused_by_name(name: &str) {
     assert!(!missing.is_empty() || why.contains("have no kernel on the device"), "{why}");
 }
 
-/// Kernels of devices see every earlier position. A mask of a step, of a saved slot and of a seed is an error.
-fn masks_are_refused_however_they_come() {
-    let (name, dir) = ("qwen3", fixture("qwen3"));
-    let source = ModelSource { model: Arc::new(model(name)), dir: &dir };
-    let options = SessionOptions { documents: true, ..SessionOptions::default() };
-    let mut host = NativeEngine::new().open(&source, &options).unwrap();
-    let tokens = [5, 9, 2, 7, 3, 1];
-    let packed = ExtraInputs {
-        masks: &[ChunkMask { prefix: 0, documents: &[2] }],
-        ..ExtraInputs::default()
-    };
-    let chunk = |slot| Chunk { slot, tokens: &tokens, rows: OutputRows::Last };
-    let slot = host.open_slot();
-    host.step_with(&[chunk(slot)], packed, &mut Taps::default()).unwrap();
-    let (bytes, states) = (host.save(slot).unwrap(), host.states(slot).unwrap());
-
-    let engine = NativeEngine::on(emulation::device(false));
-    assert!(matches!(engine.open(&source, &options), Err(Error::Refused(_))));
-    let mut device = engine.open(&source, &SessionOptions::default()).unwrap();
-    let fresh = device.open_slot();
-    let mut refused = vec![device.step_with(&[chunk(fresh)], packed, &mut Taps::default())];
-    let restored = device.restore(&bytes).unwrap();
-    let seeded = device.seed_in_document(6, 2, &states).unwrap();
-    for slot in [restored, seeded] {
-        refused.push(device.step(&[chunk(slot)], &mut Taps::default()));
+/// A prefix that sees itself, and packed documents, in one chunk and in several; windows count within a document.
+fn masks_have_the_bits_of_the_cpu() {
+    let prefix = ChunkMask { prefix: 5, documents: &[] };
+    let packed = ChunkMask { prefix: 0, documents: &[2, 9] };
+    let mut compared = 0;
+    for (name, mask) in [
+        ("paligemma2", prefix),
+        ("hrm_text_prefix", prefix),
+        ("qwen3", packed),
+        ("gemma3_text", packed),
+        ("deepseek_v2", packed),
+    ] {
+        let (model, dir) = (Arc::new(model(name)), fixture(name));
+        let source = ModelSource { model: Arc::clone(&model), dir: &dir };
+        let options = SessionOptions {
+            prefix: mask.prefix > 0,
+            documents: mask.prefix == 0,
+            dtype: Dtype::Bf16,
+            ..SessionOptions::default()
+        };
+        let tokens: Vec<u32> = (0..16).map(|n| (n * 29 + 3) % model.vocab as u32).collect();
+        let steps = |session: &mut dyn Session| -> Record {
+            let mut record = Record::new();
+            let slot = session.open_slot();
+            let first = Chunk { slot, tokens: &tokens[..12], rows: OutputRows::All };
+            let masks = ExtraInputs { masks: &[mask], ..ExtraInputs::default() };
+            let mut taps = Taps::default();
+            let logits = session.step_with(&[first], masks, &mut taps).unwrap();
+            record.extend(taps.0);
+            record.push(("logits".to_owned(), bits(&logits[0].data)));
+            let restored = session.restore(&session.save(slot).unwrap()).unwrap();
+            let chunk = |slot| Chunk { slot, tokens: &tokens[12..], rows: OutputRows::All };
+            feed(&mut record, "restored", session, &[chunk(slot), chunk(restored)]);
+            record
+        };
+        let mut host = NativeEngine::new().open(&source, &options).unwrap();
+        let engine = NativeEngine::on(emulation::device(false));
+        let mut device = engine.open(&source, &options).unwrap();
+        let (want, found) = (steps(&mut *host), steps(&mut *device));
+        for (want, found) in want.iter().zip(&found) {
+            assert_eq!(want, found, "{name}");
+        }
+        assert_eq!(want.len(), found.len());
+        compared += want.len();
     }
-    for made in refused {
-        let why = made.expect_err("the kernels would ignore the mask").to_string();
-        assert!(why.contains("engine `cuda` has no packed documents; run on the CPU"), "{why}");
-    }
+    assert!(compared > 100, "{compared}");
 }
 
 fn weights_that_do_not_fit_are_refused_first() {

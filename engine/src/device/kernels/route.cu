@@ -1,46 +1,7 @@
 // Ops that routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
 
-#define NO_PLACE 0xffffffffu
 // The most groups of scores of a row: `GROUPS` of `ops/device/route.rs`.
 #define GROUPS 256u
-
-// Returns a number that is larger for a larger score; that of NaN is the largest.
-DEVICE u32 order_key(float x) {
-    u32 bits = is_nan(x) ? 0x7fc00000u : __float_as_uint(x);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// Finds the largest `f` of the indices below `count` that comes after the one in `last`, which takes it: the place and
-// its key. Of equals the first comes first. Every thread of the block calls it.
-template <class F> DEVICE void next_best(u32 count, F f, u32 *keys, u32 *places, u32 *last) {
-    PHASE(t) {
-        u32 key = 0u, place = NO_PLACE;
-        for (u32 k = t; k < count; k += THREADS) {
-            u32 own = order_key(f(k));
-            bool left = last[0] == NO_PLACE || own < last[1] || (own == last[1] && k > last[0]);
-            if (left && (place == NO_PLACE || own > key)) {
-                key = own;
-                place = k;
-            }
-        }
-        keys[t] = key;
-        places[t] = place;
-    }
-    PHASE(t) {
-        if (t == 0) {
-            u32 key = 0u, place = NO_PLACE;
-            for (u32 n = 0; n < THREADS; ++n) {
-                bool better = place == NO_PLACE || keys[n] > key || (keys[n] == key && places[n] < place);
-                if (places[n] != NO_PLACE && better) {
-                    key = keys[n];
-                    place = places[n];
-                }
-            }
-            last[0] = place;
-            last[1] = key;
-        }
-    }
-}
 
 // A block for each line of `axis` numbers.
 KERNEL(softmax, const u8 *x, u32 stored, u32 axis, u8 *y, u32 dtype) {
