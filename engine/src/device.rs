@@ -11,6 +11,7 @@ use registry::dtype::Dtype;
 
 use crate::{DeviceError, Error};
 
+pub(crate) mod blocks;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod source;

@@ -89,9 +89,11 @@ impl NativeEngine {
         weights.round_inputs(&program.graph, options.rounds)?;
         weights.fix_states(&attention_modules(&model.graph), &mut program.graph)?;
         if let Some(queue) = &device {
-            if weights.rounds_inputs() {
-                let message = "the checkpoint has the inputs of matrices rounded, which the device does not do; run it \
-                               without rounding, or on the CPU";
+            if let Some(op) = weights.experts_apart(&program.graph) {
+                let message = format!(
+                    "`{op}` has the inputs of its experts rounded with scales of their own, which the device does not \
+                     do; run it without rounding, or on the CPU"
+                );
                 return Err(Error::Refused(vec![Finding::unplaced(message)]));
             }
             weights.upload(&program.graph, queue)?;

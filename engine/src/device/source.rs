@@ -12,6 +12,8 @@ const FILES: &[&str] = &[
     include_str!("kernels/device.h"),
     include_str!("kernels/shape.cu"),
     include_str!("kernels/cache.cu"),
+    include_str!("kernels/block.cu"),
+    include_str!("kernels/round_inputs.cu"),
     include_str!("kernels/embed.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/linear.cu"),

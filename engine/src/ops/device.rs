@@ -17,6 +17,7 @@ mod latent_attend;
 mod linear;
 mod norm;
 mod rope;
+mod round_inputs;
 mod route;
 mod rows;
 mod scan;

@@ -179,14 +179,14 @@ KERNEL(attend_values, const float *scores, u32 rows, u32 heads, u32 kv_heads, u3
 // What each key is worth by its value: exp(a * softplus(weight * values)) of each head, each step rounded; a block for
 // each of `[kv_heads, span]`.
 KERNEL(key_salience, const u8 *values, u32 form, const float *scales, u32 group, u32 first, u32 base, u32 span,
-       const u8 *weight, u32 stored, const float *bias, const float *a, u32 width, u32 dtype, float *worth) {
+       const u8 *weight, u32 stored, float factor, const float *bias, const float *a, u32 width, u32 dtype, float *worth) {
     SHARED(float, lanes, THREADS);
     SHARED(double, total, 1);
     u32 head = BLOCK / span;
     u64 row = (u64)(base + BLOCK % span - first) * width;
     fold(
         width,
-        [&](u32 k) { return load(weight, stored, (u64)head * width + k) * cached(values, form, scales, group, row + k); },
+        [&](u32 k) { return matrix_number(weight, stored, factor, head, width, k) * cached(values, form, scales, group, row + k); },
         lanes, total);
     PHASE(t) {
         if (t == 0) {

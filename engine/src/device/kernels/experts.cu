@@ -2,7 +2,8 @@
 //
 // Pairs are sorted by expert, so that rows with the same expert share a read of its weights.
 
-// Words of an expert in a table of matrices: the address, the dtype with `PLAIN_ORDER`, and the address of a bias.
+// Words of an expert in a table of matrices: the address, the form with the bits of the factor above it, and the
+// address of a bias.
 #define EXPERT_WORDS 3u
 
 // Sorts pairs by expert, a thread for each. Those without an expert come last, as expert `all`.
@@ -53,7 +54,8 @@ KERNEL(experts_linear, const u8 *x, u32 x_dtype, u32 share, const u32 *order, co
                 float sums[LINEAR_ROWS];
                 for (u32 m = 0; m < LINEAR_ROWS; ++m) starts[m] = m < run ? (u64)(order[first + r + m] / share) * inputs : 0u;
                 const u64 *matrix = table + (u64)expert * EXPERT_WORDS;
-                lane_of(x, x_dtype, starts, run, (const u8 *)matrix[0], (u32)matrix[1], o, inputs, t % 16u, sums);
+                lane_of(x, x_dtype, starts, run, (const u8 *)matrix[0], (u32)matrix[1],
+                        __uint_as_float((u32)(matrix[1] >> 32)), o, inputs, t % 16u, sums);
                 for (u32 m = 0; m < LINEAR_ROWS; ++m)
                     if (m < run) part[(r + m) * THREADS + t] = sums[m];
             }

@@ -4,19 +4,16 @@
 
 #define LINEAR_OUTPUTS (THREADS / 16u)
 
-// A matrix whose bf16 numbers are added in the order of f32, as if they were wide: added to its dtype.
-#define PLAIN_ORDER 256u
-
 // Adds the products of one lane for up to four rows, which begin at `starts`. A bf16 row goes in pairs, the odd number
 // first.
 template <u32 STORED, bool PAIRS>
-DEVICE void lane_sums(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const u8 *weight, u64 output, u32 inputs,
-                      u32 lane, float *sums) {
+DEVICE void lane_sums(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const u8 *weight, float factor, u64 output,
+                      u32 inputs, u32 lane, float *sums) {
     for (u32 r = 0; r < LINEAR_ROWS; ++r) sums[r] = 0.0f;
     for (u32 from = 0; from < inputs; from += 32u) {
         for (u32 phase = 0; phase < 2u; ++phase) {
             u32 k = from + (PAIRS ? 2u * lane + 1u - phase : lane + 16u * phase);
-            float w = k < inputs ? load(weight, STORED, output * inputs + k) : 0.0f;
+            float w = k < inputs ? matrix_number(weight, STORED, factor, output, inputs, k) : 0.0f;
             for (u32 r = 0; r < LINEAR_ROWS; ++r) {
                 float z = r < rows && k < inputs ? load(x, x_dtype, starts[r] + k) : 0.0f;
                 sums[r] = r < rows ? fmaf(w, z, sums[r]) : sums[r];
@@ -25,16 +22,21 @@ DEVICE void lane_sums(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, con
     }
 }
 
-DEVICE void lane_of(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const u8 *weight, u32 stored, u64 output,
-                    u32 inputs, u32 lane, float *sums) {
-    if (stored == BF16)
-        lane_sums<BF16, true>(x, x_dtype, starts, rows, weight, output, inputs, lane, sums);
-    else if (stored == (BF16 | PLAIN_ORDER))
-        lane_sums<BF16, false>(x, x_dtype, starts, rows, weight, output, inputs, lane, sums);
-    else if ((stored & 255u) == F16)
-        lane_sums<F16, false>(x, x_dtype, starts, rows, weight, output, inputs, lane, sums);
-    else
-        lane_sums<F32, false>(x, x_dtype, starts, rows, weight, output, inputs, lane, sums);
+DEVICE void lane_of(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const u8 *weight, u32 stored, float factor,
+                    u64 output, u32 inputs, u32 lane, float *sums) {
+#define LANE(STORED, PAIRS) lane_sums<STORED, PAIRS>(x, x_dtype, starts, rows, weight, factor, output, inputs, lane, sums)
+    if (stored == BF16) return LANE(BF16, true);
+    switch (stored & 255u) {
+    case BF16: return LANE(BF16, false);
+    case F16: return LANE(F16, false);
+    case Q8_0: return LANE(Q8_0, false);
+    case Q4_0: return LANE(Q4_0, false);
+    case Q4_K: return LANE(Q4_K, false);
+    case Q6_K: return LANE(Q6_K, false);
+    case MXFP4: return LANE(MXFP4, false);
+    default: return LANE(F32, false);
+    }
+#undef LANE
 }
 
 // Adds the sums of sixteen lanes; every thread of the block calls it.
@@ -48,7 +50,7 @@ DEVICE void add_lanes(float *part) {
     }
 }
 
-KERNEL(linear, const u8 *x, u32 x_dtype, u32 rows, const u8 *weight, u32 stored, u32 outputs, u32 inputs,
+KERNEL(linear, const u8 *x, u32 x_dtype, u32 rows, const u8 *weight, u32 stored, float factor, u32 outputs, u32 inputs,
        const float *bias, u8 *y, u32 dtype) {
     SHARED(float, part, THREADS * LINEAR_ROWS);
     u32 groups = (outputs + LINEAR_OUTPUTS - 1u) / LINEAR_OUTPUTS;
@@ -60,7 +62,7 @@ KERNEL(linear, const u8 *x, u32 x_dtype, u32 rows, const u8 *weight, u32 stored,
         float sums[LINEAR_ROWS] = {0.0f, 0.0f, 0.0f, 0.0f};
         for (u32 r = 0; r < LINEAR_ROWS; ++r) starts[r] = (u64)(first + r) * inputs;
         u32 o = output + t / 16u;
-        if (o < outputs) lane_of(x, x_dtype, starts, count, weight, stored, o, inputs, t % 16u, sums);
+        if (o < outputs) lane_of(x, x_dtype, starts, count, weight, stored, factor, o, inputs, t % 16u, sums);
         for (u32 r = 0; r < LINEAR_ROWS; ++r) part[r * THREADS + t] = sums[r];
     }
     add_lanes(part);

@@ -187,17 +187,16 @@ impl DeviceAttend {
             || weight.inputs != kv_heads * stored
             || bias.is_some_and(|bias| bias.bytes() != 4 * kv_heads)
         {
-            return Err(
-                ctx.error("what keys are worth does not follow from values of this shape")
-            );
+            return Err(ctx.error("what keys are worth does not follow from values of this shape"));
         }
         let worth = queue.allocate(4 * kv_heads * seen.span)?;
         let (cache, first) = memory.values.cache()?;
         let mut arguments = cache.list.to_vec();
         arguments.extend([first, seen.base, seen.span as u32].map(KernelArgument::from));
-        arguments.extend::<[KernelArgument; 7]>([
+        arguments.extend::<[KernelArgument; 8]>([
             (&weight.buffer).into(),
-            weight.dtype.into(),
+            weight.form.into(),
+            weight.factor.into(),
             bias.into(),
             a.into(),
             index(ctx, weight.inputs)?.into(),

@@ -1,5 +1,6 @@
 //! `experts` on a device.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use registry::dtype::Dtype;
@@ -8,7 +9,7 @@ use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::linear::TILE;
-use crate::ops::device::{activation, index};
+use crate::ops::device::{activation, index, round_inputs};
 use crate::ops::experts::Experts;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
@@ -16,6 +17,9 @@ use crate::value::DeviceValue;
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("experts", DeviceExperts::prepare);
 }
+
+/// The matrices of an expert.
+const PARTS: [&str; 3] = ["gate", "up", "down"];
 
 struct DeviceExperts {
     rule: Experts,
@@ -47,7 +51,7 @@ impl DeviceExperts {
         outputs: usize,
         inputs: usize,
     ) -> Result<&DeviceBuffer, Error> {
-        let name = ["gate", "up", "down"][part];
+        let name = PARTS[part];
         if let Some(table) = self.tables[part].get() {
             return Ok(table);
         }
@@ -65,10 +69,28 @@ impl DeviceExperts {
                 return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
             }
             let bias = bias.map_or(0, DeviceBuffer::address);
-            words.extend([matrix.buffer.address(), matrix.stored().into(), bias]);
+            let form = u64::from(matrix.form) | u64::from(matrix.factor.to_bits()) << 32;
+            words.extend([matrix.buffer.address(), form, bias]);
         }
         let table = ctx.queue()?.upload(bytemuck::cast_slice(&words))?;
         Ok(self.tables[part].get_or_init(|| table))
+    }
+
+    /// Returns rows as a matrix of the experts multiplies them.
+    fn rows_for<'x>(
+        &self,
+        ctx: &Ctx<'_>,
+        part: usize,
+        x: &'x DeviceValue,
+    ) -> Result<Cow<'x, DeviceValue>, Error> {
+        let role = |expert| format!("{}.{expert}", PARTS[part]);
+        let first = ctx.rounding(&role(0));
+        if (1..self.rule.n).any(|expert| ctx.rounding(&role(expert)) != first) {
+            return Err(ctx.error(
+                "its experts round their inputs in ways of their own, for which the device has no kernel; run on the CPU",
+            ));
+        }
+        round_inputs::rows_for(ctx, &role(0), x)
     }
 
     /// Multiplies the rows of all pairs by a matrix of their experts. `share` pairs have a row of `x` together.
@@ -83,6 +105,7 @@ impl DeviceExperts {
     ) -> Result<DeviceValue, Error> {
         let queue = ctx.queue()?;
         let table = self.table(ctx, part, outputs, inputs)?;
+        let x = &*self.rows_for(ctx, part, x)?;
         let y = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
         let arguments = [
             (&*x.buffer).into(),

@@ -6,6 +6,7 @@ use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument};
 use crate::kernels::attention::BLOCK_QUERIES;
 use crate::ops::device::attend::{SCORES, SeenPositions};
+use crate::ops::device::round_inputs::rows_for;
 use crate::ops::device::{index, linear};
 use crate::ops::latent_attend::LatentAttend;
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
@@ -118,7 +119,7 @@ fn expand(
     // What the state keeps is expanded, not what came in: they differ if it is narrower.
     let missing = memory.latent.device_tail(memory.expanded.end())?;
     let made = DeviceValue::of(queue, y.dtype, &[missing.rows(), width])?;
-    linear::product(ctx, &missing, weight, None, &made)?;
+    linear::product(ctx, &*rows_for(ctx, "weight", &missing)?, weight, None, &made)?;
     match ctx.memory_mut(chunk.slot)? {
         Memory::Latent(memory) => memory.expanded.append_value(&made, 0, made.rows()),
         _ => Err(wrong()),

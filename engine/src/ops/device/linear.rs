@@ -1,8 +1,9 @@
 //! `linear` and `linears` on a device.
 
 use crate::Error;
-use crate::ops::device::index;
 use crate::device::DeviceBuffer;
+use crate::ops::device::index;
+use crate::ops::device::round_inputs::rows_for;
 use crate::ops::{Ctx, Kernels};
 use crate::value::DeviceValue;
 use crate::weights::DeviceMatrix;
@@ -20,7 +21,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(), Error> {
     let x = ctx.device_input(0)?;
-    let (weight, bias) = (ctx.device_matrix(weight)?, ctx.device_vector(bias));
+    let role = weight;
+    let (weight, bias) = (ctx.device_matrix(role)?, ctx.device_vector(bias));
     let (outputs, inputs) = (weight.outputs, weight.inputs);
     if inputs != x.width() || outputs != ctx.output_width(n)? {
         return Err(ctx.error(format!(
@@ -33,7 +35,7 @@ fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(),
         return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
     }
     let y = ctx.device_output(n, x.rows())?;
-    product(ctx, &x, weight, bias, &y)?;
+    product(ctx, &*rows_for(ctx, role, &x)?, weight, bias, &y)?;
     ctx.set_device(n, y)
 }
 
@@ -51,7 +53,8 @@ pub(super) fn product(
         x.dtype.into(),
         index(ctx, rows)?.into(),
         (&weight.buffer).into(),
-        weight.stored().into(),
+        weight.form.into(),
+        weight.factor.into(),
         index(ctx, outputs)?.into(),
         index(ctx, inputs)?.into(),
         bias.into(),

@@ -18,9 +18,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("p_norm", |args: &Args<'_>| PNorm::prepare(args).map(DevicePNorm));
     kernels.prepared("choose", DeviceChoose::prepare);
     kernels.add("pick", pick);
-    kernels.prepared("near_shares", |args: &Args<'_>| {
-        NearShares::prepare(args).map(DeviceNearShares)
-    });
+    kernels
+        .prepared("near_shares", |args: &Args<'_>| NearShares::prepare(args).map(DeviceNearShares));
 }
 
 fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
@@ -45,11 +44,7 @@ fn of_rows(ctx: &mut Ctx<'_>, kernel: &str, more: &[KernelArgument]) -> Result<(
     let mut arguments: Vec<KernelArgument> =
         vec![(&*x.buffer).into(), x.dtype.into(), index(ctx, x.width())?.into()];
     arguments.extend(more);
-    arguments.extend::<[KernelArgument; 3]>([
-        (&*y.buffer).into(),
-        y.dtype.into(),
-        count(x.rows()),
-    ]);
+    arguments.extend::<[KernelArgument; 3]>([(&*y.buffer).into(), y.dtype.into(), count(x.rows())]);
     ctx.queue()?.launch_each(kernel, x.rows(), &arguments)?;
     ctx.set_device(0, y)
 }
@@ -74,9 +69,8 @@ impl DeviceChoose {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         let Choose { choice } = Choose::prepare(args)?;
         if choice.groups.is_some_and(|groups| groups.count > GROUPS) {
-            return Err(args.error(format!(
-                "groups of scores beyond {GROUPS} have no kernel on the device"
-            )));
+            return Err(args
+                .error(format!("groups of scores beyond {GROUPS} have no kernel on the device")));
         }
         Ok(Self { choice })
     }

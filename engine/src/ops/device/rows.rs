@@ -44,11 +44,7 @@ fn each(
 ) -> Result<(), Error> {
     let mut arguments: Vec<KernelArgument> = vec![(&*x.buffer).into(), x.dtype.into()];
     arguments.extend(more);
-    arguments.extend::<[KernelArgument; 3]>([
-        (&*y.buffer).into(),
-        y.dtype.into(),
-        count(y.len()),
-    ]);
+    arguments.extend::<[KernelArgument; 3]>([(&*y.buffer).into(), y.dtype.into(), count(y.len())]);
     ctx.queue()?.launch_each(kernel, y.len(), &arguments)?;
     ctx.set_device(0, y)
 }
@@ -84,7 +80,8 @@ impl Kernel for DevicePositionEmbed {
         let y = ctx.device_output(0, places.len())?;
         let arguments = [
             (&weight.buffer).into(),
-            weight.dtype.into(),
+            weight.form.into(),
+            weight.factor.into(),
             (&rows).into(),
             index(ctx, width)?.into(),
             1.0.into(),

@@ -306,7 +306,10 @@ impl Kernel for DeviceDelta {
         let mut more: Vec<KernelArgument> = vec![(&units).into(), (&keys).into()];
         more.extend(pair(&v));
         // Numbers of a head's decay: one, or one for each channel of the keys.
-        more.extend::<[KernelArgument; 2]>([(&decays).into(), index(ctx, g.width() / heads)?.into()]);
+        more.extend::<[KernelArgument; 2]>([
+            (&decays).into(),
+            index(ctx, g.width() / heads)?.into(),
+        ]);
         more.extend(pair(&beta));
         for size in [heads, key_heads, key, value] {
             more.push(index(ctx, size)?.into());
@@ -339,7 +342,11 @@ impl Kernel for DeviceRgLru {
             return Err(ctx.error(format!("its gates and weight are not of {channels} channels")));
         }
         let mut more = [pair(&x), pair(&input), pair(&gate)].concat();
-        more.extend::<[KernelArgument; 3]>([soft.into(), index(ctx, channels)?.into(), dtype.into()]);
+        more.extend::<[KernelArgument; 3]>([
+            soft.into(),
+            index(ctx, channels)?.into(),
+            dtype.into(),
+        ]);
         more.extend(pair(&y));
         scan(ctx, "rg_lru", (channels, channels), &more)?;
         ctx.set_device(0, y)
