@@ -3,12 +3,14 @@
 use formats::codec::BlockType;
 
 /// The types by the number that `block.cu` gives them.
-const TYPES: [(BlockType, u32); 5] = [
+const TYPES: [(BlockType, u32); 7] = [
     (BlockType::Q80, 16),
     (BlockType::Q40, 17),
     (BlockType::Q4K, 18),
     (BlockType::Q6K, 19),
     (BlockType::Mxfp4, 20),
+    (BlockType::Q50, 21),
+    (BlockType::Q5K, 22),
 ];
 
 /// Returns the number of a type in kernels; none if kernels do not decode it.

@@ -23,13 +23,13 @@ const SPARE_BYTES: usize = 16 << 20;
 
 /// Numbers of a block, in f32.
 #[derive(Debug)]
-enum Block {
+enum RecurrentBlock {
     Host(Vec<f32>),
     /// In the memory of a device.
     Device(DeviceBuffer),
 }
 
-impl Block {
+impl RecurrentBlock {
     fn new(numbers: Vec<f32>, queue: Option<&DeviceQueue>) -> Self {
         let Some(queue) = queue else { return Self::Host(numbers) };
         let uploaded = queue.note(queue.upload(bytemuck::cast_slice(&numbers)));
@@ -71,7 +71,7 @@ impl Block {
     }
 }
 
-impl Clone for Block {
+impl Clone for RecurrentBlock {
     fn clone(&self) -> Self {
         match self {
             Self::Host(numbers) => Self::Host(numbers.clone()),
@@ -83,7 +83,7 @@ impl Clone for Block {
     }
 }
 
-impl PartialEq for Block {
+impl PartialEq for RecurrentBlock {
     fn eq(&self, other: &Self) -> bool {
         self.numbers() == other.numbers()
     }
@@ -102,13 +102,13 @@ pub struct Recurrent {
     /// The shortest length left.
     floor: usize,
     /// Blocks after positions `floor.max(1)..=end`, oldest first.
-    held: VecDeque<Block>,
+    held: VecDeque<RecurrentBlock>,
     /// Blocks of a step that has not ended, and the tokens it brought.
-    fresh: (Vec<Block>, usize),
+    fresh: (Vec<RecurrentBlock>, usize),
     /// Blocks to write into.
-    spare: Vec<Block>,
+    spare: Vec<RecurrentBlock>,
     /// The block before the first position.
-    zeros: Option<Block>,
+    zeros: Option<RecurrentBlock>,
     /// The device that blocks are on; none for the CPU.
     queue: Option<DeviceQueue>,
 }
@@ -184,10 +184,10 @@ impl Recurrent {
         self.fresh.1 += rows;
         for _ in 0..rows.min(self.rollback + 1) {
             let block =
-                self.spare.pop().unwrap_or_else(|| Block::new(vec![0.0; self.width], queue));
+                self.spare.pop().unwrap_or_else(|| RecurrentBlock::new(vec![0.0; self.width], queue));
             self.fresh.0.push(block);
         }
-        let zeros = self.held.is_empty().then(|| Block::new(vec![0.0; self.width], queue));
+        let zeros = self.held.is_empty().then(|| RecurrentBlock::new(vec![0.0; self.width], queue));
         self.zeros = zeros;
     }
 
@@ -195,12 +195,12 @@ impl Recurrent {
     pub fn step(&mut self, rows: usize) -> RecurrentStep<'_> {
         self.begin(rows);
         let before = match self.held.back().or(self.zeros.as_ref()) {
-            Some(Block::Host(before)) => before.as_slice(),
+            Some(RecurrentBlock::Host(before)) => before.as_slice(),
             _ => &[],
         };
         let numbers = |block| match block {
-            &mut Block::Host(ref mut numbers) => Some(numbers.as_mut_slice()),
-            Block::Device(_) => None,
+            &mut RecurrentBlock::Host(ref mut numbers) => Some(numbers.as_mut_slice()),
+            RecurrentBlock::Device(_) => None,
         };
         RecurrentStep { before, after: self.fresh.0.iter_mut().filter_map(numbers).collect() }
     }
@@ -209,7 +209,7 @@ impl Recurrent {
     pub(crate) fn device_step(&mut self, rows: usize) -> Result<DeviceRecurrentStep<'_>, Error> {
         self.begin(rows);
         let of = |block| match block {
-            &Block::Device(ref buffer) if buffer.bytes() == 4 * self.width => Ok(buffer),
+            &RecurrentBlock::Device(ref buffer) if buffer.bytes() == 4 * self.width => Ok(buffer),
             _ => Err(Error::Other("the state is not on the device".to_owned())),
         };
         let before = self.held.back().or(self.zeros.as_ref()).map(of);
@@ -223,7 +223,7 @@ impl Recurrent {
         round(self.dtype, &mut block);
         (self.end, self.floor, self.held) = (end, end, VecDeque::new());
         if end > 0 {
-            self.held.push_back(Block::new(block, self.queue.as_ref()));
+            self.held.push_back(RecurrentBlock::new(block, self.queue.as_ref()));
         }
     }
 
@@ -293,7 +293,7 @@ impl Past for Recurrent {
         self.truncate(0);
         self.spare.truncate(1);
         if poison {
-            self.spare.iter_mut().for_each(Block::poison);
+            self.spare.iter_mut().for_each(RecurrentBlock::poison);
         }
         (self.end, self.floor) = (0, 0);
     }
@@ -322,7 +322,7 @@ impl Past for Recurrent {
         self.held = bytes
             .chunks_exact(self.block_bytes().max(1))
             .map(|block| block.chunks_exact(self.dtype.size()).map(|b| from_bytes(self.dtype, b)))
-            .map(|numbers| Block::new(numbers.collect(), self.queue.as_ref()))
+            .map(|numbers| RecurrentBlock::new(numbers.collect(), self.queue.as_ref()))
             .collect();
         Ok(())
     }

@@ -118,7 +118,9 @@ fn weights_in_blocks_have_the_bits_of_the_cpu() {
         ("Q4_K", Dtype::F16),
         ("Q6_K", Dtype::F32),
         ("MXFP4", Dtype::Bf16),
-        ("Q5_K", Dtype::F32),
+        ("Q5_0", Dtype::F16),
+        ("Q5_K", Dtype::Bf16),
+        ("Q3_K", Dtype::F32),
     ] {
         let ty = BlockType::declared().find(|ty| ty.name() == name).expect("a type");
         let weights = || Box::new(RandomWeights::new(&model, Some(ty), None));

@@ -10,7 +10,7 @@ use onboard_engine::{
     Session, SessionOptions, SlotId, StateValue,
 };
 use registry::config::Config;
-use registry::dtype::Dtype;
+use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{ScaleGranularity, StateKind};
 use registry::library::Library;
 use registry::model::Model;
@@ -52,6 +52,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials =
         trials::each("sessions", names.into_iter(), a_device_gives_the_bits_of_the_cpu);
     trials.push(trials::one("sessions::eight_bits", caches_in_8_bits_have_the_bits_of_the_cpu));
+    trials.push(trials::one("sessions::recurrences", recurrences_in_16_bits_with_bounds));
+    trials.push(trials::one("sessions::heads", heads_have_the_bits_of_the_cpu));
     trials.push(trials::one("sessions::masks", masks_have_the_bits_of_the_cpu));
     trials.push(trials::one("sessions::missing", missing_kernels_are_refused_by_name));
     trials.push(trials::one("sessions::ops", devices_have_every_op));
@@ -164,6 +166,54 @@ fn caches_in_8_bits_have_the_bits_of_the_cpu() {
     }
 }
 
+/// States of recurrences in 16 bits, and steps of time between bounds.
+fn recurrences_in_16_bits_with_bounds() {
+    let mut model = model("mamba2");
+    for state in model.graph.states.iter_mut().filter(|s| s.kind == StateKind::Recurrent) {
+        state.dtype = DtypeRule::Fixed(Dtype::Bf16);
+    }
+    for node in model.graph.nodes.iter_mut().filter(|node| node.op.as_str() == "ssd_scan") {
+        for (bound, x) in [("dt_min", 0.65), ("dt_max", 0.75)] {
+            node.attrs.insert(bound.to_owned(), Scalar::Float(x));
+        }
+    }
+    compare("mamba2", model);
+}
+
+/// Heads that read rows besides tokens, two slots at once.
+fn heads_have_the_bits_of_the_cpu() {
+    let with_head = |(name, _): &(String, Model)| fixture(name).join("reference/nextn").is_dir();
+    let all: Vec<(String, Model)> = models().into_iter().filter(with_head).collect();
+    assert!(all.len() >= 2, "{}", all.len());
+    for (name, model) in all {
+        let (head, dir) = (&model.nextn.as_ref().unwrap().layers[0], fixture(&name));
+        let source = ModelSource { model: Arc::clone(head), dir: &dir };
+        let fed = head.graph.fed.unwrap();
+        let width: usize = head.graph.values[fed.value.0].shape.iter().product();
+        let hidden: Vec<f32> = (0..8 * width).map(|n| (n * 37 % 101) as f32 / 64.0 - 0.75).collect();
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let options = SessionOptions { dtype, finite: false, ..SessionOptions::default() };
+            let steps = |session: &mut dyn Session| -> Record {
+                let mut record = Record::new();
+                let (one, two) = (session.open_slot(), session.open_slot());
+                for tokens in [[3, 5, 7], [2, 4, 6]] {
+                    let all = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::All };
+                    let chunks = [all(one, &tokens[..]), all(two, &tokens[1..2])];
+                    let extra = ExtraInputs { hidden: &hidden[..4 * width], masks: &[] };
+                    for logits in session.step_with(&chunks, extra, &mut Taps::default()).unwrap() {
+                        record.push(("logits".to_owned(), bits(&logits.data)));
+                    }
+                }
+                record
+            };
+            let mut host = NativeEngine::new().open(&source, &options).unwrap();
+            let engine = NativeEngine::on(emulation::device(true));
+            let mut device = engine.open(&source, &options).unwrap();
+            assert_eq!(steps(&mut *host), steps(&mut *device), "{name} {dtype}");
+        }
+    }
+}
+
 /// Compares sessions of a model in every dtype, with the weights of a fixture.
 fn compare(name: &str, model: Model) {
     let (model, dir) = (Arc::new(model), fixture(name));
@@ -204,6 +254,20 @@ pub(crate) fn compare_opened(name: &str, host: &mut dyn Session, device: &mut dy
         let pair = [want, found].map(|list| list.get(at).copied().map(f32::from_bits));
         assert_eq!(wrong, 0, "{name} {step}: of {} numbers, first {at}: {pair:?}", want.len());
     }
+    assert_eq!(resumed(host, device), resumed(device, host), "{name}");
+}
+
+/// Saves a slot of a session, and goes on in another one.
+fn resumed(from: &mut dyn Session, to: &mut dyn Session) -> Record {
+    let tokens: Vec<u32> = (0..9).map(|n| (n * 41 + 2) % from.model().vocab as u32).collect();
+    let chunk = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::Last };
+    let slot = from.open_slot();
+    from.step(&[chunk(slot, &tokens[..7])], &mut Taps::default()).unwrap();
+    let slot = to.restore(&from.save(slot).unwrap()).unwrap();
+    let mut record = Record::new();
+    feed(&mut record, "resumed", to, &[chunk(slot, &tokens[7..])]);
+    keep_states(&mut record, "resumed", &to.states(slot).unwrap());
+    record
 }
 
 /// True if a model uses `erf`, which the system's library computes on devices, and libm on the CPU.

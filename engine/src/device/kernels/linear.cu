@@ -34,6 +34,8 @@ DEVICE void lane_of(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const
     case Q4_K: return LANE(Q4_K, false);
     case Q6_K: return LANE(Q6_K, false);
     case MXFP4: return LANE(MXFP4, false);
+    case Q5_0: return LANE(Q5_0, false);
+    case Q5_K: return LANE(Q5_K, false);
     default: return LANE(F32, false);
     }
 #undef LANE
