@@ -183,8 +183,10 @@ impl Recurrent {
         let queue = self.queue.as_ref();
         self.fresh.1 += rows;
         for _ in 0..rows.min(self.rollback + 1) {
-            let block =
-                self.spare.pop().unwrap_or_else(|| RecurrentBlock::new(vec![0.0; self.width], queue));
+            let block = self
+                .spare
+                .pop()
+                .unwrap_or_else(|| RecurrentBlock::new(vec![0.0; self.width], queue));
             self.fresh.0.push(block);
         }
         let zeros = self.held.is_empty().then(|| RecurrentBlock::new(vec![0.0; self.width], queue));

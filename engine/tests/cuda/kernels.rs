@@ -53,7 +53,8 @@ fn among_equals_the_first_are_selected() {
         let (from, to) = (from.unwrap(), queue.allocate(4 * topk).unwrap());
         let [start, span, topk] = [span as u32 - 1, span as u32, topk as u32];
         let sizes = [0, start, span, topk].map(KernelArgument::from);
-        let arguments = [&[(&from).into()], &sizes[..], &[(&to).into(), Dtype::F32.into()]].concat();
+        let arguments =
+            [&[(&from).into()], &sizes[..], &[(&to).into(), Dtype::F32.into()]].concat();
         queue.launch("index_select", 1, &arguments).unwrap();
         let bytes = to.read(0, to.bytes()).unwrap();
         let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));

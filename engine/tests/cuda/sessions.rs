@@ -190,7 +190,8 @@ fn heads_have_the_bits_of_the_cpu() {
         let source = ModelSource { model: Arc::clone(head), dir: &dir };
         let fed = head.graph.fed.unwrap();
         let width: usize = head.graph.values[fed.value.0].shape.iter().product();
-        let hidden: Vec<f32> = (0..8 * width).map(|n| (n * 37 % 101) as f32 / 64.0 - 0.75).collect();
+        let hidden: Vec<f32> =
+            (0..8 * width).map(|n| (n * 37 % 101) as f32 / 64.0 - 0.75).collect();
         for dtype in [Dtype::F32, Dtype::Bf16] {
             let options = SessionOptions { dtype, finite: false, ..SessionOptions::default() };
             let steps = |session: &mut dyn Session| -> Record {
