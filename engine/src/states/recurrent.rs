@@ -49,6 +49,22 @@ impl RecurrentBlock {
         }
     }
 
+    fn host(&self) -> Option<&[f32]> {
+        if let Self::Host(numbers) = self { Some(numbers) } else { None }
+    }
+
+    fn host_mut(&mut self) -> Option<&mut [f32]> {
+        if let Self::Host(numbers) = self { Some(numbers) } else { None }
+    }
+
+    /// Returns the memory of the device if it has as many numbers; none after a failure of the device.
+    fn on_device(&self, width: usize) -> Option<&DeviceBuffer> {
+        match self {
+            Self::Device(buffer) if buffer.bytes() == 4 * width => Some(buffer),
+            _ => None,
+        }
+    }
+
     fn round(&mut self, dtype: Dtype) {
         match self {
             Self::Host(numbers) => round(dtype, numbers),
@@ -196,27 +212,19 @@ impl Recurrent {
     /// Begins a step of `rows` tokens on the CPU, to be ended by a commit or a truncation.
     pub fn step(&mut self, rows: usize) -> RecurrentStep<'_> {
         self.begin(rows);
-        let before = match self.held.back().or(self.zeros.as_ref()) {
-            Some(RecurrentBlock::Host(before)) => before.as_slice(),
-            _ => &[],
-        };
-        let numbers = |block| match block {
-            &mut RecurrentBlock::Host(ref mut numbers) => Some(numbers.as_mut_slice()),
-            RecurrentBlock::Device(_) => None,
-        };
-        RecurrentStep { before, after: self.fresh.0.iter_mut().filter_map(numbers).collect() }
+        let before = self.held.back().or(self.zeros.as_ref()).and_then(RecurrentBlock::host);
+        let after = self.fresh.0.iter_mut().filter_map(RecurrentBlock::host_mut).collect();
+        RecurrentStep { before: before.unwrap_or_default(), after }
     }
 
     /// Begins a step of `rows` tokens on the device, to be ended by a commit or a truncation.
     pub(crate) fn device_step(&mut self, rows: usize) -> Result<DeviceRecurrentStep<'_>, Error> {
         self.begin(rows);
-        let of = |block| match block {
-            &RecurrentBlock::Device(ref buffer) if buffer.bytes() == 4 * self.width => Ok(buffer),
-            _ => Err(Error::Other("the state is not on the device".to_owned())),
-        };
-        let before = self.held.back().or(self.zeros.as_ref()).map(of);
-        let before = before.ok_or_else(|| Error::Other("the state has no block".to_owned()))??;
-        let after = self.fresh.0.iter().map(of).collect::<Result<_, _>>()?;
+        let lost = || Error::Other("the state is not on the device".to_owned());
+        let before = self.held.back().or(self.zeros.as_ref()).ok_or_else(lost)?;
+        let before = before.on_device(self.width).ok_or_else(lost)?;
+        let after = self.fresh.0.iter().map(|block| block.on_device(self.width).ok_or_else(lost));
+        let after = after.collect::<Result<_, _>>()?;
         Ok(DeviceRecurrentStep { before, after })
     }
 
