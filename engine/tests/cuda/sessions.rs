@@ -49,8 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let exact = models.iter().filter(|(_, model)| !uses_erf(model)).count();
     let count = (models.len(), exact);
     let names: Vec<String> = models.into_iter().map(|(name, _)| name).collect();
-    let mut trials =
-        trials::each("sessions", names.into_iter(), a_device_gives_the_bits_of_the_cpu);
+    let mut trials = trials::each("sessions", names, a_device_gives_the_bits_of_the_cpu);
     trials.push(trials::one("sessions::eight_bits", caches_in_8_bits_have_the_bits_of_the_cpu));
     trials.push(trials::one("sessions::recurrences", recurrences_in_16_bits_with_bounds));
     trials.push(trials::one("sessions::heads", heads_have_the_bits_of_the_cpu));
