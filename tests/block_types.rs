@@ -6,9 +6,10 @@ use crate::names::rust_files;
 use crate::tool::{SOURCES, root};
 
 /// Files that choose a type on purpose. Kernels are written for one type each.
-const CHOOSES: [&str; 4] = [
+const CHOOSES: [&str; 5] = [
     "converters/formats/src/codec",
     "engine/src/kernels",
+    "engine/src/device/blocks.rs",
     // The types that a tensor is raised to, and the type that llama.cpp rounds inputs to.
     "converters/conversion/src/mix",
     "cli/parity_check/file.rs",

@@ -11,6 +11,7 @@ use registry::dtype::Dtype;
 
 use crate::{DeviceError, Error};
 
+pub(crate) mod blocks;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod source;
@@ -263,6 +264,11 @@ impl DeviceBuffer {
     /// Returns the device.
     pub fn queue(&self) -> &DeviceQueue {
         &self.queue
+    }
+
+    /// Returns the address, for tables that kernels read.
+    pub(crate) fn address(&self) -> u64 {
+        self.at
     }
 
     /// Returns the size in bytes.

@@ -89,14 +89,16 @@ impl NativeEngine {
         weights.round_inputs(&program.graph, options.rounds)?;
         weights.fix_states(&attention_modules(&model.graph), &mut program.graph)?;
         if let Some(queue) = &device {
-            if weights.rounds_inputs() {
-                let message = "the checkpoint has the inputs of matrices rounded, which the device does not do; run it \
-                               without rounding, or on the CPU";
+            if let Some(op) = weights.experts_apart(&program.graph) {
+                let message = format!(
+                    "`{op}` has the inputs of its experts rounded with scales of their own, which the device does not \
+                     do; run it without rounding, or on the CPU"
+                );
                 return Err(Error::Refused(vec![Finding::unplaced(message)]));
             }
             weights.upload(&program.graph, queue)?;
         }
-        let (no_prefix, no_documents) = self.refuse_masks(&model);
+        let (no_prefix, no_documents) = (refuse_prefix(&model), refuse_documents(&model));
         let states = &program.graph.states;
         let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
@@ -147,29 +149,16 @@ impl NativeEngine {
                 ))
             }));
         }
-        let (no_prefix, no_documents) = self.refuse_masks(model);
         if options.prefix {
-            findings.extend(no_prefix);
+            findings.extend(refuse_prefix(model));
         }
         if options.documents {
-            findings.extend(no_documents);
+            findings.extend(refuse_documents(model));
         }
         if !options.allow_dtype_mismatch {
             findings.extend(mismatches(model, options.dtype));
         }
         if findings.is_empty() { Ok(()) } else { Err(Error::Refused(findings)) }
-    }
-
-    /// Returns the reasons against a bidirectional prefix, and against packed documents.
-    fn refuse_masks(&self, model: &Model) -> (Vec<Finding>, Vec<Finding>) {
-        if self.device.is_some() {
-            let refused = |name| {
-                let engine = self.name();
-                vec![Finding::unplaced(format!("engine `{engine}` has no {name}; run on the CPU"))]
-            };
-            return (refused("bidirectional prefixes"), refused("packed documents"));
-        }
-        (refuse_prefix(model), refuse_documents(model))
     }
 }
 
@@ -312,7 +301,7 @@ impl NativeSession {
         GraphValue::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
     }
 
-    /// Refuses a mask that the model or the device does not have.
+    /// Refuses a mask that the model does not have.
     fn allow(&self, slot: usize, mask: &ChunkMask<'_>) -> Result<(), Error> {
         let refusals = if mask.prefix > 1 { &self.no_prefix } else { &self.no_documents };
         if mask.is_causal() || refusals.is_empty() {

@@ -160,8 +160,13 @@ impl Slot {
                     a.values.place_on(queue);
                 }
                 Memory::Conv(c) => c.inputs.place_on(queue),
-                // A graph with one of these has an op that the device does not compute.
-                Memory::Latent(_) | Memory::Index(_) | Memory::Recurrent(_) => {}
+                Memory::Latent(l) => {
+                    l.latent.place_on(queue);
+                    l.shared.place_on(queue);
+                    l.expanded.place_on(queue);
+                }
+                Memory::Index(keys) => keys.place_on(queue),
+                Memory::Recurrent(r) => r.place_on(queue),
             }
         }
     }

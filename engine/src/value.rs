@@ -10,7 +10,7 @@ use candle_core::{CpuStorage, Device, Storage, Tensor};
 use registry::dtype::Dtype;
 
 use crate::Error;
-use crate::device::DeviceBuffer;
+use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::round::{from_bits, to_bits};
 
 /// A value of a graph, as made by one node in one step.
@@ -37,6 +37,12 @@ pub struct DeviceValue {
 }
 
 impl DeviceValue {
+    /// Allocates a value.
+    pub(crate) fn of(queue: &DeviceQueue, dtype: Dtype, shape: &[usize]) -> Result<Self, Error> {
+        let bytes = shape.iter().product::<usize>() * dtype.size();
+        Ok(Self { buffer: Arc::new(queue.allocate(bytes)?), dtype, shape: shape.to_vec() })
+    }
+
     /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.shape.first().copied().unwrap_or(0)

@@ -13,7 +13,7 @@ use registry::dtype::Dtype;
 use registry::graph::{Graph, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;
 
-use crate::device::{DeviceBuffer, DeviceQueue};
+use crate::device::{DeviceBuffer, DeviceQueue, blocks, source};
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::q8::PackedMatrix;
 use crate::kernels::round;
@@ -133,8 +133,10 @@ impl WeightMatrix<'_> {
 pub struct DeviceMatrix {
     /// Rows of numbers.
     pub buffer: DeviceBuffer,
-    /// The dtype that they are stored in.
-    pub dtype: Dtype,
+    /// The form of the numbers, as kernels take it: a dtype or a type of blocks, and the order of additions.
+    pub form: u32,
+    /// The factor of numbers in blocks.
+    pub factor: f32,
     /// Rows.
     pub outputs: usize,
     /// Columns.
@@ -214,11 +216,17 @@ impl SessionWeights {
         Ok(Self { tensors, held, shapes, rounding: BTreeMap::new(), on_device: Vec::new() })
     }
 
-    /// Copies all weights to a device. Weights in blocks, and those that are computed, are decoded first. Refuses
-    /// before the first copy what does not fit its free memory.
+    /// Copies all weights to a device. Weights in blocks are decoded first where no kernel does it, as those are that
+    /// are computed. Refuses before the first copy what does not fit its free memory.
     pub fn upload(&mut self, graph: &Graph, queue: &DeviceQueue) -> Result<(), Error> {
-        let sizes = graph.weights.iter().zip(&self.held).map(|(weight, form)| {
+        let sizes = graph.weights.iter().zip(&self.held).enumerate().map(|(n, (weight, form))| {
             let each = match form {
+                WeightForm::Blocks(ty, _) if blocks::number(*ty).is_some() => {
+                    return self
+                        .tensors
+                        .blocks(WeightId(n))
+                        .map_or(0, |view| view.bytes.len() as u64);
+                }
                 WeightForm::File(dtype)
                 | WeightForm::Rounded(dtype, _)
                 | WeightForm::OnDemand(dtype) => dtype.size(),
@@ -231,49 +239,51 @@ impl SessionWeights {
         if needed > free {
             return Err(Error::DeviceMemory { device: queue.name(), needed, free });
         }
-        let mut copies = Vec::with_capacity(self.held.len());
-        for (n, form) in self.held.iter().enumerate() {
-            copies.push(match form {
-                WeightForm::F32(numbers) => {
-                    DeviceWeight::Vector(queue.upload(bytemuck::cast_slice(numbers))?)
-                }
-                WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) => {
-                    let view = self.matrix(WeightId(n))?;
-                    let (outputs, inputs) = (view.outputs, view.inputs);
-                    let buffer = queue.upload(view.bytes)?;
-                    DeviceWeight::Matrix(DeviceMatrix { buffer, dtype: *dtype, outputs, inputs })
-                }
-                WeightForm::Blocks(..) => {
-                    let view = self.matrix(WeightId(n))?;
-                    let (outputs, inputs) = (view.outputs, view.inputs);
-                    let buffer = queue.allocate(outputs * inputs * 4)?;
-                    let mut row = vec![0.0; inputs];
-                    for output in 0..outputs {
-                        view.widen_row(output, &mut row);
-                        buffer.write(output * inputs * 4, bytemuck::cast_slice(&row))?;
-                    }
-                    DeviceWeight::Matrix(DeviceMatrix {
-                        buffer,
-                        dtype: Dtype::F32,
-                        outputs,
-                        inputs,
-                    })
-                }
-                WeightForm::OnDemand(dtype) => {
-                    let made = self.on_demand(WeightId(n))?;
-                    let view = made.view();
-                    let mut numbers = vec![0.0; view.outputs * view.inputs];
-                    for (row, into) in numbers.chunks_exact_mut(view.inputs.max(1)).enumerate() {
-                        view.widen_row(row, into);
-                    }
-                    let buffer = queue.upload(&stored_bytes(*dtype, &numbers))?;
-                    let (outputs, inputs) = (view.outputs, view.inputs);
-                    DeviceWeight::Matrix(DeviceMatrix { buffer, dtype: *dtype, outputs, inputs })
-                }
-            });
-        }
-        self.on_device = copies;
+        let all = 0..self.held.len();
+        self.on_device = all.map(|n| self.copied(n, queue)).collect::<Result<_, _>>()?;
         Ok(())
+    }
+
+    /// Copies a weight to a device.
+    fn copied(&self, n: usize, queue: &DeviceQueue) -> Result<DeviceWeight, Error> {
+        let plain = |dtype| source::dtype(dtype) | source::PLAIN_ORDER;
+        let on_demand;
+        let (view, buffer, form, factor) = match &self.held[n] {
+            WeightForm::F32(numbers) => {
+                let numbers = queue.upload(bytemuck::cast_slice(numbers))?;
+                return Ok(DeviceWeight::Vector(numbers));
+            }
+            WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) => {
+                let view = self.matrix(WeightId(n))?;
+                (view, queue.upload(view.bytes)?, source::dtype(*dtype), 1.0)
+            }
+            WeightForm::Blocks(ty, _) => {
+                let view = self.matrix(WeightId(n))?;
+                if let Some(number) = blocks::number(*ty) {
+                    (view, queue.upload(view.bytes)?, number, view.factor)
+                } else {
+                    let row = view.inputs * 4;
+                    let buffer = queue.allocate(view.outputs * row)?;
+                    let mut numbers = vec![0.0; view.inputs];
+                    for output in 0..view.outputs {
+                        view.widen_row(output, &mut numbers);
+                        buffer.write(output * row, bytemuck::cast_slice(&numbers))?;
+                    }
+                    (view, buffer, plain(Dtype::F32), 1.0)
+                }
+            }
+            WeightForm::OnDemand(dtype) => {
+                on_demand = self.on_demand(WeightId(n))?;
+                let view = on_demand.view();
+                let mut numbers = vec![0.0; view.outputs * view.inputs];
+                for (row, into) in numbers.chunks_exact_mut(view.inputs.max(1)).enumerate() {
+                    view.widen_row(row, into);
+                }
+                (view, queue.upload(&stored_bytes(*dtype, &numbers))?, plain(*dtype), 1.0)
+            }
+        };
+        let (outputs, inputs) = (view.outputs, view.inputs);
+        Ok(DeviceWeight::Matrix(DeviceMatrix { buffer, form, factor, outputs, inputs }))
     }
 
     /// Returns a matrix of the device; none if the weight is small, or there is no device.
@@ -292,9 +302,19 @@ impl SessionWeights {
         }
     }
 
-    /// True if rows that some weight multiplies are rounded first.
-    pub fn rounds_inputs(&self) -> bool {
-        !self.rounding.is_empty()
+    /// Returns the op of a mixture in which the inputs of a matrix are rounded in one way for one expert, and in another
+    /// way for another.
+    pub fn experts_apart(&self, graph: &Graph) -> Option<String> {
+        let mixtures = graph.nodes.iter().filter(|node| node.op.is(Trait::Experts));
+        let apart = mixtures.into_iter().find(|node| {
+            let mut first = BTreeMap::new();
+            node.weights.iter().filter(|(role, _)| !role.starts_with("bias")).any(|(role, id)| {
+                let part = role.split('.').next().unwrap_or_default();
+                let own = self.rounding(*id);
+                *first.entry(part).or_insert(own) != own
+            })
+        });
+        apart.map(|node| node.op.to_string())
     }
 
     /// Sets the weights whose input rows are rounded.

@@ -8,18 +8,33 @@ use registry::dtype::Dtype;
 pub const THREADS: usize = 128;
 
 /// Files of kernels, in an order in which each finds what it uses.
-const FILES: [&str; 11] = [
+const FILES: &[&str] = &[
     include_str!("kernels/device.h"),
     include_str!("kernels/shape.cu"),
     include_str!("kernels/cache.cu"),
+    include_str!("kernels/block.cu"),
+    include_str!("kernels/round_inputs.cu"),
     include_str!("kernels/embed.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/linear.cu"),
     include_str!("kernels/rope.cu"),
     include_str!("kernels/elementwise.cu"),
     include_str!("kernels/activation.cu"),
+    include_str!("kernels/select.cu"),
     include_str!("kernels/attend.cu"),
     include_str!("kernels/causal_conv.cu"),
+    include_str!("kernels/route.cu"),
+    include_str!("kernels/experts.cu"),
+    include_str!("kernels/scan.cu"),
+    include_str!("kernels/index_topk.cu"),
+    include_str!("kernels/latent_attend.cu"),
+    include_str!("kernels/ssd_scan.cu"),
+    include_str!("kernels/ssm1_scan.cu"),
+    include_str!("kernels/delta_rule.cu"),
+    include_str!("kernels/rg_lru.cu"),
+    include_str!("kernels/lightning.cu"),
+    include_str!("kernels/gated_norm.cu"),
+    include_str!("kernels/rows.cu"),
 ];
 
 /// Options of NVRTC, besides the architecture. Without contraction, sums have the bits of the CPU.
@@ -33,6 +48,9 @@ pub const FP8_GROUPS: u32 = 3;
 
 /// Number of the encoding in 8 bits with one scale, in kernels.
 pub const FP8_FIXED: u32 = 4;
+
+/// Bit of a matrix's dtype in kernels, whose 16-bit numbers are added in the order of f32.
+pub const PLAIN_ORDER: u32 = 256;
 
 /// Returns the whole source text.
 pub fn text() -> String {

@@ -71,7 +71,7 @@ fn round_with(codes: CodeType, dtype: Dtype, scale: f32, zero: f32, numbers: &mu
 }
 
 /// Returns the least and the largest code (`calculate_range`).
-fn ends(codes: CodeType) -> (f32, f32) {
+pub(crate) fn ends(codes: CodeType) -> (f32, f32) {
     match codes {
         CodeType::E4m3 => (-E4M3_MOST, E4M3_MOST),
         CodeType::Integer { bits, .. } => {
@@ -82,7 +82,7 @@ fn ends(codes: CodeType) -> (f32, f32) {
 }
 
 /// Returns the replacement for a scale of 0: `torch.finfo(dtype).eps`.
-fn epsilon(dtype: Dtype) -> f32 {
+pub(crate) fn epsilon(dtype: Dtype) -> f32 {
     match dtype {
         Dtype::F32 => f32::EPSILON,
         Dtype::Bf16 => 0.007_812_5,

@@ -65,7 +65,7 @@ pub(super) struct AttendReach {
 
 impl AttendReach {
     /// Returns the positions that a query at `position` sees.
-    fn seen(self, mask: &SequenceMask, position: usize) -> Range<usize> {
+    pub(super) fn seen(self, mask: &SequenceMask, position: usize) -> Range<usize> {
         if self.prefix && position < mask.prefix() {
             return 0..mask.prefix();
         }

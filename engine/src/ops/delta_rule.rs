@@ -18,7 +18,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// `-exp(A) * softplus(x + dt)`, or with a floor `floor * sigmoid(exp(A) * (x + dt))`.
 pub(super) struct LogDecay {
-    floor: Option<f32>,
+    pub(super) floor: Option<f32>,
 }
 
 impl LogDecay {
@@ -59,9 +59,9 @@ impl Kernel for LogDecay {
 
 /// The norm of queries and keys, and the factor on queries.
 pub(super) struct DeltaRule {
-    eps: Option<f32>,
-    divides: bool,
-    scale: f32,
+    pub(super) eps: Option<f32>,
+    pub(super) divides: bool,
+    pub(super) scale: f32,
 }
 
 impl DeltaRule {

@@ -10,9 +10,17 @@ mod attend;
 mod causal_conv;
 mod elementwise;
 mod embed;
+mod experts;
+mod gated_norm;
+mod index_topk;
+mod latent_attend;
 mod linear;
 mod norm;
 mod rope;
+mod round_inputs;
+mod route;
+mod rows;
+mod scan;
 mod shape;
 
 /// Every file of kernels registers its own ops.
@@ -22,9 +30,16 @@ pub(super) const FILES: &[fn(&mut Kernels)] = &[
     causal_conv::kernels,
     elementwise::kernels,
     embed::kernels,
+    experts::kernels,
+    gated_norm::kernels,
+    index_topk::kernels,
+    latent_attend::kernels,
     linear::kernels,
     norm::kernels,
     rope::kernels,
+    route::kernels,
+    rows::kernels,
+    scan::kernels,
     shape::kernels,
 ];
 

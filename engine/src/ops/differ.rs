@@ -12,7 +12,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// `first half - l * second half`, where `l = exp(q1 . k1) - exp(q2 . k2) + init`, each step
 /// rounded but for the sums, which are f32.
 pub(super) struct Differ {
-    init: f32,
+    pub(super) init: f32,
 }
 
 impl Differ {
@@ -21,9 +21,9 @@ impl Differ {
     }
 }
 
-impl Kernel for Differ {
-    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let x = ctx.input(0)?;
+impl Differ {
+    /// Computes the share of the second half from the weights.
+    pub(super) fn share(&self, ctx: &Ctx<'_>) -> Result<f32, Error> {
         let dtype = ctx.output_dtype(0);
         let r = |x| round1(dtype, x);
         let share = |n: usize| -> Result<f32, Error> {
@@ -34,9 +34,16 @@ impl Kernel for Differ {
             let products: Vec<f32> = q.iter().zip(k).map(|(q, k)| r(q * k)).collect();
             Ok(r(math::exp(math::sum(&products))))
         };
-        let init = self.init;
         // torch adds a number to 16-bit values as one of their dtype.
-        let share = r(r(share(1)? - share(2)?) + r(init));
+        Ok(r(r(share(1)? - share(2)?) + r(self.init)))
+    }
+}
+
+impl Kernel for Differ {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let share = self.share(ctx)?;
         let half = ctx.output_width(0)?;
         if x.width() != 2 * half {
             return Err(ctx.error("it has two halves"));

@@ -37,15 +37,15 @@ type ExpertRows = Vec<(usize, usize)>;
 
 /// The arguments of a mixture.
 pub(super) struct Experts {
-    n: usize,
-    ffn: usize,
+    pub(super) n: usize,
+    pub(super) ffn: usize,
     act: Activation,
-    limit: Option<f32>,
-    alpha: Option<f32>,
-    on_input: bool,
-    plain: bool,
-    once: bool,
-    identities: usize,
+    pub(super) limit: Option<f32>,
+    pub(super) alpha: Option<f32>,
+    pub(super) on_input: bool,
+    pub(super) plain: bool,
+    pub(super) once: bool,
+    pub(super) identities: usize,
 }
 
 impl Experts {

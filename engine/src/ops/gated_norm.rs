@@ -13,12 +13,12 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// A norm and the gate before or after it.
 pub(super) struct GatedNorm {
-    eps: f32,
-    cast: NormCast,
-    gate_first: bool,
+    pub(super) eps: f32,
+    pub(super) cast: NormCast,
+    pub(super) gate_first: bool,
     act: fn(f32) -> f32,
-    groups: usize,
-    stepwise: bool,
+    pub(super) groups: usize,
+    pub(super) stepwise: bool,
 }
 
 impl GatedNorm {

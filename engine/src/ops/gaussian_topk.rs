@@ -14,7 +14,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// `relu(x - (mean + deviation * z))`, where a normal distribution has the share `sparsity`
 /// below `z`. Mean and deviation are of the last axis; each step is rounded.
 pub(super) struct GaussianTopk {
-    z: f32,
+    pub(super) z: f32,
 }
 
 impl GaussianTopk {

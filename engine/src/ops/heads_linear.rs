@@ -11,7 +11,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// The order of the axes of the matrices.
 pub(super) struct HeadsLinear {
-    turned: bool,
+    pub(super) turned: bool,
 }
 
 impl HeadsLinear {

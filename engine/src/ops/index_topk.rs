@@ -17,8 +17,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// The number of selected keys, and the factor on their scores.
 pub(super) struct IndexTopk {
-    topk: usize,
-    scale: f32,
+    pub(super) topk: usize,
+    pub(super) scale: f32,
 }
 
 impl IndexTopk {

@@ -45,8 +45,8 @@ struct LatentTask<'a> {
 
 /// The factor on scores, and the size of a value.
 pub(super) struct LatentAttend {
-    scale: f32,
-    value: usize,
+    pub(super) scale: f32,
+    pub(super) value: usize,
 }
 
 impl LatentAttend {

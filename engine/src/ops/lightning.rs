@@ -37,7 +37,7 @@ struct LightningHead<'a> {
 
 /// The length of a block.
 pub(super) struct Lightning {
-    block: usize,
+    pub(super) block: usize,
 }
 
 impl Lightning {

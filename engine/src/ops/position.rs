@@ -12,7 +12,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 }
 
 /// Returns the position of every row of the step.
-fn positions(ctx: &Ctx<'_>) -> Vec<usize> {
+pub(super) fn positions(ctx: &Ctx<'_>) -> Vec<usize> {
     let rows = ctx.chunks().iter().map(|c| c.rows.end).max().unwrap_or(0);
     let mut positions = vec![0; rows];
     let first = ctx.first_position();
@@ -41,7 +41,7 @@ pub(super) fn zero_first(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 
 /// One row of a matrix per position.
 pub(super) struct PositionEmbed {
-    offset: usize,
+    pub(super) offset: usize,
 }
 
 impl PositionEmbed {
@@ -91,8 +91,9 @@ impl Sinusoid {
     }
 }
 
-impl Kernel for Sinusoid {
-    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+impl Sinusoid {
+    /// Computes the rows of the step.
+    pub(super) fn rows(&self, ctx: &Ctx<'_>) -> Result<Vec<f32>, Error> {
         let width = ctx.output_width(0)?;
         let half = width / 2;
         let Self { frequencies, offset } = self;
@@ -111,6 +112,13 @@ impl Kernel for Sinusoid {
             }
             round(dtype, row);
         }
+        Ok(data)
+    }
+}
+
+impl Kernel for Sinusoid {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let data = self.rows(ctx)?;
         ctx.set(0, data)
     }
 }
@@ -134,19 +142,27 @@ impl Temperature {
     }
 }
 
-impl Kernel for Temperature {
-    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let x = ctx.input(0)?;
+impl Temperature {
+    /// Computes the factors of the step's rows, of which there are `rows`.
+    pub(super) fn factors(&self, ctx: &Ctx<'_>, rows: usize) -> Result<Vec<f32>, Error> {
         let &Self { scale, every, shift, wide } = self;
-        let dtype = ctx.output_dtype(0);
-        let grid = if wide { registry::dtype::Dtype::F32 } else { dtype };
+        let grid = if wide { registry::dtype::Dtype::F32 } else { ctx.output_dtype(0) };
         let factors: Vec<f32> = positions(ctx)
             .into_iter()
             .map(|p| round1(grid, 1.0 + scale * (1.0 + ((p as f32 + shift) / every).floor()).ln()))
             .collect();
-        if factors.len() != x.rows() {
-            return Err(ctx.error("it stands where rows of the step are left out"));
+        if factors.len() == rows {
+            return Ok(factors);
         }
+        Err(ctx.error("it stands where rows of the step are left out"))
+    }
+}
+
+impl Kernel for Temperature {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let factors = self.factors(ctx, x.rows())?;
         let y = rows::map(&x.view(), x.width(), x.width(), |row, x, y| {
             y.iter_mut().zip(x).for_each(|(y, x)| *y = x * factors[row]);
             round(dtype, y);

@@ -45,7 +45,7 @@ pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 
 /// `(sum |x|^p)^(1/p)`, f32 inside, one rounding.
 pub(super) struct PNorm {
-    p: f32,
+    pub(super) p: f32,
 }
 
 impl PNorm {
@@ -69,7 +69,7 @@ impl Kernel for PNorm {
 /// The places of the largest numbers of a row, best first. Of a row with NaN every place is NaN, which the weights
 /// and outputs of experts take over: scores that are none would choose some expert without a word.
 pub(super) struct Choose {
-    choice: TopK,
+    pub(super) choice: TopK,
 }
 
 impl Choose {
@@ -120,7 +120,7 @@ pub(super) fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 /// For each choice its softmax among the scores that are left and nearly as large, all steps rounded
 /// (SparseMixer, arXiv 2409.12136, without the noise of training; it chooses as it goes).
 pub(super) struct NearShares {
-    margin: f32,
+    pub(super) margin: f32,
 }
 
 impl NearShares {

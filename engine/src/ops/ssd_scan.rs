@@ -18,9 +18,9 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// Bounds of a step, and the rounding of rows that continue a sequence.
 pub(super) struct SsdScan {
-    low: Option<f32>,
-    high: Option<f32>,
-    stepwise: bool,
+    pub(super) low: Option<f32>,
+    pub(super) high: Option<f32>,
+    pub(super) stepwise: bool,
 }
 
 impl SsdScan {

@@ -19,7 +19,7 @@ const CHANNELS: usize = 64;
 
 /// The rounding of rows that continue a sequence.
 pub(super) struct Ssm1Scan {
-    stepwise: bool,
+    pub(super) stepwise: bool,
 }
 
 impl Ssm1Scan {

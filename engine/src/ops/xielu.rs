@@ -9,8 +9,18 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("xielu", run);
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
+/// Learned numbers of the activation.
+pub(super) struct XieluParams {
+    /// The factor of squares of positive numbers.
+    pub(super) positive: f32,
+    /// The factor of the exponentials of other numbers.
+    pub(super) negative: f32,
+    pub(super) beta: f32,
+    pub(super) eps: f32,
+}
+
+/// Returns the learned numbers, rounded as the reference rounds them.
+pub(super) fn params(ctx: &Ctx<'_>) -> Result<XieluParams, Error> {
     let dtype = ctx.output_dtype(0);
     let r = |x| round1(dtype, x);
     let one = |role: &str| -> Result<f32, Error> {
@@ -20,14 +30,22 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         }
     };
     let (beta, eps) = (one("beta")?, one("eps")?);
-    let alpha_p = r(softplus(one("alpha_p")?));
-    let alpha_n = r(beta + r(softplus(one("alpha_n")?)));
+    let positive = r(softplus(one("alpha_p")?));
+    let negative = r(beta + r(softplus(one("alpha_n")?)));
+    Ok(XieluParams { positive, negative, beta, eps })
+}
+
+pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let dtype = ctx.output_dtype(0);
+    let r = |x| round1(dtype, x);
+    let XieluParams { positive, negative, beta, eps } = params(ctx)?;
     let y = rows::pieces(&x.view(), |_, x, y| {
         for (y, &x) in y.iter_mut().zip(x) {
             let bent = if x > 0.0 {
-                r(r(alpha_p * x) * x)
+                r(r(positive * x) * x)
             } else {
-                r(r(r(x.min(eps).exp_m1()) - x) * alpha_n)
+                r(r(r(x.min(eps).exp_m1()) - x) * negative)
             };
             *y = r(bent + r(beta * x));
         }

@@ -62,6 +62,14 @@ impl History {
         self.store = std::mem::replace(&mut self.store, empty).on(queue);
     }
 
+    /// Returns the device that rows are on; none for the CPU.
+    pub(crate) fn queue(&self) -> Option<&DeviceQueue> {
+        match &self.store {
+            RowStore::Device(store) => Some(store.queue()),
+            _ => None,
+        }
+    }
+
     /// Adds rows `from..from + rows` of a value of the device at the end.
     pub(crate) fn append_value(
         &mut self,
@@ -76,6 +84,17 @@ impl History {
         store.write_value(self.rows * width, value, from * width, rows * width)?;
         self.rows += rows;
         Ok(())
+    }
+
+    /// Returns rows from a position on as a value of the device.
+    pub(crate) fn device_tail(&self, from: usize) -> Result<DeviceValue, Error> {
+        match &self.store {
+            RowStore::Device(store) if from >= self.first => {
+                let rows = self.end().saturating_sub(from);
+                store.rows((from - self.first) * self.width, rows, self.width)
+            }
+            _ => Err(Error::Other("the state is not on the device".to_owned())),
+        }
     }
 
     /// Returns the rows as kernels read them, and the position of the first.

@@ -33,7 +33,11 @@ impl Latent {
         if self.expanded.width() == width {
             self.expanded.truncate(start);
         } else {
+            let queue = self.latent.queue().cloned();
             self.expanded = History::new(activation, width, None, 0);
+            if let Some(queue) = queue {
+                self.expanded.place_on(&queue);
+            }
         }
     }
 }

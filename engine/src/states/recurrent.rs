@@ -3,12 +3,15 @@
 //! A block cannot be unwound, so the blocks after the last few positions are kept in separate memory.
 //! A step reads the newest and writes beside it, so a rejected draft leaves no trace.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use registry::dtype::Dtype;
 use registry::graph::State;
 
 use super::past::{self, Past};
+use crate::Error;
+use crate::device::{DeviceBuffer, DeviceQueue, count};
 use crate::kernels::round::{round, to_bits};
 
 /// Positions that every recurrence can be rolled back by, if the session asks for as many: the
@@ -18,8 +21,92 @@ const ALWAYS: usize = 4;
 /// Bytes that blocks kept for the sake of longer rollbacks may take, per state.
 const SPARE_BYTES: usize = 16 << 20;
 
+/// Numbers of a block, in f32.
+#[derive(Debug)]
+enum RecurrentBlock {
+    Host(Vec<f32>),
+    /// In the memory of a device.
+    Device(DeviceBuffer),
+}
+
+impl RecurrentBlock {
+    fn new(numbers: Vec<f32>, queue: Option<&DeviceQueue>) -> Self {
+        let Some(queue) = queue else { return Self::Host(numbers) };
+        let uploaded = queue.note(queue.upload(bytemuck::cast_slice(&numbers)));
+        Self::Device(uploaded.unwrap_or_else(|| DeviceBuffer::none(queue)))
+    }
+
+    /// Returns the numbers; none if the device failed, which has been noted.
+    fn numbers(&self) -> Cow<'_, [f32]> {
+        match self {
+            Self::Host(numbers) => Cow::Borrowed(numbers),
+            Self::Device(buffer) => {
+                let bytes = buffer.queue().note(buffer.read(0, buffer.bytes()));
+                let numbers = bytes.unwrap_or_default();
+                let numbers = numbers.chunks_exact(4);
+                Cow::Owned(numbers.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+            }
+        }
+    }
+
+    fn host(&self) -> Option<&[f32]> {
+        if let Self::Host(numbers) = self { Some(numbers) } else { None }
+    }
+
+    fn host_mut(&mut self) -> Option<&mut [f32]> {
+        if let Self::Host(numbers) = self { Some(numbers) } else { None }
+    }
+
+    /// Returns the memory of the device if it has as many numbers; none after a failure of the device.
+    fn on_device(&self, width: usize) -> Option<&DeviceBuffer> {
+        match self {
+            Self::Device(buffer) if buffer.bytes() == 4 * width => Some(buffer),
+            _ => None,
+        }
+    }
+
+    fn round(&mut self, dtype: Dtype) {
+        match self {
+            Self::Host(numbers) => round(dtype, numbers),
+            Self::Device(_) if dtype == Dtype::F32 => {}
+            Self::Device(buffer) => {
+                let (queue, total) = (buffer.queue(), buffer.bytes() / 4);
+                let arguments = [(&*buffer).into(), dtype.into(), count(total)];
+                queue.note(queue.launch_each("round_numbers", total, &arguments));
+            }
+        }
+    }
+
+    fn poison(&mut self) {
+        match self {
+            Self::Host(numbers) => numbers.fill(f32::NAN),
+            Self::Device(buffer) => {
+                buffer.queue().note(buffer.fill(0, 0xff));
+            }
+        }
+    }
+}
+
+impl Clone for RecurrentBlock {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Host(numbers) => Self::Host(numbers.clone()),
+            Self::Device(buffer) => {
+                let copy = buffer.queue().note(buffer.duplicate());
+                Self::Device(copy.unwrap_or_else(|| DeviceBuffer::none(buffer.queue())))
+            }
+        }
+    }
+}
+
+impl PartialEq for RecurrentBlock {
+    fn eq(&self, other: &Self) -> bool {
+        self.numbers() == other.numbers()
+    }
+}
+
 /// The memory of one recurrence.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Recurrent {
     dtype: Dtype,
     /// Numbers of a block: all parts of the state, one after another.
@@ -31,13 +118,22 @@ pub struct Recurrent {
     /// The shortest length left.
     floor: usize,
     /// Blocks after positions `floor.max(1)..=end`, oldest first.
-    held: VecDeque<Vec<f32>>,
+    held: VecDeque<RecurrentBlock>,
     /// Blocks of a step that has not ended, and the tokens it brought.
-    fresh: (Vec<Vec<f32>>, usize),
+    fresh: (Vec<RecurrentBlock>, usize),
     /// Blocks to write into.
-    spare: Vec<Vec<f32>>,
+    spare: Vec<RecurrentBlock>,
     /// The block before the first position.
-    zeros: Vec<f32>,
+    zeros: Option<RecurrentBlock>,
+    /// The device that blocks are on; none for the CPU.
+    queue: Option<DeviceQueue>,
+}
+
+impl PartialEq for Recurrent {
+    fn eq(&self, other: &Self) -> bool {
+        let form = |r: &Self| (r.dtype, r.width, r.rollback, r.end, r.floor, r.fresh.1);
+        form(self) == form(other) && self.held == other.held && self.fresh.0 == other.fresh.0
+    }
 }
 
 /// A step of a recurrence: the block it begins with, and places for those it ends with.
@@ -48,6 +144,15 @@ pub struct RecurrentStep<'a> {
     /// The buffers for the blocks after the last `after.len()` tokens, oldest first. Their contents are
     /// arbitrary.
     pub after: Vec<&'a mut [f32]>,
+}
+
+/// A [`RecurrentStep`] in the memory of a device.
+#[derive(Debug)]
+pub(crate) struct DeviceRecurrentStep<'a> {
+    /// The block before the step.
+    pub(crate) before: &'a DeviceBuffer,
+    /// The blocks after the last tokens, oldest first.
+    pub(crate) after: Vec<&'a DeviceBuffer>,
 }
 
 impl Recurrent {
@@ -69,8 +174,14 @@ impl Recurrent {
             held: VecDeque::new(),
             fresh: (Vec::new(), 0),
             spare: Vec::new(),
-            zeros: Vec::new(),
+            zeros: None,
+            queue: None,
         }
+    }
+
+    /// Moves an empty memory to a device.
+    pub fn place_on(&mut self, queue: &DeviceQueue) {
+        self.queue = Some(queue.clone());
     }
 
     /// Numbers of a block.
@@ -83,17 +194,38 @@ impl Recurrent {
         self.end + self.fresh.1
     }
 
-    /// Begins a step of `rows` tokens, to be ended by a commit or a truncation.
-    pub fn step(&mut self, rows: usize) -> RecurrentStep<'_> {
-        let count = rows.min(self.rollback + 1);
+    /// Makes room for the blocks of a step of `rows` tokens.
+    fn begin(&mut self, rows: usize) {
+        let queue = self.queue.as_ref();
         self.fresh.1 += rows;
-        for _ in 0..count {
-            let block = self.spare.pop().unwrap_or_else(|| vec![0.0; self.width]);
+        for _ in 0..rows.min(self.rollback + 1) {
+            let block = self
+                .spare
+                .pop()
+                .unwrap_or_else(|| RecurrentBlock::new(vec![0.0; self.width], queue));
             self.fresh.0.push(block);
         }
-        self.zeros = if self.held.is_empty() { vec![0.0; self.width] } else { Vec::new() };
-        let before = self.held.back().unwrap_or(&self.zeros);
-        RecurrentStep { before, after: self.fresh.0.iter_mut().map(Vec::as_mut_slice).collect() }
+        let zeros = self.held.is_empty().then(|| RecurrentBlock::new(vec![0.0; self.width], queue));
+        self.zeros = zeros;
+    }
+
+    /// Begins a step of `rows` tokens on the CPU, to be ended by a commit or a truncation.
+    pub fn step(&mut self, rows: usize) -> RecurrentStep<'_> {
+        self.begin(rows);
+        let before = self.held.back().or(self.zeros.as_ref()).and_then(RecurrentBlock::host);
+        let after = self.fresh.0.iter_mut().filter_map(RecurrentBlock::host_mut).collect();
+        RecurrentStep { before: before.unwrap_or_default(), after }
+    }
+
+    /// Begins a step of `rows` tokens on the device, to be ended by a commit or a truncation.
+    pub(crate) fn device_step(&mut self, rows: usize) -> Result<DeviceRecurrentStep<'_>, Error> {
+        self.begin(rows);
+        let lost = || Error::Other("the state is not on the device".to_owned());
+        let before = self.held.back().or(self.zeros.as_ref()).ok_or_else(lost)?;
+        let before = before.on_device(self.width).ok_or_else(lost)?;
+        let after = self.fresh.0.iter().map(|block| block.on_device(self.width).ok_or_else(lost));
+        let after = after.collect::<Result<_, _>>()?;
+        Ok(DeviceRecurrentStep { before, after })
     }
 
     /// Makes `block` what there is after `end` tokens, in place of all others.
@@ -101,13 +233,14 @@ impl Recurrent {
         round(self.dtype, &mut block);
         (self.end, self.floor, self.held) = (end, end, VecDeque::new());
         if end > 0 {
-            self.held.push_back(block);
+            self.held.push_back(RecurrentBlock::new(block, self.queue.as_ref()));
         }
     }
 
     /// Returns the block after the last token.
     pub fn newest(&self) -> Vec<f32> {
-        self.held.back().cloned().unwrap_or_else(|| vec![0.0; self.width])
+        let newest = self.held.back().map(|block| block.numbers().into_owned());
+        newest.filter(|block| block.len() == self.width).unwrap_or_else(|| vec![0.0; self.width])
     }
 
     fn block_bytes(&self) -> usize {
@@ -122,7 +255,8 @@ impl Clone for Recurrent {
             held: self.held.clone(),
             fresh: self.fresh.clone(),
             spare: Vec::new(),
-            zeros: Vec::new(),
+            zeros: None,
+            queue: self.queue.clone(),
             ..*self
         }
     }
@@ -141,7 +275,7 @@ impl Past for Recurrent {
         }
         self.end += rows;
         for mut block in blocks {
-            round(self.dtype, &mut block);
+            block.round(self.dtype);
             self.held.push_back(block);
         }
         self.floor = self.floor.max(self.end.saturating_sub(self.rollback));
@@ -169,16 +303,18 @@ impl Past for Recurrent {
         self.truncate(0);
         self.spare.truncate(1);
         if poison {
-            self.spare.iter_mut().for_each(|block| block.fill(f32::NAN));
+            self.spare.iter_mut().for_each(RecurrentBlock::poison);
         }
         (self.end, self.floor) = (0, 0);
     }
 
     fn to_bytes(&self, out: &mut Vec<u8>) {
-        for x in self.held.iter().flatten() {
-            match self.dtype {
-                Dtype::F32 => out.extend(x.to_le_bytes()),
-                narrow => out.extend(to_bits(narrow, *x).to_le_bytes()),
+        for block in &self.held {
+            for x in &*block.numbers() {
+                match self.dtype {
+                    Dtype::F32 => out.extend(x.to_le_bytes()),
+                    narrow => out.extend(to_bits(narrow, *x).to_le_bytes()),
+                }
             }
         }
     }
@@ -195,9 +331,8 @@ impl Past for Recurrent {
         (self.end, self.floor) = (end, floor);
         self.held = bytes
             .chunks_exact(self.block_bytes().max(1))
-            .map(|block| {
-                block.chunks_exact(self.dtype.size()).map(|b| from_bytes(self.dtype, b)).collect()
-            })
+            .map(|block| block.chunks_exact(self.dtype.size()).map(|b| from_bytes(self.dtype, b)))
+            .map(|numbers| RecurrentBlock::new(numbers.collect(), self.queue.as_ref()))
             .collect();
         Ok(())
     }
@@ -264,7 +399,7 @@ mod tests {
         r.truncate(1);
         r.clear(true);
         assert_eq!((r.end(), r.newest()), (0, vec![0.0]));
-        assert!(r.spare.iter().flatten().all(|x| x.is_nan()));
+        assert!(r.spare.iter().all(|block| block.numbers().iter().all(|x| x.is_nan())));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trials::one("kernels::arguments", wrong_arguments_are_refused),
         trials::one("kernels::numbers", sixteen_bits_are_those_of_the_engine),
+        trials::one("kernels::ties", among_equals_the_first_are_selected),
     ]
 }
 
@@ -33,6 +34,32 @@ fn wrong_arguments_are_refused() {
         assert!(outside.unwrap_err().to_string().contains("of 16 bytes"));
     }
     assert!(x.write(16, &[0]).is_err());
+}
+
+/// Scores of a few values, so that many are equal; NaN is the largest.
+fn among_equals_the_first_are_selected() {
+    let (span, topk) = (300_usize, 70_usize);
+    let scores: Vec<f32> = (0..span)
+        .map(|n| if n == 250 { -f32::NAN } else { [0.0, -1.5, 2.0, -0.0, 0.5][n * n % 97 % 5] })
+        .collect();
+    let key = |n: usize| if scores[n].is_nan() { f32::NAN } else { scores[n] };
+    let mut order: Vec<usize> = (0..span).collect();
+    order.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(a.cmp(b)));
+    let mut want = order[..topk].to_vec();
+    want.sort_unstable();
+    for reversed in [false, true] {
+        let queue = emulation::device(reversed);
+        let from = queue.upload(&scores.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>());
+        let (from, to) = (from.unwrap(), queue.allocate(4 * topk).unwrap());
+        let [start, span, topk] = [span as u32 - 1, span as u32, topk as u32];
+        let sizes = [0, start, span, topk].map(KernelArgument::from);
+        let arguments =
+            [&[(&from).into()], &sizes[..], &[(&to).into(), Dtype::F32.into()]].concat();
+        queue.launch("index_select", 1, &arguments).unwrap();
+        let bytes = to.read(0, to.bytes()).unwrap();
+        let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        assert_eq!(numbers.map(|x| x as usize).collect::<Vec<_>>(), want);
+    }
 }
 
 /// Every exponent, with mantissas around each half-way point of both grids.

@@ -6,10 +6,11 @@
 
 mod emulation;
 mod kernels;
+mod quantized;
 mod sessions;
 #[path = "../../../tests/trials.rs"]
 mod trials;
 
 fn main() {
-    trials::run([kernels::trials(), sessions::trials()])
+    trials::run([kernels::trials(), quantized::trials(), sessions::trials()])
 }

@@ -1,29 +1,23 @@
-// `attend`: causal attention of the rows of one chunk over a cache, in the order of `kernels/attention.rs`.
+// `attend`: attention of the rows of one chunk over a cache, in the order of `kernels/attention.rs`.
+//
+// `seen` has two numbers for each row: the first position that it sees, and one past the last.
 
 #define SPAN 512u
 #define SCORES_ROUNDED 0u
 #define SCORES_ONCE 1u
 #define SCORES_F32 2u
 
-// Returns the first position that a query at `position` sees; a window of 0 is none.
-DEVICE u32 oldest(u32 window, u32 chunked, u32 position) {
-    if (window == 0u) return 0u;
-    if (chunked) return position / window * window;
-    return position + 1u > window ? position + 1u - window : 0u;
-}
-
 // Scores of one query and one position, a thread each: `[rows, heads, span]`, where the first column is `base`.
 KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, u32 kv_heads, u32 dim, const u8 *keys,
-       u32 form, const float *scales, u32 group, u32 first, u32 start, u32 base, u32 span, u32 window, u32 chunked,
-       const float *slopes, float scale, u32 rounding, u32 dtype, float *scores) {
+       u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span, const float *slopes,
+       float scale, u32 rounding, u32 dtype, float *scores) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         u64 count = (u64)rows * heads * span;
         if (n < count) {
             u32 position = base + (u32)(n % span);
             u32 head = (u32)(n / span % heads), row = (u32)(n / span / heads);
-            u32 own = start + row;
-            if (position <= own && position >= oldest(window, chunked, own)) {
+            if (position >= seen[2u * row] && position < seen[2u * row + 1u]) {
                 u64 a = ((u64)(q_row + row) * heads + head) * dim;
                 u64 b = ((u64)(position - first) * kv_heads + head / (heads / kv_heads)) * dim;
                 float sum = 0.0f;
@@ -47,16 +41,34 @@ KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, 
 }
 
 // Scores become weights in place; a block for each query. The sigmoid of a sink that gates is in `gates`.
-KERNEL(attend_weights, float *scores, u32 heads, u32 start, u32 base, u32 span, u32 window, u32 chunked, float cap,
-       const float *sinks, u32 gated, u32 softmax_rounds, u32 dtype, float *gates) {
+// `worth`: added to the scores of `[kv_heads, span]` keys, of which only the `most` that are worth most stay.
+KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base, u32 span, float cap, const float *sinks,
+       u32 gated, u32 softmax_rounds, u32 dtype, float *gates, const float *worth, u32 kv_heads, u32 most) {
     SHARED(float, lanes, THREADS);
     SHARED(double, part, 1);
     SHARED(double, total, 1);
     SHARED(float, top, 1);
     SHARED(u32, nan, 1);
-    u32 head = BLOCK % heads, own = start + BLOCK / heads;
-    u32 from = oldest(window, chunked, own), to = own + 1u;
+    SHARED(u32, counts, THREADS);
+    SHARED(u32, places, THREADS);
+    SHARED(u32, found, 2);
+    u32 head = BLOCK % heads;
+    u32 from = seen[2u * (BLOCK / heads)], to = seen[2u * (BLOCK / heads) + 1u];
     float *row = scores + (u64)BLOCK * span - base;
+    if (worth) {
+        const float *own = worth + (u64)(head / (heads / kv_heads)) * span - base;
+        PHASE(t) {
+            for (u32 p = from + t; p < to; p += THREADS) row[p] = round_to(dtype, row[p] + own[p]);
+        }
+        if (most < to - from)
+            select_largest(
+                to - from, most,
+                [&](u32 k) {
+                    u32 bits = __float_as_uint(own[from + k]);
+                    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+                },
+                counts, places, found, [&](u32, u32) {}, [&](u32 k) { row[from + k] = -INFINITE; });
+    }
     if (sinks && gated) {
         PHASE(t) {
             if (t == 0) {
@@ -126,15 +138,15 @@ KERNEL(attend_weights, float *scores, u32 heads, u32 start, u32 base, u32 span, 
 // Weighted sums of values, a thread for each number. `stored` is the size of a value as it is cached; a value that
 // is twice as long is two of them, from both halves of the heads.
 KERNEL(attend_values, const float *scores, u32 rows, u32 heads, u32 kv_heads, u32 dim, u32 stored, const u8 *values,
-       u32 form, const float *scales, u32 group, u32 first, u32 start, u32 base, u32 span, u32 window, u32 chunked,
-       const float *gates, u8 *y, u32 dtype, u32 y_row) {
+       u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span, const float *gates, u8 *y,
+       u32 dtype, u32 y_row) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)rows * heads * dim) {
             u32 k = (u32)(n % dim);
             u64 query = n / dim;
-            u32 own = start + (u32)(query / heads), kv = (u32)(query % heads) / (heads / kv_heads);
-            u32 from = oldest(window, chunked, own), to = own + 1u;
+            u32 kv = (u32)(query % heads) / (heads / kv_heads);
+            u32 from = seen[2u * (query / heads)], to = seen[2u * (query / heads) + 1u];
             if (dim != stored) {
                 u32 half = kv_heads / 2u;
                 kv = kv % half + (k >= stored ? half : 0u);
@@ -160,6 +172,27 @@ KERNEL(attend_values, const float *scores, u32 rows, u32 heads, u32 kv_heads, u3
             }
             float z = round_to(dtype, total);
             store(y, dtype, (u64)y_row * heads * dim + n, gates ? z * gates[query] : z);
+        }
+    }
+}
+
+// What each key is worth by its value: exp(a * softplus(weight * values)) of each head, each step rounded; a block for
+// each of `[kv_heads, span]`.
+KERNEL(key_salience, const u8 *values, u32 form, const float *scales, u32 group, u32 first, u32 base, u32 span,
+       const u8 *weight, u32 stored, float factor, const float *bias, const float *a, u32 width, u32 dtype, float *worth) {
+    SHARED(float, lanes, THREADS);
+    SHARED(double, total, 1);
+    u32 head = BLOCK / span;
+    u64 row = (u64)(base + BLOCK % span - first) * width;
+    fold(
+        width,
+        [&](u32 k) { return matrix_number(weight, stored, factor, head, width, k) * cached(values, form, scales, group, row + k); },
+        lanes, total);
+    PHASE(t) {
+        if (t == 0) {
+            float y = round_to(dtype, (float)total[0] + (bias ? bias[head] : 0.0f));
+            y = round_to(dtype, a[head] * round_to(dtype, softplus(y)));
+            worth[BLOCK] = round_to(dtype, exponential(y));
         }
     }
 }

@@ -1,16 +1,45 @@
 //! `attend` and `attend_to` on a device.
 
+use std::ops::Range;
+
 use crate::Error;
-use crate::device::{DeviceBuffer, KernelArgument};
+use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument};
 use crate::kernels::attention::ScoreRounding;
-use crate::ops::attend::{Attend, AttendWindow};
+use crate::ops::attend::Attend;
 use crate::ops::device::index;
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
+use crate::states::attention::Attention;
 use crate::value::DeviceValue;
 
 /// Scores that are held at once; more rows of a chunk go in turn.
-const SCORES: usize = 1 << 26;
+pub(super) const SCORES: usize = 1 << 26;
+
+/// The positions that some rows see.
+pub(super) struct SeenPositions {
+    /// Two numbers for each row: the first position, and one past the last.
+    pub(super) ranges: DeviceBuffer,
+    /// The first position that any row sees.
+    pub(super) base: u32,
+    /// Positions from there to the last that any row sees.
+    pub(super) span: usize,
+}
+
+impl SeenPositions {
+    pub(super) fn new(queue: &DeviceQueue, seen: &[Range<usize>]) -> Result<Self, Error> {
+        let numbers: Vec<u32> =
+            seen.iter().flat_map(|range| [range.start as u32, range.end as u32]).collect();
+        let base = seen.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = seen.iter().map(|range| range.end).max().unwrap_or(0);
+        let ranges = queue.upload(bytemuck::cast_slice(&numbers))?;
+        Ok(Self { ranges, base: base as u32, span: end.saturating_sub(base) })
+    }
+
+    /// Returns the arguments of kernels.
+    pub(super) fn arguments(&self) -> [KernelArgument; 3] {
+        [(&self.ranges).into(), self.base.into(), (self.span as u32).into()]
+    }
+}
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("attend", |args| DeviceAttend::prepare(args, true));
@@ -25,11 +54,7 @@ struct DeviceAttend {
 
 impl DeviceAttend {
     fn prepare(args: &Args<'_>, keeps: bool) -> Result<Self, Error> {
-        let rule = Attend::prepare(args)?;
-        if rule.keep.is_some() {
-            return Err(args.error("keys with a salience have no kernel on the device"));
-        }
-        Ok(Self { rule, keeps })
+        Ok(Self { rule: Attend::prepare(args)?, keeps })
     }
 }
 
@@ -115,33 +140,78 @@ impl Kernel for DeviceAttend {
         }
         for ChunkRows { slot, rows, start, mask } in ctx.chunks() {
             let end = start + rows.len();
-            let per_row = heads * (end - rule.oldest(*start));
-            let batch = (SCORES / per_row.max(1)).max(1);
-            for from in rows.clone().step_by(batch) {
-                let part = from..rows.end.min(from + batch);
-                let start = start + from - rows.start;
-                let part = ChunkRows { slot: *slot, rows: part, start, mask: mask.clone() };
-                self.attend(ctx, &part, end, &sizes, (&q, &y), (sinks, slopes.as_ref()))?;
+            let seen: Vec<Range<usize>> =
+                (*start..end).map(|position| rule.reach.seen(mask, position)).collect();
+            let oldest = seen.iter().map(|range| range.start).min().unwrap_or(end);
+            let batch = (SCORES / (heads * (end - oldest)).max(1)).max(1);
+            for (n, seen) in seen.chunks(batch).enumerate() {
+                let first = rows.start + n * batch;
+                let part = AttendPart { slot: *slot, first, end, seen };
+                self.attend(ctx, &part, &sizes, (&q, &y), (sinks, slopes.as_ref()))?;
             }
         }
         ctx.set_device(0, y)
     }
 }
 
-impl Attend {
-    /// Returns the first position that a query at `position` sees.
-    fn oldest(&self, position: usize) -> usize {
-        self.reach.window.map_or(0, |window| window.oldest(position))
-    }
+/// Rows of one chunk.
+struct AttendPart<'a> {
+    slot: usize,
+    /// The first row.
+    first: usize,
+    /// Positions of the slot, those of the chunk included.
+    end: usize,
+    /// The positions that each row sees.
+    seen: &'a [Range<usize>],
 }
 
 impl DeviceAttend {
-    /// Computes some rows of one chunk, which ends at `end` positions.
+    /// Computes what keys are worth by their values; none if the attention has no such weights.
+    fn salience(
+        &self,
+        ctx: &Ctx<'_>,
+        memory: &Attention,
+        seen: &SeenPositions,
+        sizes: &AttendSizes,
+        y: &DeviceValue,
+    ) -> Result<Option<DeviceBuffer>, Error> {
+        let Some(a) = ctx.device_vector("A") else { return Ok(None) };
+        let (queue, weight, bias) =
+            (ctx.queue()?, ctx.device_matrix("weight")?, ctx.device_vector("bias"));
+        let &AttendSizes { kv_heads, stored, .. } = sizes;
+        if self.rule.keep.is_none() {
+            return Err(ctx.error("it does not say how many keys count"));
+        }
+        if a.bytes() != 4 * kv_heads
+            || weight.outputs != kv_heads
+            || weight.inputs != kv_heads * stored
+            || bias.is_some_and(|bias| bias.bytes() != 4 * kv_heads)
+        {
+            return Err(ctx.error("what keys are worth does not follow from values of this shape"));
+        }
+        let worth = queue.allocate(4 * kv_heads * seen.span)?;
+        let (cache, first) = memory.values.cache()?;
+        let mut arguments = cache.list.to_vec();
+        arguments.extend([first, seen.base, seen.span as u32].map(KernelArgument::from));
+        arguments.extend::<[KernelArgument; 8]>([
+            (&weight.buffer).into(),
+            weight.form.into(),
+            weight.factor.into(),
+            bias.into(),
+            a.into(),
+            index(ctx, weight.inputs)?.into(),
+            y.dtype.into(),
+            (&worth).into(),
+        ]);
+        queue.launch("key_salience", kv_heads * seen.span, &arguments)?;
+        Ok(Some(worth))
+    }
+
+    /// Computes some rows of one chunk.
     fn attend(
         &self,
         ctx: &Ctx<'_>,
-        part: &ChunkRows,
-        end: usize,
+        part: &AttendPart<'_>,
         sizes: &AttendSizes,
         (q, y): (&DeviceValue, &DeviceValue),
         (sinks, slopes): (Option<&DeviceBuffer>, Option<&DeviceBuffer>),
@@ -151,33 +221,24 @@ impl DeviceAttend {
         let Memory::Attention(memory) = ctx.memory(part.slot)? else {
             return Err(ctx.error("its state is of another kind"));
         };
-        if memory.keys.end() != end
-            || memory.values.end() != end
+        if memory.keys.end() != part.end
+            || memory.values.end() != part.end
             || memory.keys.width() != kv_heads * key_dim
             || memory.values.width() != kv_heads * stored
         {
             return Err(ctx.error("its state does not hold what the step's rows see"));
         }
-        let rows = part.rows.len();
-        let base = rule.oldest(part.start);
-        let span = part.start + rows - base;
+        let rows = part.seen.len();
+        let seen = SeenPositions::new(queue, part.seen)?;
+        let span = seen.span;
+        let worth = self.salience(ctx, memory, &seen, sizes, y)?;
         let queries = rows * heads;
         let scores = queue.allocate(queries * span * 4)?;
         let gates = (rule.gated && sinks.is_some()).then(|| queue.allocate(queries * 4));
         let gates = gates.transpose()?;
-        let (size, chunked) = match rule.reach.window {
-            None => (0, false),
-            Some(AttendWindow { size, chunked }) => (index(ctx, size)?, chunked),
-        };
-        let place: [KernelArgument; 5] = [
-            index(ctx, part.start)?.into(),
-            index(ctx, base)?.into(),
-            index(ctx, span)?.into(),
-            size.into(),
-            chunked.into(),
-        ];
+        let place = seen.arguments();
         let (head_count, kv_count) = (index(ctx, heads)?, index(ctx, kv_heads)?);
-        let first_row = index(ctx, part.rows.start)?;
+        let first_row = index(ctx, part.first)?;
         let count = index(ctx, rows)?;
         let rounding = match rule.scores {
             ScoreRounding::Rounded => 0_u32,
@@ -214,6 +275,12 @@ impl DeviceAttend {
             rule.softmax_rounds.into(),
             y.dtype.into(),
             gates.as_ref().into(),
+        ]);
+        let most = rule.keep.unwrap_or(usize::MAX).min(span);
+        arguments.extend::<[KernelArgument; 3]>([
+            worth.as_ref().into(),
+            kv_count.into(),
+            index(ctx, most)?.into(),
         ]);
         queue.launch("attend_weights", queries, &arguments)?;
         let (cache, first) = memory.values.cache()?;

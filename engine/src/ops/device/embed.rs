@@ -41,7 +41,8 @@ impl Kernel for DeviceEmbed {
         let factor = |s: f32| if rounds { round1(ctx.activation(), s) } else { s };
         let arguments = [
             (&weight.buffer).into(),
-            weight.dtype.into(),
+            weight.form.into(),
+            weight.factor.into(),
             (&tokens).into(),
             index(ctx, width)?.into(),
             scale.map_or(1.0, factor).into(),

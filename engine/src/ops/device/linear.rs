@@ -1,11 +1,15 @@
 //! `linear` and `linears` on a device.
 
 use crate::Error;
+use crate::device::DeviceBuffer;
 use crate::ops::device::index;
+use crate::ops::device::round_inputs::rows_for;
 use crate::ops::{Ctx, Kernels};
+use crate::value::DeviceValue;
+use crate::weights::DeviceMatrix;
 
 /// Rows of one block, and outputs: `LINEAR_ROWS` of `linear.cu`, and threads by lanes.
-const TILE: (usize, usize) = (4, 8);
+pub(super) const TILE: (usize, usize) = (4, 8);
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("linear", |ctx: &mut Ctx<'_>| multiply(ctx, 0, "weight", "bias"));
@@ -16,10 +20,10 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 }
 
 fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(), Error> {
-    let queue = ctx.queue()?;
     let x = ctx.device_input(0)?;
-    let (weight, bias) = (ctx.device_matrix(weight)?, ctx.device_vector(bias));
-    let (outputs, inputs, rows) = (weight.outputs, weight.inputs, x.rows());
+    let role = weight;
+    let (weight, bias) = (ctx.device_matrix(role)?, ctx.device_vector(bias));
+    let (outputs, inputs) = (weight.outputs, weight.inputs);
     if inputs != x.width() || outputs != ctx.output_width(n)? {
         return Err(ctx.error(format!(
             "a weight [{outputs}, {inputs}] does not take {} numbers to {}",
@@ -30,19 +34,32 @@ fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(),
     if let Some(found) = bias.map(|bias| bias.bytes() / 4).filter(|found| *found != outputs) {
         return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
     }
-    let y = ctx.device_output(n, rows)?;
+    let y = ctx.device_output(n, x.rows())?;
+    product(ctx, &*rows_for(ctx, role, &x)?, weight, bias, &y)?;
+    ctx.set_device(n, y)
+}
+
+/// Multiplies rows by a matrix; the caller has checked the shapes.
+pub(super) fn product(
+    ctx: &Ctx<'_>,
+    x: &DeviceValue,
+    weight: &DeviceMatrix,
+    bias: Option<&DeviceBuffer>,
+    y: &DeviceValue,
+) -> Result<(), Error> {
+    let (outputs, inputs, rows) = (weight.outputs, weight.inputs, x.rows());
     let arguments = [
         (&*x.buffer).into(),
         x.dtype.into(),
         index(ctx, rows)?.into(),
         (&weight.buffer).into(),
-        weight.dtype.into(),
+        weight.form.into(),
+        weight.factor.into(),
         index(ctx, outputs)?.into(),
         index(ctx, inputs)?.into(),
         bias.into(),
         (&*y.buffer).into(),
         y.dtype.into(),
     ];
-    queue.launch("linear", rows.div_ceil(TILE.0) * outputs.div_ceil(TILE.1), &arguments)?;
-    ctx.set_device(n, y)
+    ctx.queue()?.launch("linear", rows.div_ceil(TILE.0) * outputs.div_ceil(TILE.1), &arguments)
 }

@@ -89,6 +89,11 @@ impl DeviceRows {
         self.len == 0
     }
 
+    /// Returns the device.
+    pub(crate) fn queue(&self) -> &DeviceQueue {
+        &self.queue
+    }
+
     /// Returns the encoding, without numbers.
     pub fn form(&self) -> &RowStore {
         &self.form
@@ -184,6 +189,18 @@ impl DeviceRows {
             }
             RowStore::Device(_) => Err(Error::Other("a store of a device has a form".to_owned())),
         }
+    }
+
+    /// Returns a copy of plain rows of `width` numbers, from number `at` on.
+    pub(crate) fn rows(&self, at: usize, rows: usize, width: usize) -> Result<DeviceValue, Error> {
+        let dtype = match &*self.form {
+            RowStore::F32(_) => Dtype::F32,
+            RowStore::Half(dtype, _) => *dtype,
+            _ => return Err(Error::Other("rows in 8 bits are no values".to_owned())),
+        };
+        let value = DeviceValue::of(&self.queue, dtype, &[rows, width])?;
+        value.buffer.copy_from(&self.numbers, at * dtype.size(), rows * width * dtype.size())?;
+        Ok(value)
     }
 
     /// Returns the store as kernels read it.

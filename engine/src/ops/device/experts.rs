@@ -1,0 +1,249 @@
+//! `experts` on a device.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use registry::dtype::Dtype;
+
+use crate::Error;
+use crate::device::{DeviceBuffer, KernelArgument, count};
+use crate::kernels::round::round1;
+use crate::ops::device::linear::TILE;
+use crate::ops::device::{activation, index, round_inputs};
+use crate::ops::experts::Experts;
+use crate::ops::{Args, Ctx, Kernel, Kernels};
+use crate::value::DeviceValue;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("experts", DeviceExperts::prepare);
+}
+
+/// The matrices of an expert.
+const PARTS: [&str; 3] = ["gate", "up", "down"];
+
+struct DeviceExperts {
+    rule: Experts,
+    /// The number of the activation in kernels.
+    kind: u32,
+    /// Addresses of the matrices `gate`, `up` and `down` of all experts. Weights stay where they are for a session.
+    tables: [OnceLock<DeviceBuffer>; 3],
+}
+
+/// Pairs of a row and one of its choices, sorted by expert.
+struct SortedPairs {
+    count: usize,
+    order: DeviceBuffer,
+    experts: DeviceBuffer,
+}
+
+impl DeviceExperts {
+    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let rule = Experts::prepare(args)?;
+        let tables = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
+        Ok(Self { rule, kind: activation::argument(args, "act")?, tables })
+    }
+
+    /// Returns the table of a matrix of every expert.
+    fn table(
+        &self,
+        ctx: &Ctx<'_>,
+        part: usize,
+        outputs: usize,
+        inputs: usize,
+    ) -> Result<&DeviceBuffer, Error> {
+        let name = PARTS[part];
+        if let Some(table) = self.tables[part].get() {
+            return Ok(table);
+        }
+        let mut words = Vec::with_capacity(3 * self.rule.n);
+        for expert in 0..self.rule.n {
+            let matrix = ctx.device_matrix(&format!("{name}.{expert}"))?;
+            if (matrix.outputs, matrix.inputs) != (outputs, inputs) {
+                return Err(ctx.error(format!(
+                    "`{name}` of an expert is [{}, {}], not [{outputs}, {inputs}]",
+                    matrix.outputs, matrix.inputs
+                )));
+            }
+            let bias = ctx.device_vector(&format!("bias.{name}.{expert}"));
+            if let Some(found) = bias.map(|b| b.bytes() / 4).filter(|found| *found != outputs) {
+                return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
+            }
+            let bias = bias.map_or(0, DeviceBuffer::address);
+            let form = u64::from(matrix.form) | u64::from(matrix.factor.to_bits()) << 32;
+            words.extend([matrix.buffer.address(), form, bias]);
+        }
+        let table = ctx.queue()?.upload(bytemuck::cast_slice(&words))?;
+        Ok(self.tables[part].get_or_init(|| table))
+    }
+
+    /// Returns rows as a matrix of the experts multiplies them.
+    fn rows_for<'x>(
+        &self,
+        ctx: &Ctx<'_>,
+        part: usize,
+        x: &'x DeviceValue,
+    ) -> Result<Cow<'x, DeviceValue>, Error> {
+        let role = |expert| format!("{}.{expert}", PARTS[part]);
+        let first = ctx.rounding(&role(0));
+        if (1..self.rule.n).any(|expert| ctx.rounding(&role(expert)) != first) {
+            return Err(ctx.error(
+                "its experts round their inputs in ways of their own, for which the device has no kernel; run on the CPU",
+            ));
+        }
+        round_inputs::rows_for(ctx, &role(0), x)
+    }
+
+    /// Multiplies the rows of all pairs by a matrix of their experts. `share` pairs have a row of `x` together.
+    fn multiply(
+        &self,
+        ctx: &Ctx<'_>,
+        part: usize,
+        (x, share): (&DeviceValue, usize),
+        pairs: &SortedPairs,
+        (outputs, inputs): (usize, usize),
+        dtype: Dtype,
+    ) -> Result<DeviceValue, Error> {
+        let queue = ctx.queue()?;
+        let table = self.table(ctx, part, outputs, inputs)?;
+        let x = &*self.rows_for(ctx, part, x)?;
+        let y = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
+        let arguments = [
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            index(ctx, share)?.into(),
+            (&pairs.order).into(),
+            (&pairs.experts).into(),
+            index(ctx, pairs.count)?.into(),
+            table.into(),
+            index(ctx, self.rule.n)?.into(),
+            index(ctx, outputs)?.into(),
+            index(ctx, inputs)?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+        ];
+        let blocks = pairs.count.div_ceil(TILE.0) * outputs.div_ceil(TILE.1);
+        queue.launch("experts_linear", blocks, &arguments)?;
+        Ok(y)
+    }
+
+    /// Makes what goes into the last matrix.
+    fn inner(
+        &self,
+        ctx: &Ctx<'_>,
+        input: (&DeviceValue, usize),
+        pairs: &SortedPairs,
+        hidden: usize,
+        dtype: Dtype,
+    ) -> Result<DeviceValue, Error> {
+        let queue = ctx.queue()?;
+        let Experts { ffn, limit, alpha, plain, .. } = self.rule;
+        let up = self.multiply(ctx, 1, input, pairs, (ffn, hidden), dtype)?;
+        let numbers = &*up.buffer;
+        if plain {
+            let arguments = [
+                self.kind.into(),
+                numbers.into(),
+                dtype.into(),
+                numbers.into(),
+                dtype.into(),
+                count(up.len()),
+            ];
+            queue.launch_each("activation", up.len(), &arguments)?;
+            return Ok(up);
+        }
+        let gate = self.multiply(ctx, 0, input, pairs, (ffn, hidden), dtype)?;
+        let arguments = [
+            self.kind.into(),
+            (&*gate.buffer).into(),
+            numbers.into(),
+            limit.is_some().into(),
+            limit.map_or(0.0, |limit| round1(dtype, limit)).into(),
+            alpha.is_some().into(),
+            alpha.unwrap_or(0.0).into(),
+            dtype.into(),
+            count(up.len()),
+        ];
+        queue.launch_each("experts_gate", up.len(), &arguments)?;
+        Ok(gate)
+    }
+}
+
+/// Sorts the pairs of the step by expert.
+fn sorted(ctx: &Ctx<'_>, chosen: &DeviceValue, all: usize) -> Result<SortedPairs, Error> {
+    let (queue, count) = (ctx.queue()?, chosen.len());
+    let (order, experts) = (queue.allocate(4 * count)?, queue.allocate(4 * count)?);
+    let arguments: [KernelArgument; 6] = [
+        (&*chosen.buffer).into(),
+        chosen.dtype.into(),
+        index(ctx, all)?.into(),
+        index(ctx, count)?.into(),
+        (&order).into(),
+        (&experts).into(),
+    ];
+    queue.launch_each("experts_order", count, &arguments)?;
+    Ok(SortedPairs { count, order, experts })
+}
+
+impl Kernel for DeviceExperts {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let queue = ctx.queue()?;
+        let (x, chosen, weights) =
+            (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
+        let Experts { n, ffn, on_input, once, identities, .. } = self.rule;
+        let (hidden, k, rows) = (x.width(), chosen.width(), x.rows());
+        if chosen.rows() != rows || weights.shape != chosen.shape {
+            return Err(ctx.error("values and choices differ in rows"));
+        }
+        let y = ctx.device_output(0, rows)?;
+        if y.width() != hidden || k == 0 {
+            return Err(ctx.error(format!("rows of {hidden} give {:?} by {k} choices", y.shape)));
+        }
+        // Experts without weights, which give back what they get, come behind the others.
+        let (dtype, all) = (y.dtype, n + identities);
+        let pairs = sorted(ctx, &chosen, all)?;
+        let weighted = if on_input {
+            let weighted = DeviceValue::of(queue, dtype, &[pairs.count, hidden])?;
+            let arguments = [
+                (&*x.buffer).into(),
+                x.dtype.into(),
+                (&*weights.buffer).into(),
+                weights.dtype.into(),
+                index(ctx, k)?.into(),
+                index(ctx, hidden)?.into(),
+                (&*weighted.buffer).into(),
+                dtype.into(),
+                count(weighted.len()),
+            ];
+            queue.launch_each("experts_inputs", weighted.len(), &arguments)?;
+            Some(weighted)
+        } else {
+            None
+        };
+        let (input, share) = weighted.as_ref().map_or((&x, k), |weighted| (weighted, 1));
+        let inner = self.inner(ctx, (input, share), &pairs, hidden, dtype)?;
+        let made = self.multiply(ctx, 2, (&inner, 1), &pairs, (hidden, ffn), dtype)?;
+        // What is added in f32 is not rounded before.
+        let each = if once { Dtype::F32 } else { dtype };
+        let arguments = [
+            (&*made.buffer).into(),
+            (&*input.buffer).into(),
+            input.dtype.into(),
+            index(ctx, share)?.into(),
+            (&*chosen.buffer).into(),
+            chosen.dtype.into(),
+            (&*weights.buffer).into(),
+            weights.dtype.into(),
+            on_input.into(),
+            index(ctx, n)?.into(),
+            index(ctx, all)?.into(),
+            index(ctx, k)?.into(),
+            index(ctx, hidden)?.into(),
+            each.into(),
+            (&*y.buffer).into(),
+            dtype.into(),
+            count(y.len()),
+        ];
+        queue.launch_each("experts_sum", y.len(), &arguments)?;
+        ctx.set_device(0, y)
+    }
+}

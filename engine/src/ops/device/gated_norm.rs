@@ -1,0 +1,75 @@
+//! `gated_norm` on a device.
+
+use crate::Error;
+use crate::device::source;
+use crate::ops::device::{index, last_axis};
+use crate::ops::gated_norm::GatedNorm;
+use crate::ops::norm::NormCast;
+use crate::ops::scan::continued;
+use crate::ops::{Args, Ctx, Kernel, Kernels};
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("gated_norm", DeviceGatedNorm::prepare);
+}
+
+struct DeviceGatedNorm {
+    rule: GatedNorm,
+    /// True if the gate's activation is a sigmoid, or else silu.
+    sigmoids: bool,
+}
+
+impl DeviceGatedNorm {
+    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let sigmoids = args.one_of("activation", &[("silu", false), ("sigmoid", true)])?;
+        Ok(Self { rule: GatedNorm::prepare(args)?, sigmoids })
+    }
+}
+
+impl Kernel for DeviceGatedNorm {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let (queue, x, gate) = (ctx.queue()?, ctx.device_input(0)?, ctx.device_input(1)?);
+        let &GatedNorm { eps, cast, gate_first, groups, stepwise, .. } = &self.rule;
+        let y = ctx.device_output(0, x.rows())?;
+        let (axis, width) = (last_axis(&x), x.width());
+        let group = axis.checked_div(groups).unwrap_or(0);
+        // An f32 value of a sequence's first step is one of the run's dtype in rows that continue it.
+        let continued = if stepwise { continued(ctx) } else { vec![false; x.rows()] };
+        let weight = ctx.device_vector("weight");
+        if group == 0
+            || axis % group != 0
+            || weight.is_none_or(|weight| weight.bytes() != 4 * axis)
+            || gate.width() != width
+            || y.width() != width
+            || continued.len() != x.rows()
+        {
+            return Err(ctx.error(format!(
+                "its weight and its gate do not fit {axis} numbers in groups of {group}"
+            )));
+        }
+        let (own, activation) = (y.dtype, ctx.activation());
+        let grids: Vec<u32> = continued
+            .iter()
+            .map(|continued| source::dtype(if *continued { activation } else { own }))
+            .collect();
+        let grids = queue.upload(bytemuck::cast_slice(&grids))?;
+        let arguments = [
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            (&*gate.buffer).into(),
+            gate.dtype.into(),
+            weight.into(),
+            index(ctx, axis)?.into(),
+            index(ctx, width)?.into(),
+            index(ctx, group)?.into(),
+            eps.into(),
+            (cast == NormCast::Before).into(),
+            gate_first.into(),
+            self.sigmoids.into(),
+            (&grids).into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+        ];
+        queue.launch("gated_norm", x.len() / group, &arguments)?;
+        ctx.set_device(0, y)
+    }
+}
