@@ -146,8 +146,8 @@ impl Template {
     /// Finds the format of tool calls and reasoning that the template writes. A text for requests with tools counts first.
     pub fn format(&self) -> Option<&'static Format> {
         let first = self.variant(true).ok();
-        let texts = first.into_iter().chain(0..self.variants.len());
-        texts.filter_map(|n| Format::find(&self.variants[n].text)).next()
+        let mut texts = first.into_iter().chain(0..self.variants.len());
+        texts.find_map(|n| Format::find(&self.variants[n].text))
     }
 
     /// Returns the special tokens that the template gets, by name.

@@ -12,7 +12,7 @@ const ITEM: &str = "item";
 /// Value inside a tag.
 enum TagValue {
     Text(String),
-    Tags(Vec<(String, TagValue)>),
+    Tags(Vec<(String, Self)>),
 }
 
 /// Returns the JSON object of a call's tags; none if they are malformed.
@@ -43,7 +43,7 @@ pub(super) fn arguments(body: &str, mark: &str, schema: Option<&Value>) -> Optio
         match outer {
             TagValue::Tags(_) => {}
             TagValue::Text(before) if before.trim().is_empty() => {
-                *outer = TagValue::Tags(Vec::new())
+                *outer = TagValue::Tags(Vec::new());
             }
             TagValue::Text(_) => return None,
         }
