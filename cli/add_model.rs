@@ -19,7 +19,7 @@ use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::file;
 
-use crate::card::{Card, ProofResults, ProofStatus, WeightsSummary};
+use crate::card::{Card, ChatSummary, ProofResults, ProofStatus, WeightsSummary};
 use crate::findings::{check_error, engine_error, model_error, reported_error};
 use crate::parity_check;
 use crate::reference::{beside, no_reference, open_dump};
@@ -190,7 +190,8 @@ impl AddModelArgs {
             Some(Verdict::Fail) => ProofStatus::Differs,
             Some(Verdict::Pass | Verdict::Skip) => ProofStatus::Proven,
         };
-        let card = Card::new(target, weights, evidence, outcome)?;
+        let chat = ChatSummary::read(&target.dir, self.reference.as_deref());
+        let card = Card::new(target, weights, evidence, chat, outcome)?;
         let paths = [("card.md", card.markdown()), ("card.json", card.json())];
         for (file, text) in &paths {
             write::atomic(&out.join(file), text.as_bytes())?;

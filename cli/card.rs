@@ -2,16 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
+use chat::check::{ChatReport, RecordError};
+use chat::{Format, TemplateError};
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
 use parity::gate::{Gate, Mode};
 use parity::mutate::{Fate, MutationReport, counts};
 use parity::{Report, Verdict};
 use registry::dtype::Dtype;
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::chat_template;
+use crate::parity_check::{check_model, read_record};
 use crate::text::{TextTable, bytes};
 
 /// Overall result of a card.
@@ -42,6 +48,84 @@ pub(crate) struct Card<'a> {
     facts: BTreeMap<&'static str, Value>,
     coverage: Option<TensorCoverage>,
     evidence: ProofResults<'a>,
+    chat: ChatSummary,
+}
+
+/// Facts of a model's chat template.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ChatSummary {
+    /// True if the model has a chat template.
+    template: bool,
+    /// Format of tool calls and reasoning that the template writes; none if it is unknown.
+    format: Option<&'static str>,
+    /// Comparison with a record of transformers; none without a record.
+    check: Option<ChatReport>,
+    /// Reason why there is no comparison.
+    note: Option<String>,
+}
+
+impl ChatSummary {
+    /// Reads the template of a model, and compares it with the record of its dump.
+    pub(crate) fn read(model: &Path, reference: Option<&Path>) -> Self {
+        let mut found = Self::of(model, reference);
+        // A card has no local path.
+        let home = format!("{}/", model.display());
+        let findings = found.check.iter_mut().flat_map(|report| &mut report.findings);
+        for text in findings.map(|finding| &mut finding.text).chain(&mut found.note) {
+            *text = text.replace(&home, "");
+        }
+        found
+    }
+
+    fn of(model: &Path, reference: Option<&Path>) -> Self {
+        let template = match chat_template::of_model(model) {
+            Ok(template) => template,
+            Err(TemplateError::Missing { .. }) => return Self::default(),
+            Err(error) => return Self { note: Some(error.to_string()), ..Self::default() },
+        };
+        let format = template.format().map(Format::name);
+        let found = Self { template: true, format, ..Self::default() };
+        let record = match read_record(model, reference) {
+            Ok(record) => record,
+            Err(RecordError::Missing { .. }) => return found,
+            Err(error) => return Self { note: Some(error.to_string()), ..found },
+        };
+        match check_model(model, &record) {
+            Ok(report) => Self { check: Some(report), ..found },
+            Err(error) => Self { note: Some(format!("{error:#}")), ..found },
+        }
+    }
+
+    /// Returns the section of the card; empty for a model without a template.
+    fn markdown(&self) -> String {
+        let mut text = String::new();
+        if self.template {
+            text.push_str("\n## Chat template\n\n");
+            let mut table = TextTable::new(&[]);
+            table.row(["check", "result"]);
+            table.row(["format of tool calls and reasoning", self.format.unwrap_or("unknown")]);
+            if let Some(report) = &self.check {
+                for (name, count) in report.counts() {
+                    table.row([name.to_owned(), format!("{} of {}", count.equal, count.of)]);
+                }
+            }
+            text.push_str(&table.markdown());
+            if self.check.is_none() && self.note.is_none() {
+                text.push_str(
+                    "\nNot compared with transformers: the reference has no record of chats, which `parity dump --chat` makes.\n",
+                );
+            }
+        }
+        for finding in self.check.iter().flat_map(|report| &report.findings) {
+            let level = if finding.differs { "Differs" } else { "Warning" };
+            let text_of = format!("{level} [{}]: {}", finding.kind, finding.text);
+            write!(text, "\n{text_of}. Remedy: {}.\n", finding.remedy).ok();
+        }
+        if let Some(note) = &self.note {
+            write!(text, "\nThe chat template was not compared: {note}\n").ok();
+        }
+        text
+    }
 }
 
 /// Results of the comparisons.
@@ -68,6 +152,7 @@ impl<'a> Card<'a> {
         target: &LocalModel,
         weights: WeightsSummary,
         evidence: ProofResults<'a>,
+        chat: ChatSummary,
         outcome: ProofStatus,
     ) -> Result<Self> {
         let model = &target.model;
@@ -91,7 +176,7 @@ impl<'a> Card<'a> {
             ("spec", json!(target.spec)),
             ("states", json!(states)),
         ]);
-        Ok(Self { outcome, facts, coverage, evidence })
+        Ok(Self { outcome, facts, coverage, evidence, chat })
     }
 
     /// Returns the card as JSON; `parity` is the whole report.
@@ -106,6 +191,7 @@ impl<'a> Card<'a> {
             "verdict": self.outcome.word(),
             "model": self.facts,
             "coverage": self.coverage,
+            "chat": self.chat,
             "parity": parity,
             "mistakes": self.evidence.book.map(|book| json!({ "counts": counts(book), "missed": missed_mutants(book) })),
         });
@@ -147,6 +233,7 @@ impl<'a> Card<'a> {
                 text.push_str(&caught_mutants(self.evidence.book));
             }
         }
+        text.push_str(&self.chat.markdown());
         text
     }
 }

@@ -30,8 +30,11 @@ const BENCH_SERVE: &str = include_str!("../docs/howto/bench-serve.md");
 /// Guide to chat templates.
 const CHAT: &str = include_str!("../docs/chat.md");
 
+/// Guide to formats of tool calls.
+const TOOL_CALLS: &str = include_str!("../docs/tool-calls.md");
+
 /// Whole pages by topic.
-pub(crate) const PAGES: [(&str, &str, &str); 12] = [
+pub(crate) const PAGES: [(&str, &str, &str); 13] = [
     ("dump", "the form of reference dumps", DUMP),
     ("report", "the form of JSON reports", REPORT),
     ("diagnose", "causes of differences", DIAGNOSE),
@@ -43,6 +46,7 @@ pub(crate) const PAGES: [(&str, &str, &str); 12] = [
     ("engine-protocol", "how to connect an engine", PROTOCOL),
     ("endpoints", "checks of running servers", ENDPOINTS),
     ("chat", "chat templates, and checks of them", CHAT),
+    ("tool-calls", "formats of tool calls and reasoning", TOOL_CALLS),
     ("bench-serve", "servers under load", BENCH_SERVE),
 ];
 

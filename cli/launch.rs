@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use chat::TemplateError;
 use clap::{Args, ValueEnum};
 use models::config::ConfigFile;
 use models::local_model::LocalModel;
@@ -12,7 +13,7 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::scalar::Scalar;
 use registry::sheet::apply::{LaunchPlan, LaunchRequest as Asked, apply};
-use registry::sheet::facts::{FactInputs, ModelFacts, facts};
+use registry::sheet::facts::{ChatFacts, FactInputs, ModelFacts, facts};
 use registry::sheet::gpus::{self, Gpu};
 use registry::sheet::versions::Version;
 use registry::sheet::{self, Sheet};
@@ -20,7 +21,7 @@ use registry::sheet::{self, Sheet};
 use crate::findings::{model_error, reported_error};
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::{CommandOutcome, term};
+use crate::{CommandOutcome, chat_template, term};
 
 mod command;
 mod compat;
@@ -175,7 +176,10 @@ impl LaunchArgs {
         let (model, config, local, gguf) = self.model()?;
         let dtype = self.dtype.or(config.dtype()).unwrap_or(Dtype::Bf16);
         let stored = local.as_ref().and_then(|target| stored_bytes(target, gguf));
-        let about = FactInputs { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp: self.mtp };
+        let chat = local.as_ref().map(|target| chat_facts(target, &sheet.engine));
+        let chat = chat.unwrap_or_default();
+        let mtp = self.mtp;
+        let about = FactInputs { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp, chat };
         let facts: ModelFacts = facts(&model, &about);
         let (name, version, verified) = self.version(&sheet)?;
         let asked = Asked {
@@ -286,6 +290,25 @@ impl PlannedLaunch {
             "unverified: the sheet of `{}` is true for {range}, and this is {name}",
             self.sheet.engine
         )
+    }
+}
+
+/// Returns the format of the model's chat template, and the engine's parsers for that format.
+fn chat_facts(target: &LocalModel, engine: &str) -> ChatFacts {
+    let template = match chat_template::of_model(&target.dir) {
+        Ok(template) => template,
+        Err(TemplateError::Missing { .. }) => return ChatFacts::default(),
+        Err(error) => {
+            term::note(&format!("warning: the chat template cannot be read: {error}"));
+            return ChatFacts::default();
+        }
+    };
+    let Some(format) = template.format() else { return ChatFacts::default() };
+    let parsers = format.engine(engine).cloned().unwrap_or_default();
+    ChatFacts {
+        format: Some(format.name().to_owned()),
+        tools: parsers.tools,
+        reasoning: parsers.reasoning,
     }
 }
 

@@ -18,6 +18,7 @@ mod bench;
 mod bench_serve;
 mod calibrate;
 mod card;
+mod chat_template;
 mod check;
 mod completions;
 mod convert;
@@ -27,6 +28,7 @@ mod engine_command;
 mod engines;
 mod eval;
 mod findings;
+mod formats_command;
 mod help;
 #[cfg(feature = "hub")]
 mod hub;
@@ -128,6 +130,11 @@ enum OnboardCommand {
         command: jobs::JobsCommand,
     },
     Launch(launch::LaunchArgs),
+    /// Formats of tool calls and reasoning: lists them, finds a model's, and reads outputs
+    Formats {
+        #[command(subcommand)]
+        command: formats_command::FormatsCommand,
+    },
     Plugin(plugin::PluginArgs),
     Help(help::HelpArgs),
     Completions(completions::CompletionsArgs),
@@ -221,6 +228,7 @@ impl OnboardCommand {
             Self::Imatrix(args) => args.run(),
             Self::Jobs { command } => command.run(),
             Self::Launch(args) => args.run(),
+            Self::Formats { command } => command.run(),
             Self::Plugin(args) => args.run(),
             Self::Help(args) => args.run(),
             Self::Completions(args) => args.run(),

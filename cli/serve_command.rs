@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use chat::{Format, Template};
+use chat::Format;
 use clap::Args;
 use engine::{BlockArithmetic, SessionOptions};
-use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 use registry::file;
@@ -20,7 +19,7 @@ use crate::engines::parse_seconds;
 use crate::findings::{engine_error, warn};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::token_io::{ModelTokenizer, end_tokens};
-use crate::{CommandOutcome, interrupt, term};
+use crate::{CommandOutcome, chat_template, interrupt, term};
 
 /// Serves a model over HTTP, as the reference that answers
 ///
@@ -128,9 +127,7 @@ fn parse_format(name: &str) -> Result<ToolFormat, String> {
 /// Returns the chat template of a model, and the format of its output; without a template, a note says why
 /// there are no conversations.
 fn chat_format(target: &LocalModel, choice: Option<ToolFormat>) -> Option<ChatFormat> {
-    let keys = target.is_gguf().then(|| GgufFile::open(&target.dir).ok()).flatten();
-    let own = keys.and_then(|file| Template::from_gguf(&target.dir, file.metadata()));
-    let found = own.map_or_else(|| Template::open(target.home()), Ok);
+    let found = chat_template::of_model(&target.dir);
     let template = match found.and_then(|template| template.check().map(|()| template)) {
         Ok(template) => template,
         Err(why) => {
@@ -138,8 +135,7 @@ fn chat_format(target: &LocalModel, choice: Option<ToolFormat>) -> Option<ChatFo
             return None;
         }
     };
-    let found = template.variants().iter().find_map(|variant| Format::find(&variant.text));
-    let format = choice.map_or(found, |choice| choice.0);
+    let format = choice.map_or_else(|| template.format(), |choice| choice.0);
     if let Some(format) = format {
         term::note(&format!(
             "note: tool calls and reasoning are read in the format `{}`",

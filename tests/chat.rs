@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::tool::{convert, copy, json, parity, root, run};
+use crate::tool::{convert, copy, copy_folder, fixture, json, onboard, parity, root, run};
 
 /// Template of the record, which `parity/reference/chat.py` wrote for the same folder.
 const TEMPLATE: &str = "chat/tests/templates/im_blocks_tools.jinja";
@@ -57,4 +57,47 @@ fn an_altered_template_differs() {
     run(parity().arg("check").arg(&model).arg("--chat")).code(1).prints("has no chat template");
     fs_err::remove_dir_all(model.join("reference")).unwrap();
     run(parity().arg("check").arg(&model).arg("--chat")).code(2).says("has no record of chats");
+}
+
+#[test]
+fn a_card_shows_the_check_of_the_chat_template() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let reference = model.join("reference");
+    copy_folder(&fixture("llama3").join("reference"), &reference);
+    fs_err::copy(root().join("tests/chat/record.json"), reference.join("chat.json")).unwrap();
+    let card = |name: &str| {
+        let out = dir.path().join(name);
+        run(onboard().arg("add-model").arg(&model).arg("--out").arg(&out)).code(0);
+        let text = fs_err::read_to_string(out.join("card.md")).unwrap();
+        (text, json(&fs_err::read_to_string(out.join("card.json")).unwrap()))
+    };
+    let (text, sound) = card("sound");
+    assert_eq!(sound["chat"]["format"], "hermes");
+    assert_eq!(sound["chat"]["check"]["renderings"], json(r#"{"equal": 12, "of": 12}"#));
+    assert_eq!(sound["chat"]["check"]["corpus"], json(r#"{"equal": 70, "of": 70}"#));
+    assert!(text.contains("conversations with equal text") && text.contains("hermes"), "{text}");
+    // A template that writes the BOS token, which the tokenizer adds too.
+    let mut record = json(&fs_err::read_to_string(reference.join("chat.json")).unwrap());
+    for rendering in record["renderings"].as_array_mut().unwrap() {
+        if let Some(text) =
+            rendering["text"].as_str().map(|text| "<|begin_of_text|>".to_owned() + text)
+        {
+            rendering["text"] = text.into();
+            rendering["ids"].as_array_mut().unwrap().insert(0, 304.into());
+        }
+    }
+    fs_err::write(reference.join("chat.json"), record.to_string()).unwrap();
+    let path = model.join("chat_template.jinja");
+    let other = "{{ bos_token }}".to_owned() + &fs_err::read_to_string(&path).unwrap();
+    fs_err::write(path, other).unwrap();
+    let (text, changed) = card("changed");
+    let findings = changed["chat"]["check"]["findings"].as_array().unwrap();
+    assert_eq!(changed["chat"]["check"]["tokens"], json(r#"{"equal": 12, "of": 12}"#));
+    assert!(findings.iter().any(|finding| finding["kind"] == "double-bos"), "{changed:#}");
+    assert!(text.contains("Differs [template]") && text.contains("Warning [double-bos]"), "{text}");
+    assert!(!text.contains(dir.path().to_str().unwrap()), "no local path: {text}");
+    fs_err::remove_file(reference.join("chat.json")).unwrap();
+    let (text, none) = card("none");
+    assert!(none["chat"]["check"].is_null() && text.contains("no record of chats"), "{text}");
 }

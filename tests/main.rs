@@ -17,6 +17,7 @@ mod evals;
 mod fake_hub;
 mod finite;
 mod foreign;
+mod formats;
 mod front;
 mod guards;
 mod hub;

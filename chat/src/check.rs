@@ -118,6 +118,15 @@ impl ChatReport {
         self.findings.iter().any(|finding| finding.differs)
     }
 
+    /// Returns the counts of equal results with their names.
+    pub fn counts(&self) -> [(&'static str, ComparedCount); 3] {
+        [
+            ("conversations with equal text", self.renderings),
+            ("conversations with equal tokens", self.tokens),
+            ("texts with equal tokens", self.corpus),
+        ]
+    }
+
     fn find(&mut self, differs: bool, kind: &'static str, text: String, remedy: &'static str) {
         let known = self.findings.iter().filter(|finding| finding.kind == kind).count();
         if known < LISTED {

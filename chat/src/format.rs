@@ -17,6 +17,7 @@ mod parts;
 mod pattern;
 mod python;
 mod read;
+mod tags;
 mod value;
 
 pub use data::{EngineParsers, Format};
@@ -141,11 +142,11 @@ mod tests {
             findings,
             [
                 "(2, 1) a format has no key `cals`",
-                "(7, 7) this pattern of a pair needs a text between two holes, and directly behind `{value}`",
+                "(7, 7) this pattern of a pair needs a text between two holes, and directly behind `{value}` and `{tags}`",
                 "(4, 5) patterns have no hole `{nam}`",
                 "(5, 5) this pattern of a call needs a text at its end",
                 "(6, 5) this pattern of a call needs one of `{call}`, `{calls}`, `{python}`, or `{name}` with one of \
-                 `{arguments}`, `{object}`, `{pairs}`",
+                 `{arguments}`, `{object}`, `{pairs}`, `{tags}`",
                 "(8, 27) reasoning has no key `shut`",
                 "(8, 12) reasoning needs `close`",
                 "(9, 16) `trim` cannot be `all`",

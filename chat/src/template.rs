@@ -9,6 +9,7 @@ use indexmap::IndexMap;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
+use crate::format::Format;
 use crate::json::OrderedJson;
 use crate::request::{ChatRequest, RequestError, TemplateMessages};
 use environment::Raised;
@@ -140,6 +141,13 @@ impl Template {
     /// Returns the texts of the template.
     pub fn variants(&self) -> &[TemplateVariant] {
         &self.variants
+    }
+
+    /// Finds the format of tool calls and reasoning that the template writes. A text for requests with tools counts first.
+    pub fn format(&self) -> Option<&'static Format> {
+        let first = self.variant(true).ok();
+        let mut texts = first.into_iter().chain(0..self.variants.len());
+        texts.find_map(|n| Format::find(&self.variants[n].text))
     }
 
     /// Returns the special tokens that the template gets, by name.

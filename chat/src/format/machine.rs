@@ -9,6 +9,7 @@ use super::object::MarkedObject;
 use super::parts::{CallContext, CallParts};
 use super::pattern::{CallPattern, Hole, PatternStep};
 use super::python::PythonCalls;
+use super::tags::arguments;
 use super::value::coerced;
 
 /// Longest name, key or other word in a pattern.
@@ -138,6 +139,7 @@ impl CallMachine {
                     }
                 }
                 PatternStep::Hole(Hole::Pairs) => return self.pairs(c, format),
+                PatternStep::Hole(Hole::Tags) => return self.tags(c, format, context),
                 PatternStep::Hole(Hole::Key | Hole::Value | Hole::Type | Hole::Id) => {
                     let (space, stop) = stops(&self.pattern.steps[self.place.step + 1..], format);
                     if Some(c) == stop || space && c.is_whitespace() && !self.text.is_empty() {
@@ -195,9 +197,13 @@ impl CallMachine {
                 Hole::Calls => Payload::Calls(CallList::new()),
                 Hole::Python => Payload::Python(Box::new(PythonCalls::new())),
                 Hole::Object => Payload::Object(MarkedObject::new()),
-                Hole::Name | Hole::Id | Hole::Pairs | Hole::Key | Hole::Value | Hole::Type => {
-                    return Scan::Bad;
-                }
+                Hole::Name
+                | Hole::Id
+                | Hole::Pairs
+                | Hole::Tags
+                | Hole::Key
+                | Hole::Value
+                | Hole::Type => return Scan::Bad,
             });
         }
         match self.payload.as_mut().expect("it was set above") {
@@ -213,6 +219,26 @@ impl CallMachine {
             Payload::Python(calls) => calls.push(c, context, &mut self.parts),
             Payload::Object(object) => object.push(c, &format.strings, &mut self.parts),
         }
+    }
+
+    /// Reads a character of nested tags, up to the literal behind them.
+    fn tags(&mut self, c: char, format: &Format, context: &CallContext<'_>) -> CallScan {
+        let Some(PatternStep::Literal(end)) = self.pattern.steps.get(self.place.step + 1) else {
+            return CallScan::Bad(0);
+        };
+        self.text.push(c);
+        if !end.ends_with(c) || !self.text.ends_with(end.as_str()) {
+            return CallScan::More;
+        }
+        let text = std::mem::take(&mut self.text);
+        let body = &text[..text.len() - end.len()];
+        let Some(json) = arguments(body, &format.tags, context.tools.get(&self.name)) else {
+            return CallScan::Bad(0);
+        };
+        self.parts.name(self.name.clone());
+        self.parts.text(&json);
+        self.place.step += 2;
+        self.ended()
     }
 
     /// Reads a character between pairs: the start of a pair, or of the text behind them.
@@ -332,6 +358,10 @@ impl CallMachine {
             }
             ValueTrim::Space => text.trim(),
         };
+        let inner = format.value.wrap.as_ref().and_then(|(open, close)| {
+            trimmed.trim().strip_prefix(open.as_str())?.strip_suffix(close.as_str())
+        });
+        let trimmed = inner.unwrap_or(trimmed);
         let typed = format.value.types.get(&self.kind).copied();
         let schema = context
             .tools

@@ -50,6 +50,8 @@ pub(super) struct CallKeys {
     pub(super) name: Vec<String>,
     /// Keys of the arguments.
     pub(super) arguments: Vec<String>,
+    /// True if the only key is the tool's name, and its value the arguments.
+    pub(super) by_name: bool,
 }
 
 /// Facts that payloads need besides the text.

@@ -32,6 +32,8 @@ pub(super) enum Hole {
     Object,
     /// Any number of pairs.
     Pairs,
+    /// Nested tags, each behind a mark.
+    Tags,
     /// Key of a pair.
     Key,
     /// Value of a pair.
@@ -40,7 +42,7 @@ pub(super) enum Hole {
     Type,
 }
 
-const HOLES: [(&str, Hole); 11] = [
+const HOLES: [(&str, Hole); 12] = [
     ("name", Hole::Name),
     ("id", Hole::Id),
     ("arguments", Hole::Arguments),
@@ -49,6 +51,7 @@ const HOLES: [(&str, Hole); 11] = [
     ("python", Hole::Python),
     ("object", Hole::Object),
     ("pairs", Hole::Pairs),
+    ("tags", Hole::Tags),
     ("key", Hole::Key),
     ("value", Hole::Value),
     ("type", Hole::Type),

@@ -12,7 +12,7 @@ use super::parts::CallKeys;
 use super::pattern::{CallPattern, CallPatternError, Hole, PatternStep};
 use super::value::ValueType;
 
-const FORMAT: [&str; 15] = [
+const FORMAT: [&str; 16] = [
     "format",
     "about",
     "find",
@@ -27,13 +27,14 @@ const FORMAT: [&str; 15] = [
     "name_prefix",
     "between",
     "strings",
+    "tags",
     "drop",
 ];
 const ENGINE: [&str; 2] = ["tools", "reasoning"];
 const REASONING: [&str; 4] = ["open", "close", "ends_at_calls", "repeats"];
 const SECTION: [&str; 2] = ["open", "close"];
-const VALUE: [&str; 3] = ["trim", "untyped", "types"];
-const KEYS: [&str; 2] = ["name", "arguments"];
+const VALUE: [&str; 4] = ["trim", "untyped", "wrap", "types"];
+const KEYS: [&str; 3] = ["name", "arguments", "by_name"];
 const TRIMS: [(&str, ValueTrim); 3] =
     [("nothing", ValueTrim::Nothing), ("newline", ValueTrim::Newline), ("space", ValueTrim::Space)];
 const TYPES: [(&str, ValueType); 2] = [("text", ValueType::Text), ("json", ValueType::Json)];
@@ -77,6 +78,11 @@ impl FormatReader {
                         self.findings
                             .push(finding.help("write the mark around strings behind `strings`"));
                     }
+                    if pattern.has(Hole::Tags) && !map.contains_key("tags") {
+                        let finding = Finding::error(&item.at, "`{tags}` needs the key `tags`");
+                        self.findings
+                            .push(finding.help("write the mark before each tag behind `tags`"));
+                    }
                     calls.push(pattern);
                 }
             }
@@ -112,6 +118,7 @@ impl FormatReader {
         let value = value.unwrap_or(PairValue {
             trim: ValueTrim::Nothing,
             untyped: ValueType::Text,
+            wrap: None,
             types: IndexMap::new(),
         });
         let keys = self
@@ -119,6 +126,7 @@ impl FormatReader {
         let keys = keys.unwrap_or(CallKeys {
             name: vec!["name".to_owned()],
             arguments: vec!["arguments".to_owned(), "parameters".to_owned()],
+            by_name: false,
         });
         Some(Format {
             name: name?,
@@ -135,6 +143,7 @@ impl FormatReader {
             name_prefix: self.text(map, "name_prefix").unwrap_or_default(),
             between: self.text(map, "between").unwrap_or_default(),
             strings: self.mark(map, "strings").unwrap_or_default(),
+            tags: self.mark(map, "tags").unwrap_or_default(),
             drop: map.get("drop").map(|entry| self.marks(&entry.value)).unwrap_or_default(),
         })
     }
@@ -166,13 +175,21 @@ impl FormatReader {
                 }
             }
         }
-        PairValue { trim, untyped, types }
+        let mut wrap = None;
+        if let Some(entry) = map.get("wrap") {
+            match self.marks(&entry.value).as_slice() {
+                [open, close] => wrap = Some((open.clone(), close.clone())),
+                _ => self.expected(&entry.value, "a list of two marks"),
+            }
+        }
+        PairValue { trim, untyped, wrap, types }
     }
 
     fn keys(&mut self, map: &YamlMap) -> CallKeys {
         let mut words =
             |key: &str| map.get(key).map(|entry| self.texts(&entry.value)).unwrap_or_default();
-        CallKeys { name: words("name"), arguments: words("arguments") }
+        let (name, arguments) = (words("name"), words("arguments"));
+        CallKeys { name, arguments, by_name: self.flag(map, "by_name") }
     }
 
     /// Reads a pattern and checks that its holes are those of a call or of a pair.
@@ -329,15 +346,17 @@ fn mistake(pattern: &CallPattern, pair: bool) -> Option<&'static str> {
     let neighbours = |steps: &[PatternStep]| {
         matches!(
             steps,
-            [PatternStep::Hole(Hole::Value), PatternStep::Space | PatternStep::Hole(_)]
-                | [
-                    PatternStep::Hole(_),
-                    PatternStep::Hole(Hole::Key | Hole::Value | Hole::Name | Hole::Id | Hole::Type)
-                ]
+            [
+                PatternStep::Hole(Hole::Value | Hole::Tags),
+                PatternStep::Space | PatternStep::Hole(_)
+            ] | [
+                PatternStep::Hole(_),
+                PatternStep::Hole(Hole::Key | Hole::Value | Hole::Name | Hole::Id | Hole::Type)
+            ]
         )
     };
     if pattern.steps.windows(2).any(neighbours) {
-        return Some("needs a text between two holes, and directly behind `{value}`");
+        return Some("needs a text between two holes, and directly behind `{value}` and `{tags}`");
     }
     let ends_open = match pattern.steps.last() {
         Some(PatternStep::Hole(hole)) => !matches!(
@@ -361,22 +380,23 @@ fn mistake(pattern: &CallPattern, pair: bool) -> Option<&'static str> {
             Hole::Python,
             Hole::Object,
             Hole::Pairs,
+            Hole::Tags,
         ]);
         return (!sound || foreign)
             .then_some("needs a text at its start, `{key}` and `{value}`, and no hole of a call");
     }
-    let payloads =
-        [Hole::Arguments, Hole::Call, Hole::Calls, Hole::Python, Hole::Object, Hole::Pairs];
+    let with_name = [Hole::Arguments, Hole::Object, Hole::Pairs, Hole::Tags];
+    let payloads = [&with_name[..], &[Hole::Call, Hole::Calls, Hole::Python]].concat();
     let count = pattern
         .steps
         .iter()
         .filter(|step| matches!(step, PatternStep::Hole(h) if payloads.contains(h)))
         .count();
-    let named = has(&[Hole::Arguments, Hole::Object, Hole::Pairs]);
+    let named = has(&with_name);
     if count != 1 || has(&[Hole::Key, Hole::Value, Hole::Type]) || named != pattern.has(Hole::Name)
     {
         return Some(
-            "needs one of `{call}`, `{calls}`, `{python}`, or `{name}` with one of `{arguments}`, `{object}`, `{pairs}`",
+            "needs one of `{call}`, `{calls}`, `{python}`, or `{name}` with one of `{arguments}`, `{object}`, `{pairs}`, `{tags}`",
         );
     }
     if named && pattern.opener().is_empty() {

@@ -61,7 +61,7 @@ fn number(text: &str) -> Option<String> {
 }
 
 /// Returns the types that a schema allows.
-fn types(schema: &Value) -> Vec<&str> {
+pub(super) fn types(schema: &Value) -> Vec<&str> {
     let mut found = Vec::new();
     collect(schema, 0, &mut found);
     // From the narrowest type to strings: each text is one.

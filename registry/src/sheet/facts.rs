@@ -9,7 +9,7 @@ use crate::ops::Trait;
 use crate::scalar::Scalar;
 
 /// The roots of facts and their members.
-pub(super) const WORDS: [(&str, &[&str]); 3] = [
+pub(super) const WORDS: [(&str, &[&str]); 4] = [
     (
         "model",
         &[
@@ -29,6 +29,7 @@ pub(super) const WORDS: [(&str, &[&str]); 3] = [
             "first_layer_attends",
         ],
     ),
+    ("chat", &["format", "tools", "reasoning"]),
     ("has_state", &["attention", "conv", "recurrent", "latent", "index", "window"]),
     ("state", &["attention", "window", "conv", "recurrent", "latent", "index"]),
 ];
@@ -49,6 +50,19 @@ pub struct FactInputs {
     pub gguf: bool,
     /// True if the head that predicts further tokens runs too.
     pub mtp: bool,
+    /// Facts of the chat template.
+    pub chat: ChatFacts,
+}
+
+/// Facts of a chat template: the format of its tool calls, and the engine's parsers for that format.
+#[derive(Debug, Clone, Default)]
+pub struct ChatFacts {
+    /// Name of the format; none without a template, or with one of an unknown format.
+    pub format: Option<String>,
+    /// The engine's parser of tool calls.
+    pub tools: Option<String>,
+    /// The engine's parser of reasoning.
+    pub reasoning: Option<String>,
 }
 
 /// The facts of a model: one map for each root.
@@ -91,8 +105,16 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
         ("mixture", Scalar::Bool(graph.nodes.iter().any(|node| node.op.is(Trait::Experts)))),
         ("first_layer_attends", Scalar::Bool(graph.states.iter().any(attends))),
     ];
+    let text = |text: &Option<String>| text.clone().map_or(Scalar::Null, Scalar::Str);
+    let chat = &about.chat;
+    let chat = [
+        ("format", text(&chat.format)),
+        ("tools", text(&chat.tools)),
+        ("reasoning", text(&chat.reasoning)),
+    ];
     ModelFacts(vec![
         ("model".to_owned(), map(entries)),
+        ("chat".to_owned(), map(chat)),
         ("has_state".to_owned(), map(has)),
         ("state".to_owned(), map(states)),
     ])

@@ -181,6 +181,9 @@ fn texts_that_always_differ_are_noted() {
     let notes = |name: &str| read(name, &TokenizerOptions::default()).notes;
     assert!(notes("qwen2")[0].contains("NFC"), "{:?}", notes("qwen2"));
     assert_eq!(notes("llama3"), [""; 0]);
+    let strict = notes("phi3");
+    let strict: Vec<_> = strict.iter().filter(|note| note.contains("rstrip")).collect();
+    assert!(matches!(strict[..], [note] if note.contains("has 4 with")), "{strict:?}");
     let dir = folder("llama", |json| {
         json["normalizer"] = Value::Null;
         json["pre_tokenizer"] = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false});
@@ -188,6 +191,7 @@ fn texts_that_always_differ_are_noted() {
     let made =
         onboard_tokenizers::read(dir.path(), rows("llama"), &TokenizerOptions::default()).unwrap();
     assert!(made.notes[0].contains("begin with a blank"), "{:?}", made.notes);
+    assert!(made.notes[1].contains("behind special tokens"), "{:?}", made.notes);
 }
 
 /// The ids are those of transformers 5.23 for the same files.

@@ -1,0 +1,27 @@
+//! Reads the chat template of a model: a checkpoint, a GGUF file, or a file with the template alone.
+
+use std::path::Path;
+
+use chat::{Template, TemplateError};
+use formats::gguf::GgufFile;
+use registry::file;
+
+/// Reads the template of a folder or a GGUF file. A GGUF file without one has that of its folder.
+pub(crate) fn of_model(model: &Path) -> Result<Template, TemplateError> {
+    if model.is_dir() {
+        return Template::open(model);
+    }
+    let own = GgufFile::open(model).ok();
+    let own = own.and_then(|file| Template::from_gguf(model, file.metadata()));
+    let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty());
+    own.map_or_else(|| Template::open(folder.unwrap_or(Path::new("."))), Ok)
+}
+
+/// Reads the template of a model, or a file that holds nothing else (`*.jinja`).
+pub(crate) fn of_path(path: &Path) -> anyhow::Result<Template> {
+    if path.extension().is_some_and(|end| end == "jinja") {
+        let text = file::read_text(path, file::TEMPLATE)?;
+        return Ok(Template::from_source(&path.display().to_string(), &text, []));
+    }
+    Ok(of_model(path)?)
+}
