@@ -339,8 +339,10 @@ fn numbers(left: &[UnmadePiece]) -> Vec<usize> {
 
 /// Returns a line for each piece that has to be made again, with a line break before it.
 fn reasons(left: &[UnmadePiece]) -> String {
-    let lines = left.iter().filter_map(|(number, why)| Some((number, why.as_ref()?)));
-    lines.map(|(number, why)| format!("\npiece {number} has to be made again: {why}")).collect()
+    let lines = left.iter().filter_map(|(number, why)| {
+        Some(format!("\npiece {number} has to be made again: {}", why.as_ref()?))
+    });
+    lines.collect::<Vec<_>>().concat()
 }
 
 /// Returns the words of the merge, with this program's name on the machines.
