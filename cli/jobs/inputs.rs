@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
@@ -40,16 +40,20 @@ fn fingerprint(path: &Path) -> Result<String> {
         let names = fs_err::read_dir(path)?.map(|entry| Ok(entry?.path()));
         let mut names: Vec<_> = names.collect::<io::Result<_>>()?;
         names.sort();
-        for file in names {
+        for file in &names {
             let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
             if file.is_file() && ENDINGS.contains(&ending) {
                 hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
-                sample(&file, &mut hash)?;
+                sample(file, &mut hash)?;
             }
         }
-        // Without a checkpoint, as in a folder of specs, there are no weights that could change.
-        if let Ok(checkpoint) = Checkpoint::open(path) {
-            hash.update(checkpoint.fingerprint()?);
+        let weights = |file: &&PathBuf| file.extension().is_some_and(|end| end == "safetensors");
+        match Checkpoint::open(path) {
+            Ok(checkpoint) => hash.update(checkpoint.fingerprint()?),
+            // A folder of specs, or one that lacks files: a dump of some layers needs only theirs.
+            Err(_) => {
+                names.iter().filter(weights).try_for_each(|file| sample(file, &mut hash))?;
+            }
         }
     } else {
         sample(path, &mut hash)?;
@@ -114,6 +118,10 @@ mod tests {
         assert_eq!((whole(&path), whole(folder.path())), (file.clone(), all.clone()));
         fs_err::write(&path, "[]").unwrap();
         assert!(whole(&path) != file && whole(folder.path()) != all);
+        // Weights count also where they are no complete checkpoint.
+        let before = whole(folder.path());
+        fs_err::write(folder.path().join("model-00002-of-00003.safetensors"), "x").unwrap();
+        assert_ne!(whole(folder.path()), before);
     }
 
     #[test]
