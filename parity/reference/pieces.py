@@ -171,9 +171,11 @@ class Parts:
         return all(self.has(key) for key in self.mine)
 
     def finish(self) -> None:
-        # Every piece reads or writes the choice of prompts.
-        keys = [key for key in [("", "prompts"), *self.mine] if self.has(key)]
-        record = {"format": FORMAT, "identity": self.identity, "inputs": self.inputs, "parts": ["/".join(key) for key in self.mine], "files": [self.path(key).name for key in keys]}
+        # Parts outside the plan, as the choice of prompts, are shared: each piece makes them, or takes those that are there.
+        planned = {self.path(key).name for key in self.planned}
+        shared = [path.name for path in self.folder.glob(f"*{ENDING}") if path.name not in planned]
+        files = sorted({*shared, *(self.path(key).name for key in self.mine)})
+        record = {"format": FORMAT, "identity": self.identity, "inputs": self.inputs, "parts": ["/".join(key) for key in self.mine], "files": files}
         self.write(self.marker(*self.piece), (json.dumps(record, indent=1) + "\n").encode())
 
     def require_all(self) -> None:
