@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use endpoints::load::{
-    ArrivalProcess, CompletionsApi, LengthDistribution, LoadClient, LoadFailureKind, LoadOptions,
-    LoadPlan, LoadPrompt, LoadRun, LoadSummary, MOST_CONNECTIONS, ServiceObjective, SummaryOptions,
+    ArrivalProcess, CompletionsApi, LengthDistribution, LoadClient, LoadFailure, LoadFailureKind,
+    LoadOptions, LoadPlan, LoadPrompt, LoadRun, LoadSummary, MOST_CONNECTIONS, ServiceObjective,
+    SummaryOptions,
 };
 use endpoints::{EndpointOptions, TrustedCertificates};
 use serde_json::{Map, Value};
@@ -28,6 +29,8 @@ mod report;
 
 /// Maximum number of generated tokens of a request that only warms up.
 const WARM_TOKENS: usize = 32;
+/// Maximum attempts of requests that are not measured.
+const MOST_ATTEMPTS: usize = 10;
 /// Maximum bytes of one answer.
 const MOST_ANSWER: u64 = 64 << 20;
 /// Delay of requests, in milliseconds, that the report mentions.
@@ -238,7 +241,13 @@ impl BenchServeArgs {
             extra_body: self.extra_body.clone().unwrap_or_default(),
             keep_text: has_tokenizer,
         };
-        Ok(LoadClient::connect(&self.url, &endpoint, options)?)
+        // The model has a flag of its own here.
+        LoadClient::connect(&self.url, &endpoint, options).map_err(|error| {
+            let text = error.to_string();
+            anyhow::anyhow!(
+                text.replace("the engine option `model=NAME`", "the option `model NAME`")
+            )
+        })
     }
 
     /// Finds out whether the server takes token ids, if random prompts may be either.
@@ -247,10 +256,7 @@ impl BenchServeArgs {
             return Ok(());
         }
         prompts.form = PromptForm::Ids;
-        let probe = prompts.probe(self.seed);
-        let run = client.run(plan(vec![probe], 1), &mut |_| true);
-        let failure = run.records.into_iter().find_map(|record| record.failure);
-        match failure {
+        match until_success(|| client.run(plan(vec![prompts.probe(self.seed)], 1), &mut |_| true)) {
             None => {}
             Some(failure) => match failure.kind {
                 LoadFailureKind::Status(400 | 405..=428 | 430..=501)
@@ -279,13 +285,11 @@ impl BenchServeArgs {
         let bar = term::spinner("warming up");
         let mut plan = plan(requests, WARM_TOKENS);
         plan.concurrency = self.max_concurrency;
-        let run = client.run(plan, &mut |_| true);
+        let failure = until_success(|| client.run(plan.clone(), &mut |_| true));
         bar.finish_and_clear();
-        let good = run.records.iter().any(|record| record.failure.is_none());
-        let failure = run.records.into_iter().find_map(|record| record.failure);
         match failure {
-            Some(failure) if !good => bail!("no request to warm up succeeded: {failure}"),
-            _ => Ok(()),
+            Some(failure) => bail!("no request to warm up succeeded: {failure}"),
+            None => Ok(()),
         }
     }
 
@@ -392,6 +396,27 @@ impl BenchServeArgs {
         }
         let done = summary.completed > 0;
         Ok(if done { CommandOutcome::Ok } else { CommandOutcome::CouldNotRun })
+    }
+}
+
+/// Repeats unmeasured requests until one succeeds. Returns the first failure of the last attempt if none does, at once if it has a reason that
+/// does not pass.
+fn until_success(mut send: impl FnMut() -> LoadRun) -> Option<LoadFailure> {
+    let mut attempts = 0;
+    loop {
+        let run = send();
+        attempts += 1;
+        if run.records.iter().any(|record| record.failure.is_none()) {
+            return None;
+        }
+        let failure = run.records.into_iter().find_map(|record| record.failure)?;
+        let passes = matches!(
+            failure.kind,
+            LoadFailureKind::BrokenOff | LoadFailureKind::Status(429 | 502..=599)
+        );
+        if !passes || attempts == MOST_ATTEMPTS {
+            return Some(failure);
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use tokenizer::TokenizerOptions;
 
 use crate::findings::reported_error;
 use crate::target::{self, CheckpointArgs, SpecArgs};
-use crate::{CommandOutcome, term};
+use crate::{CommandOutcome, products, term};
 
 mod calibration;
 mod compat;
@@ -313,6 +313,12 @@ impl ConvertArgs {
         crate::interrupt::hint("");
         watch.finish();
         then()?;
+        let beside = work.beside.iter().map(|side| &side.path);
+        work.files
+            .iter()
+            .map(|file| &file.path)
+            .chain(beside)
+            .for_each(|path| products::note(path));
         if done.already {
             term::print(&summary::finished_before(work))?;
             return Ok(CommandOutcome::Ok);

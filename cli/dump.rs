@@ -15,7 +15,7 @@ use registry::file;
 
 pub(crate) use engine::model_of;
 
-use crate::{CommandOutcome, term};
+use crate::{CommandOutcome, products, term};
 
 /// Reference script: a single file, so that it can be copied to the machine with the model.
 const SCRIPT: &str = include_str!("../parity/reference/dump.py");
@@ -123,7 +123,7 @@ pub(crate) struct DumpArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtypes: Vec<Dtype>,
     /// A JSON file of prompts to run instead of the derived ones
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     prompts: Option<String>,
     /// Run the classes that the checkpoint brings (`auto_map`): read them first
     #[arg(long)]
@@ -132,7 +132,7 @@ pub(crate) struct DumpArgs {
     #[arg(long, value_name = "FILE.py")]
     import: Vec<PathBuf>,
     /// The python to run it with
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::ExecutablePath)]
     python: Option<PathBuf>,
     #[command(flatten)]
     recorded: engine::EngineDumpArgs,
@@ -196,11 +196,11 @@ impl DumpArgs {
         }
         let folder = tempfile::Builder::new().prefix("onboard-dump-").tempdir()?;
         let script = folder.path().join("dump.py");
-        let mut watched = Vec::new();
+        // Python may leave compiled modules beside the scripts.
+        let _watched = crate::interrupt::watch_whole(folder.path());
         for (name, text) in ScriptFile::ALL.map(ScriptFile::file) {
             let path = folder.path().join(name);
             fs_err::write(&path, text)?;
-            watched.push(crate::interrupt::watch(&path));
         }
         let python = PythonInterpreter::find(self.python.as_deref());
         term::note(&format!("running the reference with {}", python.name()));
@@ -219,7 +219,10 @@ impl DumpArgs {
         if !status.success() {
             return Err(python.explain(status));
         }
-        if self.piece.is_some() || self.plan.is_some() {
+        if let (Some((number, count)), Some(folder)) = (self.piece, &self.pieces) {
+            return note_parts(folder, number + 1, count);
+        }
+        if self.plan.is_some() {
             return Ok(CommandOutcome::Ok);
         }
         if self.chat {
@@ -277,6 +280,30 @@ impl DumpArgs {
         all.extend(self.more.iter().map(OsString::from));
         all
     }
+}
+
+/// Notes the files that the record of a finished piece lists, and the record itself.
+fn note_parts(folder: &Path, number: usize, count: usize) -> Result<CommandOutcome> {
+    let path = folder.join(format!("piece-{number}-of-{count}.json"));
+    let place = path.display();
+    let bytes = file::read(&path, file::MANIFEST)
+        .with_context(|| format!("the script ended well, but there is no `{place}`"))?;
+    let record: PieceFiles = serde_json::from_slice(&bytes).with_context(|| {
+        format!("`{place}` is no record of a finished piece; remove it, and make the piece again")
+    })?;
+    for name in &record.files {
+        let plain = Path::new(name).file_name().is_some_and(|last| last == name.as_str());
+        ensure!(plain, "`{place}`: `files` has `{name}`; expected the name of a file beside it");
+        products::note(&folder.join(name));
+    }
+    products::note(&path);
+    Ok(CommandOutcome::Ok)
+}
+
+/// Files of a finished piece, as the script records them.
+#[derive(Debug, serde::Deserialize)]
+struct PieceFiles {
+    files: Vec<String>,
 }
 
 /// Lists the Python files that a config's `auto_map` names: `{"AutoConfig": "file.Class", ...}`.

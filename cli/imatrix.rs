@@ -20,7 +20,7 @@ use crate::arithmetic::ArithmeticArgs;
 use crate::calibrate::ChunkedText;
 use crate::convert::{parse_shard, several};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::{CommandOutcome, interrupt, term, write};
+use crate::{CommandOutcome, interrupt, products, term, write};
 
 /// End of the name of the file that an interrupted measurement goes on with.
 const STATE: &str = ".sums";
@@ -140,6 +140,7 @@ impl ImatrixArgs {
             let found = PartialImatrix::read(output);
             if found.is_ok_and(|found| found.identity == begun.identity && found.chunks == range) {
                 term::print(&format!("`{}` is measured already", output.display()))?;
+                products::note(output);
                 return Ok(CommandOutcome::Ok);
             }
         }
@@ -164,6 +165,7 @@ impl ImatrixArgs {
             write_whole(made, output)?
         };
         interrupt::hint("");
+        products::note(output);
         fs_err::remove_file(&state).ok();
         Ok(outcome)
     }

@@ -1,21 +1,23 @@
 //! Implements `onboard jobs`, which divides a long command into pieces for many machines.
 
 mod division;
+mod inputs;
 mod kinds;
 mod plan;
 mod records;
 mod scripts;
 mod submit;
+mod words;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use crate::{CommandOutcome, term};
+use crate::{CommandOutcome, products, term};
 use division::DividedCommand;
-use records::ranges;
+use records::{PieceState, UnmadePiece, ranges};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
@@ -111,8 +113,8 @@ pub(crate) struct SchedulerArgs {
     #[arg(long, value_name = "DIR")]
     mount: Option<String>,
     /// Pieces at a time; default: all (Kubernetes)
-    #[arg(long, value_name = "N")]
-    parallel: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=9999))]
+    parallel: Option<u16>,
 }
 
 impl SchedulerArgs {
@@ -193,7 +195,10 @@ impl JobsCommand {
             Self::Status(args) => args.run(),
             Self::Submit(args) => {
                 let divided = args.division.divided()?;
-                divided.left()?;
+                if !divided.left()?.is_empty() {
+                    divided.refuse_output()?;
+                }
+                note_absent(&divided);
                 submit::submit(&divided, args.on, &args.scheduler)
             }
         }
@@ -203,6 +208,7 @@ impl JobsCommand {
 impl PlanArgs {
     fn run(self) -> Result<CommandOutcome> {
         let (divided, args) = (self.division.divided()?, &self.scheduler);
+        note_absent(&divided);
         let text = match self.on {
             Some(JobScheduler::Slurm) => scripts::slurm(&divided, args)?,
             Some(JobScheduler::Kubernetes) => scripts::kubernetes(&divided, args)?,
@@ -222,7 +228,7 @@ impl PieceRunArgs {
             (Some(number), _) => *number,
             (None, Some(name)) => index(name)?,
             (None, None) => {
-                for number in divided.left()? {
+                for (number, _) in divided.left()? {
                     let outcome = run_piece(&divided, number)?;
                     if outcome != CommandOutcome::Ok {
                         return Ok(outcome);
@@ -242,9 +248,10 @@ impl PieceRunArgs {
 
 /// Returns the number of the piece in an environment variable, in which a scheduler counts from 0.
 fn index(name: &str) -> Result<usize> {
-    let text = std::env::var(name).with_context(|| {
+    let text = std::env::var_os(name).with_context(|| {
         format!("the variable `{name}` is not set; the scheduler sets it for each task")
     })?;
+    let text = text.to_string_lossy();
     let index: usize =
         text.parse().ok().filter(|index| *index < 9999).with_context(|| {
             format!("`{name}` is `{text}`; expected the number of a task, from 0")
@@ -252,21 +259,55 @@ fn index(name: &str) -> Result<usize> {
     Ok(index + 1)
 }
 
-/// Runs a piece in this process, and records that it is made.
+/// Notes inputs that this machine does not have. The machines of the pieces may have them.
+fn note_absent(divided: &DividedCommand) {
+    for path in divided.absent() {
+        term::note(&format!("note: `{path}` is not on this machine; the pieces need it on theirs"));
+    }
+}
+
+/// Runs a piece in this process, and records its files and inputs.
 fn run_piece(divided: &DividedCommand, number: usize) -> Result<CommandOutcome> {
-    if divided.is_made(number)? {
+    let inputs = divided.inputs()?;
+    let state = divided.state_of(number, &inputs)?;
+    if matches!(state, PieceState::Made) {
         term::print(&format!("piece {number} of {} is made already", divided.count))?;
         return Ok(CommandOutcome::Ok);
     }
-    let outcome = run_words(&divided.piece(number)?);
-    if outcome == CommandOutcome::Ok {
-        if let Some(product) = divided.product(number).filter(|product| !product.exists()) {
-            bail!("piece {number} ended well, but `{}` is not there", product.display());
-        }
-        divided.note_made(number)?;
-        term::note(&format!("piece {number} of {} is made", divided.count));
+    divided.refuse_output()?;
+    let claimed = divided.begin()?;
+    if let PieceState::Spoiled(why, files) = state {
+        term::note(&format!("piece {number} of {} is made again: {why}", divided.count));
+        files.iter().try_for_each(|file| remove(file))?;
     }
+    let words = divided.piece(number)?;
+    let (outcome, made) = products::during(|| run_words(&words));
+    if outcome != CommandOutcome::Ok {
+        if claimed {
+            divided.give_up();
+        }
+        return Ok(outcome);
+    }
+    if let Some(product) = divided.product(number).filter(|product| !product.exists()) {
+        bail!("piece {number} ended well, but `{}` is not there", product.display());
+    }
+    if divided.inputs()? != inputs {
+        made.iter().try_for_each(|file| remove(file))?;
+        bail!(
+            "the inputs changed while piece {number} was made, so its files were removed; run it again"
+        );
+    }
+    divided.note_made(number, inputs, made)?;
+    term::note(&format!("piece {number} of {} is made", divided.count));
     Ok(outcome)
+}
+
+/// Removes a file, which may be gone already.
+fn remove(path: &Path) -> Result<()> {
+    match fs_err::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Runs a command of this program.
@@ -283,12 +324,25 @@ fn merge(divided: &DividedCommand) -> Result<CommandOutcome> {
     let left = divided.left()?;
     ensure!(
         left.is_empty(),
-        "{} of {} pieces are not made: {}; run them first",
+        "{} of {} pieces are not made: {}; run them first{}",
         left.len(),
         divided.count,
-        ranges(&left)
+        ranges(&numbers(&left)),
+        reasons(&left)
     );
     Ok(run_words(&divided.merge()?))
+}
+
+fn numbers(left: &[UnmadePiece]) -> Vec<usize> {
+    left.iter().map(|(number, _)| *number).collect()
+}
+
+/// Returns a line for each piece that has to be made again, with a line break before it.
+fn reasons(left: &[UnmadePiece]) -> String {
+    let lines = left.iter().filter_map(|(number, why)| {
+        Some(format!("\npiece {number} has to be made again: {}", why.as_ref()?))
+    });
+    lines.collect::<Vec<_>>().concat()
 }
 
 /// Returns the words of the merge, with this program's name on the machines.
@@ -312,13 +366,18 @@ impl StatusArgs {
         if self.json {
             let all = json!({
                 "schema": "onboard-jobs/1", "command": divided.words, "identity": divided.identity(),
-                "of": count, "made": made, "left": left,
+                "of": count, "made": made, "left": numbers(&left),
+                "why": left.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             });
             term::print(&format!("{all:#}"))?;
         } else if left.is_empty() {
             term::print(&format!("all {count} pieces are made"))?;
         } else {
-            term::print(&format!("{made} of {count} pieces are made; left: {}", ranges(&left)))?;
+            term::print(&format!(
+                "{made} of {count} pieces are made; left: {}{}",
+                ranges(&numbers(&left)),
+                reasons(&left)
+            ))?;
         }
         Ok(if left.is_empty() { CommandOutcome::Ok } else { CommandOutcome::Differs })
     }

@@ -46,6 +46,7 @@ mod parity_fit;
 mod parity_mutate;
 mod parity_schedules;
 mod plugin;
+mod products;
 mod reference;
 mod run;
 mod schema;

@@ -153,6 +153,8 @@ fn faults_are_counted_by_kind() {
         (StreamFault::Status(307), "status 307", ""),
         (StreamFault::Cut, "broken off", ""),
         (StreamFault::Html, "malformed", ""),
+        (StreamFault::Compressed, "malformed", ""),
+        (StreamFault::Moved, "status 307", ""),
         (StreamFault::Garbage, "malformed", ""),
         (StreamFault::Liar, "malformed", ""),
         (StreamFault::ErrorEvent, "error event", ""),
@@ -272,4 +274,43 @@ fn tables_and_flags() {
         bench(&server.url, words).code(2).says(fault);
     }
     bench("ftp://x", "").code(2).says("is no address of a server");
+}
+
+#[test]
+fn failures_of_the_first_requests_do_not_end_a_run() {
+    // The probe fails four times.
+    let server = start(StreamFault::Late(4));
+    let few = "-n 3 --random-input-len 3 --random-output-len 2 --json";
+    let whole = json(&bench(&server.url, few).code(0).out);
+    assert_eq!((&whole["completed"], &whole["prompts"]), (&3.into(), &"random ids".into()));
+    assert_eq!(server.bodies().len(), 4 + 1 + 1 + 3);
+    let server = start(StreamFault::Half(503));
+    let whole = json(&bench(&server.url, few).code(0).out);
+    assert_eq!(whole["completed"].as_u64().unwrap() + whole["failed"].as_u64().unwrap(), 3);
+    // A server that is never ready is given up.
+    let server = start(StreamFault::Status(503));
+    bench(&server.url, few).code(2).says("the first request failed: status 503");
+    assert_eq!(server.bodies().len(), 10);
+}
+
+#[test]
+fn failures_say_what_the_server_did() {
+    for (fault, words) in [
+        (StreamFault::Compressed, "compressed (`gzip`)"),
+        (StreamFault::Moved, "it redirects to `http://h/v1`"),
+        (StreamFault::Silent, "with timeout, the first: no complete answer in time"),
+    ] {
+        let few = "-n 1 --warmup 0 --send ids --timeout 0.3 --random-input-len 3";
+        bench(&start(fault).url, few).code(2).says(words);
+    }
+}
+
+#[test]
+fn statistics_without_values_are_positive_zeros() {
+    let whole = results(StreamFault::None, "--random-output-len 1");
+    for key in ["mean_tpot_ms", "std_tpot_ms", "mean_itl_ms"] {
+        assert!(whole[key].as_f64().unwrap().is_sign_positive(), "{key}: {}", whole[key]);
+    }
+    let failed = results(StreamFault::Status(500), "");
+    assert!(failed["concurrency"].as_f64().unwrap().is_sign_positive());
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::tool::{Ran, fixture, json, onboard, run};
+use crate::tool::{Ran, copy, fixture, json, onboard, run};
 
 const IDS: &str = "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28";
 
@@ -31,7 +31,7 @@ fn plans_name_pieces_and_shared_paths() {
         "piece 2 of 2: onboard convert {model} --to gguf:q8_0 -o out.gguf --shard 2/2 --resume\n"
     ));
     let ran = ran.prints(&format!("shared paths that are read: {model}\n"));
-    ran.prints("shared paths that are written: out.gguf, out.gguf.jobs\n")
+    ran.prints("shared paths that are written: ., out.gguf.jobs\n")
         .prints("jobs merge --pieces 2 --state out.gguf.jobs -- convert");
     // Words behind `--` are of the reference script.
     let dump = command(&format!("parity dump {model} -o D/ --layerwise -- --greedy 0"));
@@ -56,7 +56,12 @@ fn commands_that_cannot_be_divided_are_refused() {
         ("bench M".to_owned(), "`bench` cannot be divided; expected one of `convert`"),
         (format!("convert {model} --to gguf:q8_0"), "has 0 outputs"),
         (format!("convert {model} --to a --to b -o x -o y"), "has 2 outputs"),
-        (format!("convert {model} --to gguf:q8_0 -o x --shard 1/2"), "cannot be used multiple"),
+        (
+            format!("convert {model} --to gguf:q8_0 -o x --shard 1/2"),
+            "--shard is no option of a command",
+        ),
+        (format!("convert {model} --to gguf:q8_0 -o x --plan"), "--plan is no option of a command"),
+        (format!("imatrix {model} --tokens 1"), "--output <FILE>"),
         (format!("convert {model} --to gguf:q8_0 -o x --no-such-flag"), "cannot be run"),
         (format!("convert {model} --to gguf:q8_0 -o -"), "has to be a file or a folder"),
         (format!("parity dump {model} -o D --engine native"), "cannot be divided as it is given"),
@@ -90,13 +95,19 @@ fn slurm_scripts_run_any_words() {
     jobs(&["plan", "-n", "2", "--on", "slurm", "--option", "a\nb"], &words)
         .code(2)
         .says("one line");
+    for option in ["--array=0-9", "--arr=1", "-a0-9"] {
+        let option = format!("--option={option}");
+        let ran = jobs(&["plan", "-n", "2", "--on", "slurm", &option], &words);
+        ran.code(2).says("the pieces are the array");
+    }
+    jobs(&["plan", "-n", "2", "--on", "slurm", "--option=--account=a"], &words).code(0);
 }
 
 #[test]
 fn kubernetes_jobs_have_any_words() {
     let dir = tempfile::tempdir().unwrap();
     let words = imatrix(&dir.path().join(NAME));
-    let on = ["plan", "-n", "2", "--on", "kubernetes", "--program", "/bin/onboard"];
+    let on = ["plan", "-n", "2", "--on", "kubernetes", "--program", "/bin/onboard", "--mount", "/"];
     jobs(&on, &words).code(2).says("--image IMAGE");
     let more = ["--image", "me/onboard:1", "--claim", "data", "--parallel", "1"];
     let text = jobs(&[&on[..], &more].concat(), &words).code(0).out;
@@ -172,7 +183,11 @@ fn sharded_conversions_are_checked_as_a_set() {
         assert!(file(&one) == file(&many), "file {n} differs");
     }
     fs_err::remove_file(dir.path().join("many-00002-of-00002.gguf")).unwrap();
-    jobs(&["merge", "-n", "2"], &convert(&many)).code(2).says("not part of a complete set");
+    let gone = "many-00002-of-00002.gguf` is gone";
+    jobs(&["status", "-n", "2"], &convert(&many)).code(1).prints(gone);
+    jobs(&["merge", "-n", "2"], &convert(&many)).code(2).says(gone);
+    jobs(&["run", "-n", "2"], &convert(&many)).code(0).says(gone);
+    jobs(&["merge", "-n", "2"], &convert(&many)).code(0);
 }
 
 #[test]
@@ -182,7 +197,7 @@ fn records_of_other_divisions_are_refused() {
     let words = imatrix(&output);
     jobs(&["run", "-n", "2"], &words).code(0);
     // Another number of pieces, and another command.
-    jobs(&["merge", "-n", "3"], &words).code(2).says("of a division into 2 pieces; expected 3");
+    jobs(&["merge", "-n", "3"], &words).code(2).says("into 2 pieces, not 3");
     let other = [&words[..], &["--dtype".to_owned(), "f32".to_owned()]].concat();
     jobs(&["status", "-n", "2"], &other).code(2).says("of another command");
     jobs(&["run", "-n", "2", "--piece", "1"], &other).code(2).says("of another command");
@@ -198,8 +213,11 @@ fn records_of_other_divisions_are_refused() {
     // A product that was copied.
     let part = |n| PathBuf::from(format!("{}.{n}-of-2.part", output.display()));
     fs_err::copy(part(1), part(2)).unwrap();
-    jobs(&["merge", "-n", "2"], &words).code(2).says("given twice");
+    jobs(&["merge", "-n", "2"], &words).code(2).says("2-of-2.part` ");
     assert!(!output.exists());
+    // A record that is of no piece.
+    fs_err::write(state.join("piece-9-of-2.json"), b"").unwrap();
+    jobs(&["status", "-n", "2"], &words).code(2).says("whose pieces are 1 to 2; remove it");
 }
 
 #[test]
@@ -222,7 +240,8 @@ fn scripts_are_given_to_the_scheduler() {
         let file = dir.path().join(name);
         let given = dir.path().join("given");
         program(&file, &format!("#!/bin/sh\ncat >'{}'\n", given.display()));
-        let more = ["-n", "2", "--on", scheduler, "--image", "i", "--claim", "c", "--"];
+        let more =
+            ["-n", "2", "--on", scheduler, "--image", "i", "--claim", "c", "--mount", "/", "--"];
         let submit = |path: &str| {
             run(onboard().args(["jobs", "submit"]).args(more).args(&words).env("PATH", path))
         };
@@ -247,7 +266,8 @@ fn pieces_of_a_dump_are_asked_for_and_ignored_signals_do_not_matter() {
     // A reference script that writes its arguments and the record of its piece.
     let python = dir.path().join("python");
     let text = "#!/bin/sh\ncase \"$1\" in -c) exit 0;; esac\nshift\necho \"$*\" >>\"$(dirname \"$0\")/seen\"\n\
-                mkdir -p \"$3.pieces\"\necho {} >\"$3.pieces/piece-2-of-2.json\"\n";
+                mkdir -p \"$3.pieces\"\necho a >\"$3.pieces/a\"\n\
+                echo '{\"files\": [\"a\"]}' >\"$3.pieces/piece-2-of-2.json\"\n";
     program(&python, text);
     let output = dir.path().join("D").display().to_string();
     let model = fixture("lfm2").display().to_string();
@@ -261,4 +281,170 @@ fn pieces_of_a_dump_are_asked_for_and_ignored_signals_do_not_matter() {
     let words = format!("{model} -o {output} --layerwise --pieces {output}.pieces --piece 2/2\n");
     assert_eq!(seen, words);
     jobs(&["status", "-n", "2"], &dump).code(1).prints("left: 1");
+    // The files that the script lists belong to the piece.
+    fs_err::write(dir.path().join("D.pieces/a"), "b\n").unwrap();
+    jobs(&["status", "-n", "2"], &dump).code(1).prints("D.pieces/a` is damaged");
+    let again = |text: &str| {
+        program(&python, text);
+        let mut ran = onboard();
+        ran.args(["jobs", "run", "-n", "2", "--piece", "2", "--"]).args(&dump);
+        run(ran.env("ONBOARD_PYTHON", &python))
+    };
+    again(text).code(0).says("piece 2 of 2 is made again");
+    jobs(&["status", "-n", "2"], &dump).code(1).prints("1 of 2 pieces are made; left: 1\n");
+    fs_err::remove_file(dir.path().join("D.pieces/a")).unwrap();
+    again(&text.replace("[\"a\"]", "[\"../a\"]")).code(2).says("expected the name of a file");
+    again(&text.replace("\"files\"", "\"parts\"")).code(2).says("no record of a finished piece");
+    // A dump in the place of the output would be replaced by the merge.
+    fs_err::create_dir(dir.path().join("D")).unwrap();
+    fs_err::write(dir.path().join("D/manifest.json"), "{}").unwrap();
+    jobs(&["run", "-n", "2", "--piece", "1"], &dump).code(2).says("`").says("is there already");
+}
+
+/// Flips a bit near the end of a file.
+fn damage(path: &Path, from_end: usize) {
+    let mut bytes = fs_err::read(path).unwrap();
+    let at = bytes.len() - from_end;
+    bytes[at] ^= 1;
+    fs_err::write(path, bytes).unwrap();
+}
+
+#[test]
+fn damaged_pieces_are_found_and_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = fixture("lfm2").display().to_string();
+    let file = |name: &str| dir.path().join(name);
+    let place = file("c.gguf").display().to_string();
+    let convert = command(&format!("convert {model} --to gguf:q8_0 -o {place}"));
+    let measure = imatrix(&file("m.gguf"));
+    for (words, product, from_end) in [
+        (&convert, file("c-00001-of-00002.gguf"), 5000),
+        (&measure, file("m.gguf.1-of-2.part"), 50),
+    ] {
+        jobs(&["run", "-n", "2"], words).code(0);
+        let whole = fs_err::read(&product).unwrap();
+        damage(&product, from_end);
+        jobs(&["status", "-n", "2"], words).code(1).prints("left: 1\n").prints("is damaged");
+        jobs(&["merge", "-n", "2"], words).code(2).says("is damaged");
+        jobs(&["run", "-n", "2"], words).code(0).says("piece 1 of 2 is made again");
+        assert!(fs_err::read(&product).unwrap() == whole);
+        fs_err::write(&product, &whole[..whole.len() / 2]).unwrap();
+        let state = json(&jobs(&["status", "-n", "2", "--json"], words).code(1).out);
+        assert!(state["why"][0].as_str().unwrap().contains("were written"), "{state}");
+        jobs(&["run", "-n", "2", "--piece", "1"], words).code(0);
+        assert!(fs_err::read(&product).unwrap() == whole);
+        jobs(&["merge", "-n", "2"], words).code(0);
+    }
+}
+
+#[test]
+fn pieces_of_changed_inputs_are_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy("qwen3_moe", &model);
+    let mut words = imatrix(&dir.path().join("m.gguf"));
+    words[1] = model.display().to_string();
+    jobs(&["run", "-n", "2", "--piece", "1"], &words).code(0);
+    damage(&model.join("model.safetensors"), 100);
+    jobs(&["status", "-n", "2"], &words).code(1).prints("left: 1-2\n").prints("has changed since");
+    jobs(&["run", "-n", "2"], &words).code(0).says("piece 1 of 2 is made again");
+    jobs(&["merge", "-n", "2"], &words).code(0);
+    // An output in the way is found before pieces are computed.
+    fs_err::remove_file(dir.path().join("m.gguf.1-of-2.part")).unwrap();
+    jobs(&["run", "-n", "2"], &words).code(2).says("m.gguf` is there already");
+    assert!(!dir.path().join("m.gguf.1-of-2.part").exists());
+}
+
+#[test]
+fn another_division_is_refused_before_it_computes() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = imatrix(&dir.path().join("m.gguf"));
+    jobs(&["run", "-n", "3", "--piece", "1"], &words).code(0);
+    let part = |name: &str| dir.path().join(name).exists();
+    jobs(&["run", "-n", "2", "--piece", "1"], &words).code(2).says("into 3 pieces, not 2");
+    assert!(!part("m.gguf.1-of-2.part"));
+    let more = [&words[..], &["--chunks".to_owned(), "6".to_owned()]].concat();
+    jobs(&["run", "-n", "3", "--piece", "2"], &more).code(2).says("of another command");
+    assert!(!part("m.gguf.2-of-3.part"));
+    // The order of the words does not matter.
+    let (last, first) = words.split_at(4);
+    let turned = [&words[..1], &first[..2], &last[1..], &first[2..]].concat();
+    jobs(&["run", "-n", "3", "--piece", "2"], &turned).code(0).says("piece 2 of 3 is made");
+    jobs(&["status", "-n", "3"], &words).code(1).prints("left: 3\n");
+}
+
+#[test]
+fn records_that_cannot_be_kept_stop_a_piece_before_it_computes() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = imatrix(&dir.path().join("m.gguf"));
+    let file = dir.path().join("file").display().to_string();
+    fs_err::write(&file, "x").unwrap();
+    for mode in ["run", "status", "merge"] {
+        jobs(&[mode, "-n", "2", "--state", &file], &words).code(2).says("a folder of records");
+    }
+    assert!(!dir.path().join("m.gguf.1-of-2.part").exists());
+    // A record names only files of its own command.
+    let other = dir.path().join("other");
+    fs_err::write(&other, "x").unwrap();
+    jobs(&["run", "-n", "2", "--piece", "1"], &words).code(0);
+    let record = dir.path().join("m.gguf.jobs/piece-1-of-2.json");
+    let text = fs_err::read_to_string(&record).unwrap();
+    for wrong in [other.clone(), dir.path().join("m.d/../other")] {
+        let own = dir.path().join("m.gguf.1-of-2.part").display().to_string();
+        fs_err::write(&record, text.replace(&own, &wrong.display().to_string())).unwrap();
+        jobs(&["run", "-n", "2"], &words).code(2).says("is no file of this command");
+    }
+    assert!(other.exists());
+}
+
+#[test]
+fn containers_see_all_paths() {
+    let plan = |more: &[&str], output: &str| {
+        let on = ["plan", "-n", "2", "--on", "kubernetes", "--image", "i", "--claim", "c"];
+        let words = command(&format!("imatrix models/m --text=t.txt -o {output}"));
+        jobs(&[&on[..], &["--directory", "/data/work"], more].concat(), &words)
+    };
+    plan(&[], "m.gguf").code(0).says("note: `models/m` is not on this machine").prints("\"t.txt\"");
+    plan(&[], "../m.gguf").code(2).says("lie outside: `/data`, `/data/m.gguf.jobs`");
+    plan(&["--mount", "/data"], "../m.gguf").code(0);
+    plan(&["--mount", "/date"], "m.gguf").code(2).says("`/data/work/models/m`");
+    plan(&["--mount", "rel"], "m.gguf").code(2).says("--mount rel: expected a path that begins");
+    plan(&["--parallel", "0"], "m.gguf").code(2).says("--parallel");
+}
+
+#[test]
+fn a_stopped_dump_leaves_no_folder_of_scripts() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = dir.path().join("python");
+    // Leaves a file beside the scripts, as Python does with compiled modules.
+    let text = "#!/bin/sh\ncase \"$1\" in -c) exit 0;; esac\n\
+                touch \"$(dirname \"$1\")/more\" \"$(dirname \"$0\")/begun\"\nexec sleep 600\n";
+    program(&python, text);
+    let scratch = dir.path().join("scratch");
+    fs_err::create_dir(&scratch).unwrap();
+    let mut dump = onboard();
+    dump.args(["parity", "dump"]).arg(fixture("lfm2")).arg("-o").arg(dir.path().join("D"));
+    let mut child = dump.env("ONBOARD_PYTHON", &python).env("TMPDIR", &scratch).spawn().unwrap();
+    while !dir.path().join("begun").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let script = fs_err::read_dir(&scratch).unwrap().next().unwrap().unwrap().path();
+    assert!(script.join("more").exists());
+    let id = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(fs_err::read_dir(&scratch).unwrap().next().is_none());
+}
+
+#[test]
+fn a_python_without_ray_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = imatrix(&dir.path().join("m.gguf"));
+    // A folder with a module of this name that cannot be imported.
+    fs_err::write(dir.path().join("ray.py"), "raise ImportError\n").unwrap();
+    let mut submit = onboard();
+    submit
+        .args(["jobs", "submit", "-n", "2", "--on", "ray", "--python", "python3", "--"])
+        .args(&words);
+    run(submit.env("PYTHONPATH", dir.path())).code(2).says("pip install ray");
 }

@@ -400,7 +400,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 
 /// Parses `2/8`, the second of eight files, and returns its index counted from zero.
 pub(crate) fn parse_shard(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || format!("`{text}` is no shard; write I/N, as in 2/8");
+    let wrong = || format!("`{text}` is not I/N with I from 1 to N, as in 2/8");
     let (no, count) = text.split_once('/').ok_or_else(wrong)?;
     let no: usize = no.parse().map_err(|_| wrong())?;
     let count: usize = count.parse().map_err(|_| wrong())?;

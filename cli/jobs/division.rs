@@ -1,13 +1,13 @@
 //! Divides a command line into pieces.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{ArgMatches, CommandFactory as _};
 use sha2::{Digest as _, Sha256};
 
 use super::kinds::{self, DivisibleCommand};
-use crate::OnboardCli;
+use super::words::{ParsedWords, PathArgument};
 use crate::launch::shell;
 
 /// Command line that is divided into pieces.
@@ -18,6 +18,10 @@ pub(super) struct DividedCommand {
     pub words: Vec<String>,
     /// Path that the whole command writes.
     pub output: String,
+    /// Paths that the command reads.
+    pub reads: Vec<PathArgument>,
+    /// Values of the arguments, whatever their order and spelling.
+    values: BTreeMap<String, Vec<String>>,
     /// Number of pieces.
     pub count: usize,
     /// Folder of the records of finished pieces.
@@ -36,18 +40,26 @@ impl DividedCommand {
                 kinds::names()
             );
         };
-        let outputs = outputs(&words)?;
-        let [output] = &outputs[..] else {
+        let parsed = ParsedWords::parse(&words)
+            .with_context(|| format!("the command `{}` cannot be run", words.join(" ")))?;
+        for flag in kind.refused {
+            ensure!(
+                !parsed.values.contains_key(*flag),
+                "--{flag} is no option of a command that is divided; leave it out"
+            );
+        }
+        let [output] = &parsed.outputs[..] else {
             bail!(
                 "the command has {} outputs, and pieces need exactly one; give -o PATH once",
-                outputs.len()
+                parsed.outputs.len()
             );
         };
         let output = output.trim_end_matches('/').to_owned();
         ensure!(!output.is_empty() && output != "-", "the output has to be a file or a folder");
         let state = state.map_or_else(|| format!("{output}.jobs").into(), Path::to_owned);
-        let made = Self { kind, words, output, count, state };
-        outputs_of(&made.piece(1)?).with_context(|| {
+        let (reads, values) = (parsed.reads, parsed.values);
+        let made = Self { kind, words, output, reads, values, count, state };
+        ParsedWords::parse(&made.piece(1)?).with_context(|| {
             format!("`{}` cannot be divided as it is given", made.kind.name.join(" "))
         })?;
         Ok(made)
@@ -130,30 +142,50 @@ impl DividedCommand {
         }
     }
 
-    /// Returns the hash that ties records to this command and this number of pieces.
+    /// Returns the hash that ties records to this command and this number of pieces. The order of the words and
+    /// the spelling of flags do not matter.
     pub(super) fn identity(&self) -> String {
         let mut hash = Sha256::new();
-        hash.update(env!("CARGO_PKG_VERSION"));
-        for word in &self.words {
-            hash.update(format!("{} {word} ", word.len()));
-        }
-        hash.update(self.count.to_string());
+        let text = (env!("CARGO_PKG_VERSION"), self.kind.name, &self.values, self.count);
+        hash.update(serde_json::json!(text).to_string());
         format!("{:x}", hash.finalize())
     }
 
-    /// Returns the paths that all machines have to see: those that are read, and those that are written.
+    /// Refuses an output that the merge would write over, before anything is computed for it.
+    pub(super) fn refuse_output(&self) -> Result<()> {
+        let output = Path::new(&self.output);
+        let empty = || fs_err::read_dir(output).is_ok_and(|mut entries| entries.next().is_none());
+        ensure!(
+            !self.kind.merge_writes
+                || self.values.contains_key("force")
+                || !output.exists()
+                || empty(),
+            "`{}` is there already, and the merge would write over it; remove it, or choose another name",
+            self.output
+        );
+        Ok(())
+    }
+
+    /// Returns the paths that all machines have to see: those that are read, and the folders that are written.
     pub(super) fn shared(&self) -> (Vec<String>, Vec<String>) {
-        let written = |word: &String| word.trim_end_matches('/') == self.output;
-        let values = self.words[self.kind.name.len()..].iter();
-        let read = values.filter(|word| !written(word) && Path::new(word).exists());
-        let mut writes = vec![self.output.clone(), self.state.display().to_string()];
-        let folder = |path: PathBuf| match path.parent() {
+        let mut reads: Vec<String> = Vec::new();
+        for read in &self.reads {
+            if !reads.contains(&read.path) {
+                reads.push(read.path.clone());
+            }
+        }
+        let folder = match Path::new(&self.output).parent() {
             Some(folder) if folder != Path::new("") => folder.display().to_string(),
             _ => ".".to_owned(),
         };
-        writes.extend(self.product(1).map(folder));
-        writes.dedup();
-        (read.cloned().collect(), writes)
+        (reads, vec![folder, self.state.display().to_string()])
+    }
+
+    /// Returns the paths among the inputs that are not on this machine.
+    pub(super) fn absent(&self) -> Vec<String> {
+        let mut absent = self.shared().0;
+        absent.retain(|path| !Path::new(path).exists());
+        absent
     }
 
     fn filled(&self, template: &str, number: usize) -> String {
@@ -191,24 +223,4 @@ fn with_output(words: &[String], old: &str, new: &str) -> Result<Vec<String>> {
         }
     }
     bail!("the output is written in a way that cannot be divided; give it as `-o {}`", shell(old))
-}
-
-/// Returns the outputs of a command line that can be run.
-fn outputs(words: &[String]) -> Result<Vec<String>> {
-    outputs_of(words).with_context(|| format!("the command `{}` cannot be run", words.join(" ")))
-}
-
-fn outputs_of(words: &[String]) -> Result<Vec<String>> {
-    let line = std::iter::once("onboard").chain(words.iter().map(String::as_str));
-    let parsed = OnboardCli::command().try_get_matches_from(line).map_err(|error| {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        anyhow::anyhow!("{}", first.trim_start_matches("error: "))
-    })?;
-    let mut at: &ArgMatches = &parsed;
-    while let Some((_, inner)) = at.subcommand() {
-        at = inner;
-    }
-    let values = at.try_get_raw("output").ok().flatten().into_iter().flatten();
-    Ok(values.map(|value| value.to_string_lossy().into_owned()).collect())
 }

@@ -16,6 +16,10 @@ pub(super) struct DivisibleCommand {
     pub piece_output: Option<&'static str>,
     /// File that is there once a piece is made; none if its name is not known before.
     pub product: Option<&'static str>,
+    /// Flags that a divided command does not have: those of a piece, and those that write no product.
+    pub refused: &'static [&'static str],
+    /// True if the merge writes the output. A piece is refused while a file is in its place.
+    pub merge_writes: bool,
     /// Command that checks that all pieces are there, and joins them.
     pub merge: &'static [&'static str],
     /// Result of the merge, for people.
@@ -29,6 +33,8 @@ pub(super) const KINDS: [DivisibleCommand; 3] = [
         piece: &["--shard", "{i}/{n}", "?--resume"],
         piece_output: None,
         product: None,
+        refused: &["shard", "plan"],
+        merge_writes: false,
         merge: &["convert", "merge-check", "{set}"],
         result: "the set of files is checked",
     },
@@ -37,6 +43,8 @@ pub(super) const KINDS: [DivisibleCommand; 3] = [
         piece: &["--pieces", "{output}.pieces", "--piece", "{i}/{n}"],
         piece_output: None,
         product: Some("{output}.pieces/piece-{i}-of-{n}.json"),
+        refused: &["piece", "pieces", "merge", "plan", "script"],
+        merge_writes: true,
         merge: &["{command}", "--pieces", "{output}.pieces", "--merge"],
         result: "the dump is written",
     },
@@ -45,6 +53,8 @@ pub(super) const KINDS: [DivisibleCommand; 3] = [
         piece: &["--shard", "{i}/{n}"],
         piece_output: Some("{output}.{i}-of-{n}.part"),
         product: Some("{output}.{i}-of-{n}.part"),
+        refused: &["shard"],
+        merge_writes: true,
         merge: &["imatrix", "merge", "{products}", "-o", "{output}", "{force}"],
         result: "the file is written",
     },

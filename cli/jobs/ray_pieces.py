@@ -12,7 +12,10 @@ import subprocess
 import sys
 import time
 
-import ray
+try:
+    import ray
+except ImportError:
+    sys.exit(f"ray: {sys.executable} has no package `ray`; install it there (pip install ray), or name another Python with --python")
 
 
 def before_piece() -> None:
@@ -26,15 +29,15 @@ def before_piece() -> None:
         pass
 
 
-def run_piece(piece: dict, directory: str) -> str:
-    """The last lines that the command of a piece printed; an error if it failed."""
+def run_piece(piece: dict, directory: str) -> tuple[int, str]:
+    """The exit code of the command of a piece, and the last lines that it printed."""
     # Without this the end of the command could not be waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    done = subprocess.run(piece["words"], cwd=directory, preexec_fn=before_piece, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    said = "\n".join(done.stdout.decode(errors="replace").splitlines()[-12:])
-    if done.returncode != 0:
-        raise RuntimeError(f"piece {piece['piece']} ended with code {done.returncode}:\n{said}")
-    return said
+    try:
+        done = subprocess.run(piece["words"], cwd=directory, preexec_fn=before_piece, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        return 127, f"{piece['words'][0]} cannot be started in {directory}: {error}"
+    return done.returncode, "\n".join(done.stdout.decode(errors="replace").splitlines()[-12:])
 
 
 def main() -> int:
@@ -45,22 +48,36 @@ def main() -> int:
     args = parser.parse_args()
     plan = json.load(sys.stdin)
     ray.init(address=args.address, log_to_driver=False)
-    # A failure of the command is tried again too, and not only the death of a worker.
-    task = ray.remote(num_cpus=args.cpus, max_retries=args.retries, retry_exceptions=True)(run_piece)
+    # Ray tries again where a worker dies, and this script where the command fails.
+    task = ray.remote(num_cpus=args.cpus, max_retries=args.retries)(run_piece)
     begun, pieces = time.monotonic(), plan["pieces"]
-    waiting = {task.options(name=f"piece-{piece['piece']}").remote(piece, plan["directory"]): piece["piece"] for piece in pieces}
+
+    def start(piece: dict):
+        return task.options(name=f"piece-{piece['piece']}").remote(piece, plan["directory"])
+
+    # By task: the piece, the number of its failures, and the output of the last one.
+    waiting = {start(piece): (piece, 0, None) for piece in pieces}
     made, failed = 0, []
     while waiting:
         (ref,), _ = ray.wait(list(waiting), num_returns=1)
-        number = waiting.pop(ref)
+        piece, failures, before = waiting.pop(ref)
+        number = piece["piece"]
         try:
-            ray.get(ref)
+            code, said = ray.get(ref)
         except Exception as error:
-            failed.append(number)
-            print(f"ray: piece {number} failed: {error}", file=sys.stderr, flush=True)
+            code, said, failures = None, f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error).strip() else 'no more is known'}", args.retries
+        if code == 0:
+            made += 1
+            print(f"ray: piece {number} is made, {made} of {len(pieces)} after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
             continue
-        made += 1
-        print(f"ray: piece {number} is made, {made} of {len(pieces)} after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+        ended = "was not run to its end" if code is None else f"ended with code {code}"
+        print(f"ray: piece {number} {ended}:\n{said}", file=sys.stderr, flush=True)
+        # A command that says the same twice has a reason that does not pass.
+        if failures < args.retries and said != before:
+            print(f"ray: piece {number} is tried again", file=sys.stderr, flush=True)
+            waiting[start(piece)] = piece, failures + 1, said
+        else:
+            failed.append(number)
     if failed:
         print(f"ray: {len(failed)} of {len(pieces)} pieces failed: {', '.join(map(str, sorted(failed)))}", file=sys.stderr)
     return 2 if failed else 0

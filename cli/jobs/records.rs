@@ -1,41 +1,185 @@
 //! Records of finished pieces: a small file for each, in a folder that all machines share.
+//!
+//! A record names the files of its piece with their sizes and hashes, and fingerprints of the inputs. A piece is made if all
+//! of that still holds.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use registry::file;
 use serde::{Deserialize, Serialize};
 
 use super::division::DividedCommand;
+use super::inputs;
+use super::words::without_dots;
 use crate::write;
 
 const SCHEMA: &str = "onboard-jobs/1";
+/// File that names the division before a piece is made.
+const DIVISION: &str = "division.json";
 
-/// Record of a finished piece.
+/// Record of a division, and of a finished piece.
 #[derive(Debug, Serialize, Deserialize)]
 struct PieceRecord {
     schema: String,
     /// Hash of the command and of the number of pieces.
     identity: String,
+    /// Number of the piece; 0 for the whole division.
     piece: usize,
     of: usize,
     command: Vec<String>,
+    /// Fingerprints of the inputs by path.
+    inputs: BTreeMap<String, String>,
+    files: Vec<ProductFile>,
 }
+
+/// File that a piece has made.
+#[derive(Debug, Serialize, Deserialize)]
+struct ProductFile {
+    path: PathBuf,
+    bytes: u64,
+    sha256: String,
+}
+
+/// State of a piece.
+#[derive(Debug)]
+pub(super) enum PieceState {
+    /// Its files are as they were written, and its inputs have not changed.
+    Made,
+    /// Nothing is recorded.
+    Unmade,
+    /// A recorded piece has to be made again: the reason, and the files that are removed for it.
+    Spoiled(String, Vec<PathBuf>),
+}
+
+/// Piece that is left, with the reason if it was made before.
+pub(super) type UnmadePiece = (usize, Option<String>);
 
 impl DividedCommand {
     fn record(&self, number: usize) -> PathBuf {
         self.state.join(format!("piece-{number}-of-{}.json", self.count))
     }
 
-    /// True if a piece was made by this command and what it made is there. A record of another command is
-    /// an error.
-    pub(super) fn is_made(&self, number: usize) -> Result<bool> {
-        let path = self.record(number);
-        if !path.exists() {
-            return Ok(false);
+    /// Returns fingerprints of the inputs as they are now.
+    pub(super) fn inputs(&self) -> Result<BTreeMap<String, String>> {
+        inputs::fingerprints(&self.reads)
+    }
+
+    /// Claims the folder of records for this division before anything is computed. Returns true if it was
+    /// not claimed before.
+    pub(super) fn begin(&self) -> Result<bool> {
+        self.refuse_foreign()?;
+        let path = self.state.join(DIVISION);
+        let new = !path.exists();
+        // Written each time, which shows that records can be written.
+        self.write_record(&path, 0, BTreeMap::new(), Vec::new())
+            .with_context(|| format!("no record can be kept in `{}`", self.state.display()))?;
+        self.refuse_foreign()?;
+        Ok(new)
+    }
+
+    /// Gives up a claim if no piece was made under it, so that a mistyped command can be corrected.
+    pub(super) fn give_up(&self) {
+        if !(1..=self.count).any(|number| self.record(number).exists()) {
+            fs_err::remove_file(self.state.join(DIVISION)).ok();
+            // Removes an empty folder only.
+            fs_err::remove_dir(&self.state).ok();
         }
+    }
+
+    /// Returns the state of a piece with these inputs. A record of another command is an error.
+    pub(super) fn state_of(
+        &self,
+        number: usize,
+        inputs: &BTreeMap<String, String>,
+    ) -> Result<PieceState> {
+        let Some(found) = self.read_record(&self.record(number), number)? else {
+            return Ok(PieceState::Unmade);
+        };
+        let all = || found.files.iter().map(|file| file.path.clone()).collect();
+        let changed = found
+            .inputs
+            .keys()
+            .chain(inputs.keys())
+            .find(|path| found.inputs.get(*path) != inputs.get(*path));
+        if let Some(path) = changed {
+            let why = format!("`{path}` has changed since it was made");
+            return Ok(PieceState::Spoiled(why, all()));
+        }
+        let (mut why, mut spoiled) = (None, Vec::new());
+        for file in &found.files {
+            if let Some(fault) = file.fault()? {
+                why.get_or_insert(fault);
+                spoiled.push(file.path.clone());
+            }
+        }
+        Ok(why.map_or(PieceState::Made, |why| PieceState::Spoiled(why, spoiled)))
+    }
+
+    /// Records a finished piece.
+    pub(super) fn note_made(
+        &self,
+        number: usize,
+        inputs: BTreeMap<String, String>,
+        made: Vec<PathBuf>,
+    ) -> Result<()> {
+        // Pieces of another division may have begun meanwhile.
+        self.refuse_foreign()?;
+        let mut files = Vec::with_capacity(made.len());
+        for path in made {
+            let path = PathBuf::from(without_dots(&path.display().to_string()));
+            self.refuse_outside(&path)?;
+            let (bytes, sha256) = inputs::digest(&path)
+                .with_context(|| format!("`{}` was written and cannot be read", path.display()))?;
+            files.push(ProductFile { path, bytes, sha256 });
+        }
+        self.write_record(&self.record(number), number, inputs, files)
+    }
+
+    /// Returns the pieces that are left. Records of other divisions are an error.
+    pub(super) fn left(&self) -> Result<Vec<UnmadePiece>> {
+        self.refuse_foreign()?;
+        let inputs = self.inputs()?;
+        let mut left = Vec::new();
+        for number in 1..=self.count {
+            match self.state_of(number, &inputs)? {
+                PieceState::Made => {}
+                PieceState::Unmade => left.push((number, None)),
+                PieceState::Spoiled(why, _) => left.push((number, Some(why))),
+            }
+        }
+        Ok(left)
+    }
+
+    fn write_record(
+        &self,
+        path: &Path,
+        piece: usize,
+        inputs: BTreeMap<String, String>,
+        files: Vec<ProductFile>,
+    ) -> Result<()> {
+        let record = PieceRecord {
+            schema: SCHEMA.to_owned(),
+            identity: self.identity(),
+            piece,
+            of: self.count,
+            command: self.words.clone(),
+            inputs,
+            files,
+        };
+        write::atomic(path, format!("{}\n", serde_json::to_string(&record)?).as_bytes())
+    }
+
+    /// Reads a record of this division; none if it is not there.
+    fn read_record(&self, path: &Path, number: usize) -> Result<Option<PieceRecord>> {
         let place = path.display();
-        let bytes = file::read(&path, file::CONFIG)?;
+        let bytes = match file::read(path, file::MANIFEST) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("`{place}` cannot be read")),
+        };
         let found: PieceRecord = serde_json::from_slice(&bytes)
             .with_context(|| format!("`{place}` is no record of a piece; remove it"))?;
         ensure!(
@@ -43,9 +187,15 @@ impl DividedCommand {
             "`{place}` has the schema `{}`; expected `{SCHEMA}`",
             found.schema
         );
+        let of = if found.of == self.count {
+            String::new()
+        } else {
+            format!(" into {} pieces, not {}", found.of, self.count)
+        };
         ensure!(
             found.identity == self.identity(),
-            "`{place}` is of another command, `{}`; remove the folder, or name another with --state",
+            "`{place}` is of another command or division: `{}`{of}. Give that command, remove the folder, or name \
+             another with --state",
             found.command.join(" ")
         );
         ensure!(
@@ -54,54 +204,84 @@ impl DividedCommand {
             found.piece,
             found.of
         );
-        Ok(self.product(number).is_none_or(|product| product.exists()))
-    }
-
-    /// Writes the record of a finished piece.
-    pub(super) fn note_made(&self, number: usize) -> Result<()> {
-        let record = PieceRecord {
-            schema: SCHEMA.to_owned(),
-            identity: self.identity(),
-            piece: number,
-            of: self.count,
-            command: self.words.clone(),
-        };
-        let text = format!("{}\n", serde_json::to_string(&record)?);
-        write::atomic(&self.record(number), text.as_bytes())
-    }
-
-    /// Returns the numbers of the pieces that are left. Records of other divisions are an error.
-    pub(super) fn left(&self) -> Result<Vec<usize>> {
-        self.refuse_foreign()?;
-        let mut left = Vec::new();
-        for number in 1..=self.count {
-            if !self.is_made(number)? {
-                left.push(number);
-            }
+        for file in &found.files {
+            self.refuse_outside(&file.path).with_context(|| format!("`{place}`"))?;
         }
-        Ok(left)
+        Ok(Some(found))
+    }
+
+    /// Refuses a path that cannot be a product: its name does not begin with that of the output.
+    fn refuse_outside(&self, path: &Path) -> Result<()> {
+        let output = without_dots(&self.output);
+        let begin = output.strip_suffix(".gguf").unwrap_or(&output);
+        let name = path.to_str().and_then(|name| name.strip_prefix(begin));
+        let inside = name.is_some_and(|rest| {
+            Path::new(rest).components().all(|part| part != Component::ParentDir)
+        });
+        ensure!(
+            inside,
+            "`{}` is no file of this command; expected a name that begins with `{begin}`",
+            path.display()
+        );
+        Ok(())
     }
 
     fn refuse_foreign(&self) -> Result<()> {
-        let Ok(entries) = fs_err::read_dir(&self.state) else { return Ok(()) };
+        let entries = match fs_err::read_dir(&self.state) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                let place = self.state.display();
+                return Err(error).with_context(|| {
+                    format!("`{place}` cannot be read; expected a folder of records")
+                });
+            }
+        };
+        self.read_record(&self.state.join(DIVISION), 0)?;
         for entry in entries {
             let name = entry?.file_name().to_string_lossy().into_owned();
             let inner = name.strip_prefix("piece-").and_then(|rest| rest.strip_suffix(".json"));
             let Some((number, count)) = inner.and_then(|inner| inner.split_once("-of-")) else {
                 continue;
             };
-            let own = number.parse().is_ok_and(|number| (1..=self.count).contains(&number))
-                && count == self.count.to_string();
-            if !own {
+            let place = self.state.join(&name);
+            if count != self.count.to_string() {
                 bail!(
                     "`{}` is of a division into {count} pieces; expected {}. Remove the folder, or \
                      name another with --state",
-                    self.state.join(&name).display(),
+                    place.display(),
                     self.count
                 );
             }
+            ensure!(
+                number.parse().is_ok_and(|number| (1..=self.count).contains(&number)),
+                "`{}` is no record of this division, whose pieces are 1 to {}; remove it",
+                place.display(),
+                self.count
+            );
         }
         Ok(())
+    }
+}
+
+impl ProductFile {
+    /// Describes the difference from the file that was written, if there is one.
+    fn fault(&self) -> Result<Option<String>> {
+        let place = self.path.display();
+        let bytes = match fs_err::metadata(&self.path) {
+            Ok(metadata) => metadata.len(),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Some(format!("`{place}` is gone")));
+            }
+            Err(error) => return Err(error).with_context(|| format!("`{place}` cannot be read")),
+        };
+        if bytes != self.bytes {
+            let written = self.bytes;
+            return Ok(Some(format!("`{place}` has {bytes} bytes; {written} were written")));
+        }
+        let (_, sha256) = inputs::digest(&self.path)?;
+        let same = sha256 == self.sha256;
+        Ok((!same).then(|| format!("`{place}` is damaged: its bytes are not those written")))
     }
 }
 

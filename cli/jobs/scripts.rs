@@ -1,6 +1,7 @@
 //! Formats a division as a Slurm script and as a Kubernetes job.
 
 use std::fmt::Write as _;
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
@@ -19,6 +20,13 @@ pub(super) fn slurm(divided: &DividedCommand, args: &SchedulerArgs) -> Result<St
         ensure!(
             !option.contains(|c: char| c.is_control()),
             "--option {option:?}: an option of sbatch is one line"
+        );
+        let name = option.split(['=', ' ']).next().unwrap_or_default();
+        let short = name.starts_with("-a");
+        ensure!(
+            !short && (name.len() < 4 || !"--array".starts_with(name)),
+            "--option {option}: the pieces are the array; for some of them, submit the command again: \
+             a piece that is made ends at once"
         );
         let _ = writeln!(text, "#SBATCH {option}");
     }
@@ -40,6 +48,7 @@ pub(super) fn kubernetes(divided: &DividedCommand, args: &SchedulerArgs) -> Resu
     };
     let directory = args.directory()?;
     let mount = args.mount.clone().unwrap_or_else(|| directory.clone());
+    refuse_unmounted(divided, &directory, &mount)?;
     let (name, count) = (name(divided), divided.count);
     let words = task(divided, args, &["--index-env", "JOB_COMPLETION_INDEX"])?;
     let words: Vec<String> = words.iter().map(|word| expanded(word)).collect();
@@ -52,7 +61,7 @@ pub(super) fn kubernetes(divided: &DividedCommand, args: &SchedulerArgs) -> Resu
          - {{ name: shared, mountPath: {mount} }}\n      volumes:\n        \
          - {{ name: shared, persistentVolumeClaim: {{ claimName: {claim} }} }}\n",
         shared = shared(divided, args)?,
-        parallel = args.parallel.unwrap_or(count).min(count),
+        parallel = args.parallel.map_or(count, usize::from).min(count),
         retries = args.retries,
         image = quoted(image),
         directory = quoted(&directory),
@@ -60,6 +69,45 @@ pub(super) fn kubernetes(divided: &DividedCommand, args: &SchedulerArgs) -> Resu
         mount = quoted(&mount),
         claim = quoted(claim),
     ))
+}
+
+/// Refuses paths that containers would not see: those outside the mounted folder.
+fn refuse_unmounted(divided: &DividedCommand, directory: &str, mount: &str) -> Result<()> {
+    for (flag, path) in [("--directory", directory), ("--mount", mount)] {
+        ensure!(
+            Path::new(path).is_absolute(),
+            "{flag} {path}: expected a path that begins with `/`"
+        );
+    }
+    let mounted = lexical(Path::new(mount));
+    let (_, writes) = divided.shared();
+    let reads = divided.reads.iter().filter(|read| !read.is_program).map(|read| &read.path);
+    let outside = reads
+        .chain(&writes)
+        .map(|path| lexical(&Path::new(directory).join(path)))
+        .chain([lexical(Path::new(directory))])
+        .filter(|path| !path.starts_with(&mounted));
+    let outside: Vec<String> = outside.map(|path| format!("`{}`", path.display())).collect();
+    ensure!(
+        outside.is_empty(),
+        "the containers have only `{mount}` of the shared folder, and these paths lie outside: {}; name a folder that \
+         holds them all with --mount, or give other paths",
+        outside.join(", ")
+    );
+    Ok(())
+}
+
+/// Resolves `.` and `..` in a path without a look at the file system, which may be another machine's.
+fn lexical(path: &Path) -> PathBuf {
+    let mut made = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => drop(made.pop()),
+            part => made.push(part),
+        }
+    }
+    made
 }
 
 /// Returns the words of a task, which chooses its piece by `which`.

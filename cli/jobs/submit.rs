@@ -35,6 +35,7 @@ pub(super) fn submit(
 
 fn ray(divided: &DividedCommand, args: &SchedulerArgs) -> Result<CommandOutcome> {
     let folder = tempfile::Builder::new().prefix("onboard-jobs-").tempdir()?;
+    let _watched = crate::interrupt::watch_whole(folder.path());
     let script = folder.path().join("ray_pieces.py");
     fs_err::write(&script, RAY)?;
     let mut command = Command::new(&args.python);

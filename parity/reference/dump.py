@@ -1758,6 +1758,8 @@ def dump(args) -> None:
         raise Fail(f"--pieces {args.pieces}: lies in the dump's own folder, which is replaced when the dump is written; give another folder")
     if args.piece is None and target.exists() and not ((target / "manifest.json").is_file() or (target.is_dir() and not any(target.iterdir()))):
         raise Fail(f"{target}: exists and is not a dump; choose another folder")
+    if args.merge and (target / "manifest.json").is_file():
+        raise Fail(f"{target}: is a dump already, and the merge would replace it; remove it, or choose another folder")
     raw, plain = read_config(folder)
     layerwise = load_beside("layerwise") if args.layerwise else None
     import_files(args.imports, plain)

@@ -34,6 +34,7 @@ class Parts:
         """`fail` is the class of failures that a job may have, and `unusable` that of errors of this folder. `inputs`: everything that the bytes depend on, by name. `units`: objects with `run`, `name`, `cost` and `parts`, the keys that the unit makes."""
         self.folder, self.inputs, self.units, self.fail, self.unusable, self.piece, self.merge = folder, inputs, units, fail, unusable, piece, merge
         self.identity = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        self.stamps: dict[Path, tuple] = {}
         self.planned = [key for unit in units for key in unit["parts"]]
         self.mine = self.share(*piece) if piece is not None else []
         # A head of 16 bits is compared with that of f32, so all are made by one process.
@@ -75,13 +76,30 @@ class Parts:
         return self.folder / f"{plain}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}{ENDING}"
 
     def has(self, key: tuple) -> bool:
-        return self.path(key).is_file()
+        """True if the part is there and whole. A damaged one is made again, as if it were missing."""
+        path = self.path(key)
+        try:
+            state = path.stat()
+            stamp = state.st_size, state.st_mtime_ns, state.st_ino
+            if self.stamps.get(path) != stamp:
+                with path.open("rb") as file:
+                    head, made = file.readline(len(FORMAT) + 80), hashlib.sha256()
+                    while block := file.read(1 << 20):
+                        made.update(block)
+                if head != f"{FORMAT} {made.hexdigest()}\n".encode():
+                    return False
+                self.stamps[path] = stamp
+        except OSError:
+            return False
+        return True
 
     def get(self, key: tuple):
         """The part, or None if it is not there: `{"value" | "error", "shared", "patched"}`."""
         import torch
 
         if key[1] == "head" and not self.heads:
+            return None
+        if not self.has(key):
             return None
         path = self.path(key)
         try:
@@ -153,7 +171,11 @@ class Parts:
         return all(self.has(key) for key in self.mine)
 
     def finish(self) -> None:
-        record = {"format": FORMAT, "identity": self.identity, "inputs": self.inputs, "parts": ["/".join(key) for key in self.mine]}
+        # Parts outside the plan, as the choice of prompts, are shared: each piece makes them, or takes those that are there.
+        planned = {self.path(key).name for key in self.planned}
+        shared = [path.name for path in self.folder.glob(f"*{ENDING}") if path.name not in planned]
+        files = sorted({*shared, *(self.path(key).name for key in self.mine)})
+        record = {"format": FORMAT, "identity": self.identity, "inputs": self.inputs, "parts": ["/".join(key) for key in self.mine], "files": files}
         self.write(self.marker(*self.piece), (json.dumps(record, indent=1) + "\n").encode())
 
     def require_all(self) -> None:
@@ -161,8 +183,8 @@ class Parts:
         expected = {self.path(key).name for key in self.planned}
         missing = [key for key in self.planned if not self.has(key)]
         if missing:
-            shown = ", ".join("/".join(key) for key in missing[:4])
-            raise self.unusable(f"{self.folder}: {len(missing)} of {len(self.planned)} parts are missing: {shown}{', ...' if len(missing) > 4 else ''}; make them with --piece, "
+            shown = ", ".join("/".join(key) + (" (damaged)" if self.path(key).is_file() else "") for key in missing[:4])
+            raise self.unusable(f"{self.folder}: {len(missing)} of {len(self.planned)} parts are missing or damaged: {shown}{', ...' if len(missing) > 4 else ''}; make them with --piece, "
                             "or all that are left without --merge")
         for path in sorted(self.folder.glob(f"*{ENDING}")):
             if path.name in expected:

@@ -43,6 +43,12 @@ pub(crate) enum StreamFault {
     Empty,
     /// Answers after this many never end.
     Stuck(usize),
+    /// The first requests get status 503.
+    Late(usize),
+    /// The answer is compressed, and says so.
+    Compressed,
+    /// All requests are redirected.
+    Moved,
     /// Counts of tokens that no sum can hold.
     Liar,
 }
@@ -147,6 +153,16 @@ impl ServerState {
             StreamFault::NoIds if body["prompt"].is_array() => return refusal(400),
             StreamFault::Half(status) if number.is_multiple_of(2) => return refusal(status),
             StreamFault::Status(status) => return refusal(status),
+            StreamFault::Late(until) if number <= until => return refusal(503),
+            StreamFault::Compressed => {
+                let head =
+                    "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nab";
+                return to.write_all(head.as_bytes()).ok();
+            }
+            StreamFault::Moved => {
+                let head = "HTTP/1.1 307 X\r\nlocation: http://h/v1\r\ncontent-length: 0\r\n\r\n";
+                return to.write_all(head.as_bytes()).ok();
+            }
             StreamFault::Html => return answer(to, 200, "<html>hello</html>"),
             StreamFault::Silent => {
                 thread::sleep(Duration::from_secs(600));

@@ -94,6 +94,23 @@ fn receive(
 ) -> Result<(), LoadFailure> {
     let mut answer = http.send_once(path, body).map_err(|error| failure(&error))?;
     let status = answer.status().as_u16();
+    let header = |name: &str| {
+        answer.headers().get(name).map(|value| shown(&String::from_utf8_lossy(value.as_bytes())))
+    };
+    if let Some(coding) = header("content-encoding").filter(|coding| coding != "identity")
+        && status == 200
+    {
+        let words = format!(
+            "the answer is compressed (`{coding}`), and only `identity` was accepted; turn compression off in the server or proxy"
+        );
+        return Err(LoadFailure::new(LoadFailureKind::Malformed, words));
+    }
+    if let Some(location) = header("location").filter(|_| (300..400).contains(&status)) {
+        let words = format!(
+            "it redirects to `{location}`, and no redirect is followed; give the address of the server itself"
+        );
+        return Err(LoadFailure::new(LoadFailureKind::Status(status), words));
+    }
     let mut reader = answer.body_mut().as_reader();
     if status == 200 {
         return read(&mut reader);
@@ -125,5 +142,10 @@ fn failure(error: &ureq::Error) -> LoadFailure {
         },
         _ => LoadFailureKind::BrokenOff,
     };
-    LoadFailure::new(kind, shown(&error.to_string()))
+    let words = match (error, kind) {
+        (ureq::Error::Timeout(_), LoadFailureKind::Connect) => "no connection in time".to_owned(),
+        (ureq::Error::Timeout(_), _) => "no complete answer in time".to_owned(),
+        _ => shown(&error.to_string()),
+    };
+    LoadFailure::new(kind, words)
 }

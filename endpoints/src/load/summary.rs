@@ -28,18 +28,23 @@ impl LatencyStatistics {
     pub fn of(mut seconds: Vec<f64>, ranks: &[f64]) -> Self {
         seconds.sort_by(f64::total_cmp);
         let count = seconds.len();
-        let mean = seconds.iter().sum::<f64>() / count.max(1) as f64;
-        let squares: f64 = seconds.iter().map(|value| (value - mean).powi(2)).sum();
+        let mean = total(&seconds) / count.max(1) as f64;
+        let squares: Vec<f64> = seconds.iter().map(|value| (value - mean).powi(2)).collect();
         let at = |rank: f64| percentile(&seconds, rank) * 1e3;
         Self {
             count,
             mean: mean * 1e3,
             median: at(50.0),
-            std: (squares / count.max(1) as f64).sqrt() * 1e3,
+            std: (total(&squares) / count.max(1) as f64).sqrt() * 1e3,
             max: at(100.0),
             percentiles: ranks.iter().map(|rank| (*rank, at(*rank))).collect(),
         }
     }
+}
+
+/// Returns a sum. `Iterator::sum` gives -0.0 for no values.
+fn total(values: &[f64]) -> f64 {
+    values.iter().fold(0.0, |sum, value| sum + value)
 }
 
 /// Returns a percentile of ascending values, with linear interpolation, as numpy does.
@@ -216,7 +221,7 @@ impl LoadSummary {
             good += usize::from(met.iter().all(|met| *met));
         }
         summary.good = (!options.objectives.is_empty()).then_some(good);
-        summary.concurrency = e2el.iter().sum::<f64>() / run.duration.max(f64::MIN_POSITIVE);
+        summary.concurrency = total(&e2el) / run.duration.max(f64::MIN_POSITIVE);
         (summary.peak_output_rate, summary.peak_concurrent) = peaks_by_second(&done);
         summary.peak_in_flight = peak_in_flight(&run.records);
         let statistics = |values| LatencyStatistics::of(values, options.percentiles);
