@@ -45,11 +45,11 @@ impl CallParts {
 
 /// Keys of JSON objects that hold calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CallKeys {
+pub(crate) struct CallKeys {
     /// Keys of the name.
-    pub(super) name: Vec<String>,
+    pub(crate) name: Vec<String>,
     /// Keys of the arguments.
-    pub(super) arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
 }
 
 /// Facts that payloads need besides the text.

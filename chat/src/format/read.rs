@@ -12,7 +12,7 @@ use super::parts::CallKeys;
 use super::pattern::{CallPattern, CallPatternError, Hole, PatternStep};
 use super::value::ValueType;
 
-const FORMAT: [&str; 15] = [
+const FORMAT: [&str; 16] = [
     "format",
     "about",
     "find",
@@ -28,6 +28,7 @@ const FORMAT: [&str; 15] = [
     "between",
     "strings",
     "drop",
+    "fallback",
 ];
 const ENGINE: [&str; 2] = ["tools", "reasoning"];
 const REASONING: [&str; 4] = ["open", "close", "ends_at_calls", "repeats"];
@@ -135,6 +136,7 @@ impl FormatReader {
             name_prefix: self.text(map, "name_prefix").unwrap_or_default(),
             between: self.text(map, "between").unwrap_or_default(),
             strings: self.mark(map, "strings").unwrap_or_default(),
+            fallback: map.contains_key("fallback") && self.flag(map, "fallback"),
             drop: map.get("drop").map(|entry| self.marks(&entry.value)).unwrap_or_default(),
         })
     }
