@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use chat::Format;
+use chat::{Format, Template, TokenBytes};
 use clap::Args;
 use engine::{BlockArithmetic, SessionOptions};
 use models::local_model::LocalModel;
@@ -171,6 +171,13 @@ impl ServedTokenizer for ModelTokenizer {
 
     fn decode(&self, tokens: &[u32], plain: bool) -> Result<String, CodecError> {
         Self::decode(self, tokens, plain).map_err(|error| codec_error(self, &error))
+    }
+
+    fn vocabulary(&self) -> Vec<TokenBytes> {
+        match self {
+            Self::Json(tokenizer) => tokenizer.vocabulary(),
+            Self::Gguf(loaded) => loaded.vocabulary(),
+        }
     }
 }
 

@@ -20,8 +20,11 @@ mod read;
 mod tags;
 mod value;
 
+pub(crate) use data::ValueTrim;
 pub use data::{EngineParsers, Format};
 pub use parser::{OutputBytes, OutputParser, ParserOptions, ReasoningMode};
+pub(crate) use pattern::{CallPattern, Hole, PatternStep};
+pub(crate) use value::{ValueType, coerced};
 
 impl Format {
     /// Returns the names of all formats.
@@ -49,6 +52,23 @@ impl Format {
             }
         }
         best.map(|(_, format)| format)
+    }
+
+    /// Returns the format of forced calls where a model's own cannot express them: with the reasoning of the own format.
+    pub(crate) fn fallback(own: Option<&'static Self>) -> Option<&'static Self> {
+        static JOINED: OnceLock<Vec<Format>> = OnceLock::new();
+        let plain = builtin().iter().find(|format| format.fallback)?;
+        let Some(own) = own else { return Some(plain) };
+        let joined = JOINED.get_or_init(|| {
+            let join = |own: &Self| Self {
+                name: own.name.clone(),
+                reasoning: own.reasoning.clone(),
+                drop: own.drop.clone(),
+                ..plain.clone()
+            };
+            builtin().iter().map(join).collect()
+        });
+        joined.iter().find(|format| format.name == own.name)
     }
 
     /// Reads a format's file, or returns everything that is wrong with it.

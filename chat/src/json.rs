@@ -7,7 +7,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::Number;
 
-/// JSON value with ordered objects. `serde_json::Value` sorts keys, and templates print them in order.
+/// JSON value with ordered objects, since templates print keys in order. `serde_json::Value` sorts keys unless the feature
+/// `preserve_order` is on.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum OrderedJson {
     /// `null`.

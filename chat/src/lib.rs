@@ -2,6 +2,7 @@
 //!
 //! * [`Template`] renders the messages of a [`ChatRequest`] as transformers renders them;
 //! * [`check`] compares a model with a record of transformers;
+//! * [`ConstraintCompiler`] masks the tokens that a schema, a grammar or forced calls do not allow;
 //! * [`Format`] reads the output of a model: [`OutputEvent`]s of text, reasoning and tool calls.
 //!
 //! ```no_run
@@ -31,14 +32,20 @@
 //! ```
 
 pub mod check;
+pub mod constraint;
 pub mod event;
 pub mod format;
 mod json;
 mod request;
 pub mod template;
 
+pub use constraint::{
+    CallableTool, ConstraintCompiler, ConstraintError, ForcedCalls, OutputConstraint, OutputRule,
+    ReasoningPrefix,
+};
 pub use event::OutputEvent;
 pub use format::{Format, OutputParser, ParserOptions, ReasoningMode};
 pub use json::OrderedJson;
 pub use request::{ChatRequest, RequestError};
 pub use template::{Template, TemplateError, TemplateVariant};
+pub use tokenizer::TokenBytes;

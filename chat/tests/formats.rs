@@ -290,7 +290,7 @@ fn verdict(case: &Golden, ours: &Reading) -> Option<Verdict> {
 fn outputs() -> impl Iterator<Item = (&'static Format, Vec<Golden>)> {
     Format::all()
         .iter()
-        .filter(|format| format.has_calls())
+        .filter(|format| format.has_calls() && !format.is_fallback())
         .map(|format| (format, golden(format.name())))
 }
 
@@ -554,7 +554,7 @@ fn hostile_outputs_end() {
     const MANY: usize = 1 << 20;
     for format in Format::all() {
         let name = format.name();
-        let starts: Vec<String> = if format.has_calls() {
+        let starts: Vec<String> = if format.has_calls() && !format.is_fallback() {
             let cases = golden(name).into_iter().take(40).map(|case| case.text);
             cases.map(|text| text[..floor(&text, text.len() * 2 / 3)].to_owned()).collect()
         } else {

@@ -64,9 +64,10 @@ impl Sampler {
         if temperature.is_nan() || temperature <= 0.0 || logits.len() < 2 {
             return greedy(logits);
         }
+        // Tokens of minus infinity are excluded ones, and NaN is no number.
         // Most likely first; equal ones by id, so the order does not depend on the sort.
         let mut ids: Vec<u32> =
-            (0..logits.len() as u32).filter(|&i| !logits[i as usize].is_nan()).collect();
+            (0..logits.len() as u32).filter(|&i| logits[i as usize] > f32::NEG_INFINITY).collect();
         ids.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
         ids.truncate(top_k.unwrap_or(ids.len()).max(1));
         let Some(&first) = ids.first() else { return greedy(logits) };

@@ -155,6 +155,12 @@ impl ChoiceText {
         }
     }
 
+    /// Ends the choice for this reason, and cancels its sequence.
+    pub(crate) fn stop(&mut self, reason: &'static str) {
+        self.finish = Some(reason);
+        self.cancel.set();
+    }
+
     /// Ends the choice.
     pub(crate) fn end(&mut self, reason: EndReason) {
         let text = self.stream.finish();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use chat::{OutputEvent, OutputParser};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use crate::answer::ChoiceText;
@@ -18,6 +19,13 @@ struct ToolCall {
     id: String,
     name: String,
     arguments: String,
+}
+
+impl ToolCall {
+    /// True if the arguments are complete. A streamed call that turns out to be malformed never is.
+    fn is_whole(&self) -> bool {
+        serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok()
+    }
 }
 
 /// One choice of an answer.
@@ -36,11 +44,14 @@ pub(crate) struct ChatChoice {
     new_ids: usize,
     begun: bool,
     closed: bool,
+    /// True if the choice ends with its first call.
+    single: bool,
 }
 
 impl ChatChoice {
-    pub(crate) fn new(progress: ChoiceText, parser: Option<OutputParser>) -> Self {
+    pub(crate) fn new(progress: ChoiceText, parser: Option<OutputParser>, single: bool) -> Self {
         Self {
+            single,
             progress,
             parser,
             content: String::new(),
@@ -81,6 +92,10 @@ impl ChatChoice {
                     self.reasoning.push_str(&text);
                     json!({ "reasoning_content": text })
                 }
+                OutputEvent::Call { index, .. } if self.single && index > 0 => {
+                    self.progress.stop("tool_calls");
+                    return;
+                }
                 OutputEvent::Call { index, name } => {
                     let id = id();
                     let delta = json!({ "tool_calls": [{
@@ -99,7 +114,8 @@ impl ChatChoice {
             };
             self.deltas.push(delta);
         }
-        if ended && !self.calls.is_empty() && self.progress.finish == Some(EndReason::Stop.name()) {
+        let called = self.calls.iter().any(ToolCall::is_whole);
+        if ended && called && self.progress.finish == Some(EndReason::Stop.name()) {
             self.progress.finish = Some("tool_calls");
         }
     }
@@ -300,14 +316,23 @@ mod tests {
 
     /// Reads an output token by token; returns the choice, and all changes put together.
     fn read(output: &str, parser: Option<OutputParser>) -> (ChatChoice, Value) {
+        read_calls(output, parser, false)
+    }
+
+    fn read_calls(output: &str, parser: Option<OutputParser>, single: bool) -> (ChatChoice, Value) {
         let stream = TextStream::new(Some(Arc::new(ByteTokens)), &[], Vec::new(), true);
-        let mut choice = ChatChoice::new(ChoiceText::new(stream, CancelFlag::default()), parser);
+        let mut choice =
+            ChatChoice::new(ChoiceText::new(stream, CancelFlag::default()), parser, single);
         for byte in output.bytes() {
-            choice.progress.push(byte.into(), false);
+            if choice.progress.finish.is_none() {
+                choice.progress.push(byte.into(), false);
+                choice.read(&|| "call-1".to_owned());
+            }
+        }
+        if choice.progress.finish.is_none() {
+            choice.progress.end(EndReason::Stop);
             choice.read(&|| "call-1".to_owned());
         }
-        choice.progress.end(EndReason::Stop);
-        choice.read(&|| "call-1".to_owned());
         let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
         for delta in &choice.deltas {
             content.push_str(delta["content"].as_str().unwrap_or_default());
@@ -327,11 +352,12 @@ mod tests {
     #[test]
     fn calls_and_reasoning_are_streamed_as_they_are_answered() {
         let format = Format::named("hermes").unwrap();
-        let parser = || {
-            Some(format.parser(&ParserOptions { whole_calls: true, ..ParserOptions::default() }))
+        let parser = |whole_calls| {
+            Some(format.parser(&ParserOptions { whole_calls, ..ParserOptions::default() }))
         };
         let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>";
-        let (choice, streamed) = read(&format!("Let me see. {call}{call}"), parser());
+        let text = format!("Let me see. {call}{call}");
+        let (choice, streamed) = read(&text, parser(true));
         let message = choice.message();
         let calls = message["tool_calls"].as_array().unwrap();
         assert_eq!((calls.len(), choice.progress.finish), (2, Some("tool_calls")));
@@ -344,10 +370,38 @@ mod tests {
         }
         assert_eq!(streamed[0], message["content"]);
         assert!(message["content"].as_str().unwrap().starts_with("Let me see."), "{message}");
+        // Pieces of arguments are those of the whole call.
+        let (pieces, again) = read(&text, parser(false));
+        assert_eq!((&again, &pieces.message()), (&streamed, &message));
+        let deltas = |choice: &ChatChoice| {
+            choice.deltas.iter().filter(|delta| delta["tool_calls"].is_array()).count()
+        };
+        assert_eq!(deltas(&choice), 4);
+        assert!(deltas(&pieces) > 30, "{:?}", pieces.deltas);
+        let first = pieces.deltas.iter().find(|delta| delta["tool_calls"].is_array()).unwrap();
+        assert_eq!(
+            first["tool_calls"][0],
+            json!({ "index": 0, "id": "call-1", "type": "function",
+                "function": { "name": "weather", "arguments": "" } })
+        );
+        // With one call at most, the choice ends where the second begins.
+        for whole_calls in [true, false] {
+            let (choice, streamed) = read_calls(&text, parser(whole_calls), true);
+            assert_eq!((choice.calls.len(), choice.progress.finish), (1, Some("tool_calls")));
+            assert_eq!(streamed[2], json!([["weather", "{\"city\": \"Köln\"}"]]));
+        }
         // A call that is not whole is text.
-        let (choice, streamed) = read("<tool_call>\n{\"name\": \"wea", parser());
+        let (choice, streamed) = read("<tool_call>\n{\"name\": \"wea", parser(true));
         assert_eq!((choice.calls.len(), choice.progress.finish), (0, Some("stop")));
         assert_eq!(streamed[0], choice.message()["content"]);
+        // A mistake in a streamed call leaves its arguments incomplete, and ends no turn with calls.
+        let bad = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\" \"Köln\"}}\n</tool_call>";
+        let (choice, streamed) = read(bad, parser(false));
+        assert_eq!(streamed[2], json!([["weather", "{\"city\" "]]));
+        assert_eq!(streamed[0], "\"Köln\"}}\n</tool_call>");
+        assert_eq!(choice.progress.finish, Some("stop"));
+        let (choice, _) = read(&format!("{bad}{call}"), parser(false));
+        assert_eq!((choice.calls.len(), choice.progress.finish), (2, Some("tool_calls")));
         // Without a format, marks are text.
         let (choice, _) = read(call, None);
         assert_eq!(choice.message()["content"], call);

@@ -7,11 +7,13 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use chat::{ChatRequest, OrderedJson, OutputParser, ParserOptions, ReasoningMode, TemplateError};
+use chat::{
+    CallableTool, ChatRequest, Format, OrderedJson, OutputParser, OutputRule, ParserOptions,
+    ReasoningMode, ReasoningPrefix, TemplateError,
+};
 use engine::sample::Sampling;
 use indexmap::IndexMap;
 use serde::Deserialize;
-use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::answer::ChoiceText;
@@ -20,6 +22,7 @@ use crate::chat_answer::{ChatAnswer, ChatChoice};
 use crate::error::ApiError;
 use crate::fields::{self, SamplingFields, StopField, StreamOptions, neutral};
 use crate::model::ChatFormat;
+use crate::rules::{self, ResponseFormat, StructuredOutputs};
 use crate::sequence::{CancelFlag, SequenceRequest};
 use crate::sse;
 use crate::state::{ServerState, now};
@@ -59,7 +62,8 @@ struct ChatFields {
     cache_salt: Option<String>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    response_format: Option<Value>,
+    response_format: Option<ResponseFormat>,
+    structured_outputs: Option<StructuredOutputs>,
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
     repetition_penalty: Option<f64>,
@@ -75,9 +79,6 @@ impl ChatFields {
         neutral("frequency_penalty", self.frequency_penalty.as_ref(), &0.0)?;
         neutral("repetition_penalty", self.repetition_penalty.as_ref(), &1.0)?;
         neutral("min_tokens", self.min_tokens.as_ref(), &0)?;
-        neutral("parallel_tool_calls", self.parallel_tool_calls.as_ref(), &true)?;
-        let format = self.response_format.as_ref();
-        neutral("response_format", format, &serde_json::json!({ "type": "text" }))?;
         if self.stream_options.is_some() && self.stream != Some(true) {
             return Err(ApiError::field("stream_options", "`stream_options` needs `stream`"));
         }
@@ -87,29 +88,59 @@ impl ChatFields {
         Ok(())
     }
 
-    /// Takes the tools that the model may call, by the choice of the request.
-    fn tools(&mut self) -> Result<Option<Vec<OrderedJson>>, ApiError> {
+    /// Takes the tools of the request, and the use that the model has to make of them.
+    fn tools(&mut self) -> Result<(Option<Vec<OrderedJson>>, ToolUse), ApiError> {
         let tools = self.tools.take().filter(|tools| !tools.is_empty());
-        let choice = self.tool_choice.as_ref().map(|choice| choice.as_str().unwrap_or("named"));
-        match choice {
-            None | Some("auto") => Ok(tools),
-            Some("none") => Ok(None),
-            Some(other) => {
-                let message = format!(
-                    "`tool_choice` is `{other}`; expected `auto` or `none`, because a call cannot be forced here"
-                );
-                Err(ApiError {
-                    code: Some("unsupported_value"),
-                    ..ApiError::field("tool_choice", message)
-                })
-            }
+        let wrong = |message: String| Err(ApiError::field("tool_choice", message));
+        let named = |choice: &OrderedJson| {
+            let kind = choice.get("type")?.as_str();
+            let name = choice.get("function")?.get("name")?.as_str()?;
+            (kind == Some("function")).then(|| name.to_owned())
+        };
+        let chosen = match &self.tool_choice {
+            None | Some(OrderedJson::Null) => ToolUse::Free,
+            Some(OrderedJson::Text(word)) => match word.as_str() {
+                "auto" => ToolUse::Free,
+                "none" => return Ok((None, ToolUse::Free)),
+                "required" => ToolUse::Any,
+                other => {
+                    return wrong(format!(
+                        "`tool_choice` is `{other}`; expected `auto`, `none`, `required` or a function"
+                    ));
+                }
+            },
+            Some(choice) => match named(choice) {
+                Some(name) => ToolUse::Named(name),
+                None => {
+                    return wrong(
+                        "`tool_choice` is no choice; expected `auto`, `none`, `required`, or \
+                         `{\"type\": \"function\", \"function\": {\"name\": NAME}}`"
+                            .to_owned(),
+                    );
+                }
+            },
+        };
+        if chosen != ToolUse::Free && tools.is_none() {
+            return wrong("`tool_choice` forces a call, and there are no `tools`".to_owned());
         }
+        Ok((tools, chosen))
     }
 }
 
-/// Returns the schemas of tools by name.
-fn schemas(tools: &[OrderedJson]) -> Result<BTreeMap<String, Value>, ApiError> {
-    let mut schemas = BTreeMap::new();
+/// Use that an answer makes of the tools.
+#[derive(Debug, PartialEq, Eq)]
+enum ToolUse {
+    /// Calls as the model likes.
+    Free,
+    /// At least one call.
+    Any,
+    /// Calls of this tool.
+    Named(String),
+}
+
+/// Returns the schemas of tools by name, in the order of the request.
+fn schemas(tools: &[OrderedJson]) -> Result<Vec<CallableTool>, ApiError> {
+    let mut schemas: Vec<CallableTool> = Vec::new();
     for (n, tool) in tools.iter().enumerate() {
         let function = tool.get("function");
         let name = function.and_then(|function| function.get("name")?.as_str());
@@ -121,7 +152,11 @@ fn schemas(tools: &[OrderedJson]) -> Result<BTreeMap<String, Value>, ApiError> {
         })?;
         let parameters = function.and_then(|function| function.get("parameters"));
         let parameters = parameters.and_then(|json| serde_json::to_value(json).ok());
-        schemas.insert(name.to_owned(), parameters.unwrap_or_default());
+        schemas.retain(|tool| tool.name != name);
+        schemas.push(CallableTool {
+            name: name.to_owned(),
+            parameters: parameters.unwrap_or_default(),
+        });
     }
     Ok(schemas)
 }
@@ -182,19 +217,48 @@ fn template_error(error: TemplateError) -> String {
 
 /// Returns the parser of an answer.
 fn parser(
-    format: &ChatFormat,
+    format: Option<&'static Format>,
     prompt: &str,
-    tools: Option<&BTreeMap<String, Value>>,
+    tools: Option<&[CallableTool]>,
+    streamed: bool,
 ) -> Option<OutputParser> {
-    let found = format.format?;
+    let found = format?;
     let inside = found.reasons_after(prompt);
+    let schemas = tools.unwrap_or_default().iter();
     Some(found.parser(&ParserOptions {
-        tools: tools.cloned().unwrap_or_default(),
+        tools: schemas.map(|tool| (tool.name.clone(), tool.parameters.clone())).collect(),
         reasoning: if inside { ReasoningMode::Inside } else { ReasoningMode::Marked },
         calls: tools.is_some(),
-        whole_calls: true,
+        // Clients of streams show the progress of a call. A whole answer has no malformed call.
+        whole_calls: !streamed,
         ..ParserOptions::default()
     }))
+}
+
+/// Returns the tools that a forced call may name.
+fn callable(
+    tools: Option<&[CallableTool]>,
+    chosen: &ToolUse,
+) -> Result<Vec<CallableTool>, ApiError> {
+    let tools = tools.unwrap_or_default();
+    let ToolUse::Named(name) = chosen else { return Ok(tools.to_vec()) };
+    let found: Vec<CallableTool> =
+        tools.iter().filter(|tool| tool.name == *name).cloned().collect();
+    if found.is_empty() {
+        let message = format!("`tool_choice` names `{name}`, which is not among `tools`");
+        return Err(ApiError::field("tool_choice", message));
+    }
+    Ok(found)
+}
+
+/// Returns the reasoning that may come before a constrained answer.
+fn reasoning_prefix(format: Option<&Format>, prompt: &str, continues: bool) -> ReasoningPrefix {
+    match format {
+        Some(format) if format.reasons_after(prompt) => ReasoningPrefix::Open,
+        // A prompt behind the reasoning says that the model is not to reason.
+        Some(format) if !continues && !format.reasoned_before(prompt) => ReasoningPrefix::Optional,
+        _ => ReasoningPrefix::Absent,
+    }
 }
 
 /// Answers a request.
@@ -225,8 +289,10 @@ pub(crate) async fn chat_completions(
         ends.extend(&state.ends);
     }
     let ends: Arc<[u32]> = ends.into();
-    let tools = fields.tools()?;
+    let (tools, chosen) = fields.tools()?;
     let schemas = tools.as_deref().map(schemas).transpose()?;
+    let several = fields.parallel_tool_calls.unwrap_or(true);
+    let rule = rules::rule(fields.response_format.take(), fields.structured_outputs.take())?;
     let continues = fields.continue_final_message.unwrap_or(false);
     let mut variables = variables(fields.chat_template_kwargs.take())?;
     if let Some(effort) = fields.reasoning_effort.take() {
@@ -253,8 +319,26 @@ pub(crate) async fn chat_completions(
         top.map_or(0, |top| most.saturating_mul(top + 1).saturating_mul(count)),
         "top_logprobs",
     )?;
+    let prefix = reasoning_prefix(format.format, &text, continues);
+    let (mut reader, mut constraint) = (format.format, None);
+    let forced = chosen != ToolUse::Free;
+    let several = several && !matches!(chosen, ToolUse::Named(_));
+    if forced {
+        let (own, tools) = (format.format, callable(schemas.as_deref(), &chosen)?);
+        let calls = move |compiler: &chat::ConstraintCompiler| {
+            let calls = compiler.calls(own, &tools, several)?;
+            let found = calls.format;
+            let made = compiler.compile(&OutputRule::Calls(calls), prefix, own)?;
+            Ok((found, made))
+        };
+        let (found, made) = state.with_compiler("tools", calls).await?;
+        (reader, constraint) = (Some(found), Some(Arc::new(made)));
+    } else if let Some((rule, field)) = rule {
+        let made = state.constrain(rule, field, prefix, format.format).await?;
+        constraint = Some(Arc::new(made));
+    }
     // Marks of calls may be special tokens.
-    let plain = fields.skip_special_tokens.unwrap_or(format.format.is_none());
+    let plain = fields.skip_special_tokens.unwrap_or(reader.is_none()) && !forced;
     let (sender, mut events) = mpsc::channel((16 * count).min(4096));
     let (mut choices, mut sequences) = (Vec::new(), Vec::new());
     let salt: Arc<str> = fields.cache_salt.take().unwrap_or_default().into();
@@ -262,7 +346,9 @@ pub(crate) async fn chat_completions(
         let cancel = CancelFlag::default();
         let stream = TextStream::new(state.codec.clone(), &prompt, stops.clone(), plain);
         let progress = ChoiceText::new(stream, cancel.clone());
-        choices.push(ChatChoice::new(progress, parser(&format, &text, schemas.as_ref())));
+        let streamed = fields.stream == Some(true);
+        let parser = parser(reader, &text, schemas.as_deref(), streamed);
+        choices.push(ChatChoice::new(progress, parser, !several));
         sequences.push(SequenceRequest {
             index,
             prompt: Arc::clone(&prompt),
@@ -272,6 +358,7 @@ pub(crate) async fn chat_completions(
                 ..sampling.clone()
             },
             bias: Arc::clone(&bias),
+            constraint: constraint.clone(),
             ends: Arc::clone(&ends),
             prompt_top: None,
             top,

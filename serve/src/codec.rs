@@ -1,5 +1,7 @@
 //! Conversion between text and tokens.
 
+use chat::TokenBytes;
+
 /// Failure of a tokenizer on a text, with its reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -12,4 +14,9 @@ pub trait ServedTokenizer: Send + Sync {
 
     /// Returns the text of tokens, without special tokens if `plain` is set.
     fn decode(&self, tokens: &[u32], plain: bool) -> Result<String, CodecError>;
+
+    /// Returns the bytes of every token, by id. Without them, outputs cannot be constrained.
+    fn vocabulary(&self) -> Vec<TokenBytes> {
+        Vec::new()
+    }
 }

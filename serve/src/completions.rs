@@ -7,6 +7,7 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
+use chat::{OutputConstraint, ReasoningPrefix};
 use engine::sample::Sampling;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,6 +18,7 @@ use crate::body;
 use crate::error::ApiError;
 use crate::fields::{self, PromptField, SamplingFields, StopField, StreamOptions, neutral};
 use crate::logprobs::TokenScore;
+use crate::rules::{self, ResponseFormat, StructuredOutputs};
 use crate::sequence::{CancelFlag, SequenceEvent, SequenceRequest};
 use crate::sse::{self, GrowingAnswer};
 use crate::state::{ServerState, now};
@@ -60,6 +62,8 @@ struct CompletionFields {
     frequency_penalty: Option<f64>,
     repetition_penalty: Option<f64>,
     min_tokens: Option<usize>,
+    response_format: Option<ResponseFormat>,
+    structured_outputs: Option<StructuredOutputs>,
     #[expect(dead_code, reason = "it names a person, which changes no answer")]
     user: Option<String>,
 }
@@ -75,6 +79,7 @@ struct CompletionPlan {
     stops: Vec<String>,
     ends: Arc<[u32]>,
     bias: Arc<[(u32, f32)]>,
+    constraint: Option<Arc<OutputConstraint>>,
     form: CompletionForm,
     salt: Arc<str>,
 }
@@ -103,7 +108,7 @@ impl CompletionForm {
 }
 
 impl CompletionFields {
-    async fn check(mut self, state: &ServerState) -> Result<CompletionPlan, ApiError> {
+    async fn check(mut self, state: &Arc<ServerState>) -> Result<CompletionPlan, ApiError> {
         state.check_model(self.model.as_ref())?;
         self.refuse()?;
         let (choices, most) = (self.n.unwrap_or(1), self.max_tokens.unwrap_or(MOST));
@@ -135,6 +140,13 @@ impl CompletionFields {
         }
         let form = self.form(state)?;
         let bias = fields::bias(self.logit_bias.take(), state.vocab)?;
+        let constraint =
+            match rules::rule(self.response_format.take(), self.structured_outputs.take())? {
+                Some((rule, field)) => Some(Arc::new(
+                    state.constrain(rule, field, ReasoningPrefix::Absent, None).await?,
+                )),
+                None => None,
+            };
         let (ids, texts) = match self.prompt {
             PromptField::Ids(ids) => (ids, None),
             PromptField::Texts(texts) => {
@@ -163,6 +175,7 @@ impl CompletionFields {
             stops,
             ends: ends.into(),
             bias: bias.into(),
+            constraint,
             form,
             salt: self.cache_salt.unwrap_or_default().into(),
         })
@@ -417,6 +430,7 @@ impl CompletionPlan {
                     most: self.most,
                     sampling: Sampling { seed, ..self.sampling.clone() },
                     bias: Arc::clone(&self.bias),
+                    constraint: self.constraint.clone(),
                     ends: Arc::clone(&self.ends),
                     prompt_top: self.form.prompt_top(),
                     top: self.form.logprobs,

@@ -43,6 +43,7 @@ mod prefixes;
 mod queue;
 mod reports;
 mod routes;
+mod rules;
 mod scheduler;
 mod sequence;
 mod server;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use chat::{ConstraintError, OutputConstraint};
 use engine::sample::Sampler;
 use engine::{Chunk, Error, Logits, NoProbe, OutputRows, Session, SlotId};
 use tokio::sync::mpsc::error::TrySendError;
@@ -18,6 +19,7 @@ use crate::logprobs::TokenScore;
 use crate::metrics::Metrics;
 use crate::prefixes::PrefixStore;
 use crate::queue::SequenceQueue;
+use crate::rules;
 use crate::sequence::{EndReason, SequenceEvent, SequenceRequest};
 
 /// Longest wait for work, after which cancelled sequences are looked for.
@@ -47,6 +49,8 @@ struct RunningSequence {
     /// Number of tokens that the slot has seen.
     fed: usize,
     sampler: Sampler,
+    /// Progress under the rule of the output, if it has one.
+    constraint: Option<OutputConstraint>,
     scores: Vec<TokenScore>,
     /// Events that the client has no room for yet.
     pending: VecDeque<SequenceEvent>,
@@ -104,12 +108,26 @@ impl RunningSequence {
         }
         let Some(last) = logits.rows.checked_sub(1) else { return false };
         let row = logits.row(last);
-        let id = self.choose(row);
+        let id = match self.choose(row) {
+            Ok(Some(id)) => id,
+            Ok(None) => {
+                self.pending.push_back(SequenceEvent::End(EndReason::Stop));
+                return true;
+            }
+            Err(error) => return self.fail(&error),
+        };
         let score = self.request.top.map(|top| TokenScore::of(row, id, top));
         self.tokens.push(id);
         metrics.generated_tokens.add(1);
         self.pending.push_back(SequenceEvent::Token { id, score });
-        let reason = if self.request.ends.contains(&id) {
+        let ended = self.request.ends.contains(&id);
+        if let (false, Some(constraint)) = (ended, &mut self.constraint)
+            && let Err(error) = constraint.accept(id)
+        {
+            return self.fail(&error);
+        }
+        let complete = self.constraint.as_ref().is_some_and(OutputConstraint::is_complete);
+        let reason = if ended || complete {
             EndReason::Stop
         } else if self.made() >= self.request.most {
             EndReason::Length
@@ -127,9 +145,16 @@ impl RunningSequence {
         (tokens, Arc::clone(&self.request.salt))
     }
 
-    fn choose(&mut self, row: &[f32]) -> u32 {
-        if self.request.bias.is_empty() {
-            return self.sampler.choose(row);
+    /// Ends the sequence with the error of its rule.
+    fn fail(&mut self, error: &ConstraintError) -> bool {
+        self.pending.push_back(SequenceEvent::Failed(rules::stuck(error)));
+        true
+    }
+
+    /// Chooses the next token; none if the rule of the output allows no other one.
+    fn choose(&mut self, row: &[f32]) -> Result<Option<u32>, ConstraintError> {
+        if self.request.bias.is_empty() && self.constraint.is_none() {
+            return Ok(Some(self.sampler.choose(row)));
         }
         let mut row = row.to_vec();
         for (id, bias) in &*self.request.bias {
@@ -137,7 +162,14 @@ impl RunningSequence {
                 *logit += bias;
             }
         }
-        self.sampler.choose(&row)
+        let Some(constraint) = &mut self.constraint else {
+            return Ok(Some(self.sampler.choose(&row)));
+        };
+        constraint.restrict(&mut row, &self.request.ends);
+        if row.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            return if constraint.accepts_end() { Ok(None) } else { Err(ConstraintError::NoToken) };
+        }
+        Ok(Some(self.sampler.choose(&row)))
     }
 }
 
@@ -270,6 +302,7 @@ impl Scheduler {
                 tokens: request.prompt.to_vec(),
                 fed,
                 sampler: Sampler::new(request.sampling.clone()),
+                constraint: request.constraint.as_deref().cloned(),
                 scores: Vec::new(),
                 pending: VecDeque::new(),
                 request,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use chat::OutputConstraint;
 use engine::sample::Sampling;
 use tokio::sync::mpsc::Sender;
 
@@ -21,6 +22,8 @@ pub(crate) struct SequenceRequest {
     pub(crate) sampling: Sampling,
     /// Numbers to add to logits before a token is chosen.
     pub(crate) bias: Arc<[(u32, f32)]>,
+    /// Rule that the added tokens have to keep, at its start. Waiting sequences share it.
+    pub(crate) constraint: Option<Arc<OutputConstraint>>,
     /// Tokens that end the sequence.
     pub(crate) ends: Arc<[u32]>,
     /// Number of likely tokens to report for every token of the prompt, if any are.

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ const CONTEXT: usize = 32768;
 const MEMORY: u64 = 4 << 30;
 /// Threads that tokenize and write answers.
 const BLOCKING: usize = 4;
+/// Stack of the engine's thread. Derivatives of long regular expressions recurse over their length.
+const STACK: usize = 64 << 20;
 
 /// A server that listens.
 pub struct ModelServer {
@@ -120,6 +122,8 @@ impl ModelServer {
             metrics: Arc::clone(&metrics),
             stopping: AtomicBool::new(false),
             bodies: Semaphore::new(body::units(options.body)),
+            compiler: OnceLock::new(),
+            compiling: Semaphore::new(BLOCKING / 2),
             created: now(),
             count: AtomicU64::new(0),
             options,
@@ -164,7 +168,8 @@ impl ModelServer {
                 words.or_else(|| panic.downcast_ref().copied()).unwrap_or("it panicked").to_owned()
             })
         };
-        let thread = thread::Builder::new().name("engine".to_owned()).spawn(engine);
+        let thread =
+            thread::Builder::new().name("engine".to_owned()).stack_size(STACK).spawn(engine);
         let thread = thread.map_err(ServeError::Threads)?;
         let cut = runtime.block_on(http::serve(listener, Arc::clone(&state), stop.subscribe()));
         runtime.shutdown_timeout(Duration::from_secs(1));

@@ -1,10 +1,11 @@
 //! State that all requests share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
+use chat::{ConstraintCompiler, ConstraintError};
 use tokio::sync::Semaphore;
 
 use crate::error::ApiError;
@@ -39,6 +40,10 @@ pub(crate) struct ServerState {
     pub(crate) stopping: AtomicBool,
     /// Memory of request bodies.
     pub(crate) bodies: Semaphore,
+    /// Compiler of rules for outputs, once a request needs it.
+    pub(crate) compiler: OnceLock<Result<Arc<ConstraintCompiler>, ConstraintError>>,
+    /// Rules that are compiled at a time; other threads tokenize and write answers.
+    pub(crate) compiling: Semaphore,
     pub(crate) created: u64,
     pub(crate) count: AtomicU64,
 }

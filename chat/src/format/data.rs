@@ -9,30 +9,32 @@ use super::value::ValueType;
 /// Form of tool calls and reasoning in the output of a family of models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
-    pub(super) name: String,
-    pub(super) about: String,
+    pub(crate) name: String,
+    pub(crate) about: String,
     /// Texts of chat templates: each item is a list of texts that all have to be there.
-    pub(super) find: Vec<Vec<String>>,
+    pub(crate) find: Vec<Vec<String>>,
     /// Texts that must not be in the chat template.
-    pub(super) without: Vec<String>,
+    pub(crate) without: Vec<String>,
     /// Parsers of engines, by engine and part.
-    pub(super) engines: IndexMap<String, EngineParsers>,
-    pub(super) reasoning: Option<ReasoningMarks>,
-    pub(super) section: Option<SectionMarks>,
-    pub(super) calls: Vec<CallPattern>,
-    pub(super) pair: Option<CallPattern>,
-    pub(super) value: PairValue,
-    pub(super) keys: CallKeys,
+    pub(crate) engines: IndexMap<String, EngineParsers>,
+    pub(crate) reasoning: Option<ReasoningMarks>,
+    pub(crate) section: Option<SectionMarks>,
+    pub(crate) calls: Vec<CallPattern>,
+    pub(crate) pair: Option<CallPattern>,
+    pub(crate) value: PairValue,
+    pub(crate) keys: CallKeys,
     /// Text before names that is no part of them.
-    pub(super) name_prefix: String,
+    pub(crate) name_prefix: String,
     /// Characters that may stand between two calls, besides white space.
-    pub(super) between: String,
+    pub(crate) between: String,
     /// Mark before and after strings of `{object}`.
-    pub(super) strings: String,
+    pub(crate) strings: String,
     /// Mark before each tag of `{tags}`.
-    pub(super) tags: String,
+    pub(crate) tags: String,
     /// Marks that are no text.
-    pub(super) drop: Vec<String>,
+    pub(crate) drop: Vec<String>,
+    /// True for the format of forced calls that no other format can express.
+    pub(crate) fallback: bool,
 }
 
 /// Names of an engine's parsers for a format.
@@ -46,42 +48,42 @@ pub struct EngineParsers {
 
 /// Marks of reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ReasoningMarks {
+pub(crate) struct ReasoningMarks {
     /// Mark before the reasoning.
-    pub(super) open: String,
+    pub(crate) open: String,
     /// Mark behind the reasoning.
-    pub(super) close: String,
+    pub(crate) close: String,
     /// True if a call ends the reasoning too.
-    pub(super) ends_at_calls: bool,
+    pub(crate) ends_at_calls: bool,
     /// True if reasoning may follow other text.
-    pub(super) repeats: bool,
+    pub(crate) repeats: bool,
 }
 
 /// Marks around the calls of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SectionMarks {
+pub(crate) struct SectionMarks {
     /// Mark before the calls.
-    pub(super) open: String,
+    pub(crate) open: String,
     /// Mark behind the calls.
-    pub(super) close: String,
+    pub(crate) close: String,
 }
 
 /// Reading of the values of pairs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PairValue {
+pub(crate) struct PairValue {
     /// White space around the value that is no part of it.
-    pub(super) trim: ValueTrim,
+    pub(crate) trim: ValueTrim,
     /// Reading of a value whose schema gives no type.
-    pub(super) untyped: ValueType,
+    pub(crate) untyped: ValueType,
     /// Texts before and behind a value that are no part of it.
-    pub(super) wrap: Option<(String, String)>,
+    pub(crate) wrap: Option<(String, String)>,
     /// Readings by the word of `{type}`.
-    pub(super) types: IndexMap<String, ValueType>,
+    pub(crate) types: IndexMap<String, ValueType>,
 }
 
 /// White space around values of pairs that is no part of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ValueTrim {
+pub(crate) enum ValueTrim {
     /// None.
     Nothing,
     /// One newline at each end.
@@ -111,6 +113,11 @@ impl Format {
         self.engines.iter().map(|(name, parsers)| (name.as_str(), parsers))
     }
 
+    /// True for the format of forced calls that no other format can express.
+    pub fn is_fallback(&self) -> bool {
+        self.fallback
+    }
+
     /// True if the format has tool calls, and not reasoning alone.
     pub fn has_calls(&self) -> bool {
         !self.calls.is_empty()
@@ -121,6 +128,31 @@ impl Format {
         self.reasoning.as_ref().map(|marks| (marks.open.as_str(), marks.close.as_str()))
     }
 
+    /// Returns the literal texts of the format.
+    #[cfg(test)]
+    pub(crate) fn marks(&self) -> impl Iterator<Item = &str> {
+        let patterns = self.calls.iter().chain(&self.pair).flat_map(|pattern| &pattern.steps);
+        let literals = patterns.filter_map(|step| match step {
+            super::pattern::PatternStep::Literal(text) => Some(text.as_str()),
+            _ => None,
+        });
+        let section = self.section.iter().flat_map(|marks| [&marks.open, &marks.close]);
+        let strings = std::iter::once(&self.strings).filter(|mark| !mark.is_empty());
+        literals.chain(section.chain(strings).map(String::as_str))
+    }
+
+    /// Returns the marks that are no text.
+    pub fn dropped(&self) -> &[String] {
+        &self.drop
+    }
+
+    /// True if a prompt ends behind the reasoning: with its closing mark.
+    pub fn reasoned_before(&self, prompt: &str) -> bool {
+        self.reasoning
+            .as_ref()
+            .is_some_and(|marks| prompt.trim_end().ends_with(marks.close.trim_end()))
+    }
+
     /// True if a prompt ends inside the reasoning: its last mark of reasoning is the opening one.
     pub fn reasons_after(&self, prompt: &str) -> bool {
         self.reasoning
@@ -129,7 +161,7 @@ impl Format {
     }
 
     /// True if the texts of the format are in a chat template.
-    pub(super) fn is_in(&self, template: &str) -> Option<usize> {
+    pub(crate) fn is_in(&self, template: &str) -> Option<usize> {
         let has = |text: &String| template.contains(text.as_str());
         if self.without.iter().any(has) {
             return None;

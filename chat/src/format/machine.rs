@@ -363,14 +363,11 @@ impl CallMachine {
         });
         let trimmed = inner.unwrap_or(trimmed);
         let typed = format.value.types.get(&self.kind).copied();
-        let schema = context
-            .tools
-            .get(&self.name)
-            .and_then(|schema| schema.get("properties"))
-            .and_then(|properties| properties.get(&self.key));
+        let root = context.tools.get(&self.name).unwrap_or(&serde_json::Value::Null);
+        let schema = root.get("properties").and_then(|properties| properties.get(&self.key));
         let json = match typed {
-            Some(typed) => coerced(trimmed, None, typed),
-            None => coerced(trimmed, schema, format.value.untyped),
+            Some(typed) => coerced(trimmed, None, root, typed),
+            None => coerced(trimmed, schema, root, format.value.untyped),
         };
         if !self.keys.is_empty() {
             self.parts.text(", ");

@@ -45,13 +45,13 @@ impl CallParts {
 
 /// Keys of JSON objects that hold calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CallKeys {
+pub(crate) struct CallKeys {
     /// Keys of the name.
-    pub(super) name: Vec<String>,
+    pub(crate) name: Vec<String>,
     /// Keys of the arguments.
-    pub(super) arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
     /// True if the only key is the tool's name, and its value the arguments.
-    pub(super) by_name: bool,
+    pub(crate) by_name: bool,
 }
 
 /// Facts that payloads need besides the text.

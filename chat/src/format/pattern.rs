@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Part of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PatternStep {
+pub(crate) enum PatternStep {
     /// This text.
     Literal(String),
     /// White space, or nothing.
@@ -15,7 +15,7 @@ pub(super) enum PatternStep {
 
 /// Parts of a call that a pattern can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hole {
+pub(crate) enum Hole {
     /// Name of the tool.
     Name,
     /// Text that is read and not kept.
@@ -59,14 +59,14 @@ const HOLES: [(&str, Hole); 12] = [
 
 /// Parts of a call or of a pair in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CallPattern {
+pub(crate) struct CallPattern {
     /// The steps.
-    pub(super) steps: Vec<PatternStep>,
+    pub(crate) steps: Vec<PatternStep>,
 }
 
 impl CallPattern {
     /// Reads a pattern: `{name}` is a hole, `{ }` optional white space, all else literal text.
-    pub(super) fn parse(text: &str) -> Result<Self, CallPatternError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, CallPatternError> {
         let mut steps = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
@@ -93,7 +93,7 @@ impl CallPattern {
     }
 
     /// Returns the literal text at the start of the pattern; empty if the pattern begins with a hole.
-    pub(super) fn opener(&self) -> &str {
+    pub(crate) fn opener(&self) -> &str {
         match self.steps.first() {
             Some(PatternStep::Literal(text)) => text,
             _ => "",
@@ -101,19 +101,19 @@ impl CallPattern {
     }
 
     /// True if a hole is part of the pattern.
-    pub(super) fn has(&self, hole: Hole) -> bool {
+    pub(crate) fn has(&self, hole: Hole) -> bool {
         self.steps.contains(&PatternStep::Hole(hole))
     }
 
     /// Returns the names of holes.
-    pub(super) fn words() -> impl Iterator<Item = &'static str> + Clone {
+    pub(crate) fn words() -> impl Iterator<Item = &'static str> + Clone {
         HOLES.iter().map(|(name, _)| *name)
     }
 }
 
 /// Mistake in a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CallPatternError {
+pub(crate) enum CallPatternError {
     /// A `{` without `}`.
     Unclosed,
     /// No such hole.

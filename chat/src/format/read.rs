@@ -29,6 +29,7 @@ const FORMAT: [&str; 16] = [
     "strings",
     "tags",
     "drop",
+    "fallback",
 ];
 const ENGINE: [&str; 2] = ["tools", "reasoning"];
 const REASONING: [&str; 4] = ["open", "close", "ends_at_calls", "repeats"];
@@ -144,6 +145,7 @@ impl FormatReader {
             between: self.text(map, "between").unwrap_or_default(),
             strings: self.mark(map, "strings").unwrap_or_default(),
             tags: self.mark(map, "tags").unwrap_or_default(),
+            fallback: map.contains_key("fallback") && self.flag(map, "fallback"),
             drop: map.get("drop").map(|entry| self.marks(&entry.value)).unwrap_or_default(),
         })
     }

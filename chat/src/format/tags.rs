@@ -50,18 +50,19 @@ pub(super) fn arguments(body: &str, mark: &str, schema: Option<&Value>) -> Optio
         open.push((name.to_owned(), TagValue::Text(text.to_owned())));
     }
     let (_, TagValue::Tags(root)) = open.pop()? else { return None };
-    open.is_empty().then(|| object(&root, schema))
+    let whole = schema.unwrap_or(&Value::Null);
+    open.is_empty().then(|| object(&root, schema, whole))
 }
 
 /// Returns tags as a JSON object; tags of the same name are a list.
-fn object(tags: &[(String, TagValue)], schema: Option<&Value>) -> String {
+fn object(tags: &[(String, TagValue)], schema: Option<&Value>, root: &Value) -> String {
     let mut fields: IndexMap<&str, Vec<String>> = IndexMap::new();
     for (name, value) in tags {
         let inner = schema.and_then(|schema| {
             let named = schema.get("properties").and_then(|fields| fields.get(name));
             named.or_else(|| schema.get("additionalProperties").filter(|other| other.is_object()))
         });
-        fields.entry(name).or_default().push(json(value, inner));
+        fields.entry(name).or_default().push(json(value, inner, root));
     }
     let fields = fields.iter().map(|(name, values)| match values.as_slice() {
         [value] => format!("{}: {value}", quoted(name)),
@@ -71,33 +72,33 @@ fn object(tags: &[(String, TagValue)], schema: Option<&Value>) -> String {
 }
 
 /// Returns the value of a tag as JSON.
-fn json(value: &TagValue, schema: Option<&Value>) -> String {
-    let types = schema.map(types).unwrap_or_default();
+fn json(value: &TagValue, schema: Option<&Value>, root: &Value) -> String {
+    let types = schema.map(|schema| types(schema, root)).unwrap_or_default();
     let tags = match value {
         TagValue::Text(text) if text.trim().is_empty() && types.contains(&"array") => &[][..],
         TagValue::Text(text) if text.trim().is_empty() && types.contains(&"object") => {
             return "{}".to_owned();
         }
-        TagValue::Text(text) => return leaf(text, schema),
+        TagValue::Text(text) => return leaf(text, schema, root),
         TagValue::Tags(tags) => tags,
     };
     let items = !tags.is_empty() && tags.iter().all(|(name, _)| name == ITEM);
     if types.contains(&"array") || items && !types.contains(&"object") {
         let inner = schema.and_then(|schema| schema.get("items"));
-        let items: Vec<String> = tags.iter().map(|(_, value)| json(value, inner)).collect();
+        let items: Vec<String> = tags.iter().map(|(_, value)| json(value, inner, root)).collect();
         return format!("[{}]", items.join(", "));
     }
-    object(tags, schema)
+    object(tags, schema, root)
 }
 
 /// Returns the text of a tag as JSON. Without a type in the schema, only `true`, `false` and `null` are no strings.
-fn leaf(text: &str, schema: Option<&Value>) -> String {
+fn leaf(text: &str, schema: Option<&Value>, root: &Value) -> String {
     let word = text.trim();
-    if schema.map(types).unwrap_or_default().is_empty() && matches!(word, "true" | "false" | "null")
-    {
+    let untyped = schema.is_none_or(|schema| types(schema, root).is_empty());
+    if untyped && matches!(word, "true" | "false" | "null") {
         return word.to_owned();
     }
-    coerced(text, schema, ValueType::Text)
+    coerced(text, schema, root, ValueType::Text)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::python::literal;
 
 /// Types that a value's text can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ValueType {
+pub(crate) enum ValueType {
     /// A string.
     Text,
     /// JSON if it is JSON, else a string.
@@ -16,9 +16,15 @@ pub(super) enum ValueType {
 
 /// Returns a value as JSON.
 ///
-/// `schema` is that of the parameter, `untyped` the reading of a value whose schema gives no type.
-pub(super) fn coerced(text: &str, schema: Option<&Value>, untyped: ValueType) -> String {
-    let types = schema.map(types).unwrap_or_default();
+/// `schema` is that of the parameter, `root` that of all arguments, to which references lead, and `untyped` the
+/// reading of a value whose schema gives no type.
+pub(crate) fn coerced(
+    text: &str,
+    schema: Option<&Value>,
+    root: &Value,
+    untyped: ValueType,
+) -> String {
+    let types = schema.map(|schema| types(schema, root)).unwrap_or_default();
     let trimmed = text.trim();
     let null = trimmed.eq_ignore_ascii_case("null") || trimmed == "None";
     if types.is_empty() {
@@ -61,9 +67,9 @@ fn number(text: &str) -> Option<String> {
 }
 
 /// Returns the types that a schema allows.
-pub(super) fn types(schema: &Value) -> Vec<&str> {
+pub(super) fn types<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a str> {
     let mut found = Vec::new();
-    collect(schema, 0, &mut found);
+    collect(schema, root, 0, &mut found);
     // From the narrowest type to strings: each text is one.
     let order = ["null", "integer", "number", "boolean", "object", "array"];
     found.sort_by_key(|kind| order.iter().position(|known| known == kind).unwrap_or(order.len()));
@@ -71,7 +77,7 @@ pub(super) fn types(schema: &Value) -> Vec<&str> {
     found
 }
 
-fn collect<'a>(schema: &'a Value, depth: usize, found: &mut Vec<&'a str>) {
+fn collect<'a>(schema: &'a Value, root: &'a Value, depth: usize, found: &mut Vec<&'a str>) {
     // Depth of alternatives in a schema; deeper ones give no type.
     const DEPTH: usize = 8;
     match schema.get("type") {
@@ -79,15 +85,22 @@ fn collect<'a>(schema: &'a Value, depth: usize, found: &mut Vec<&'a str>) {
         Some(Value::Array(kinds)) => found.extend(kinds.iter().filter_map(Value::as_str)),
         _ => {}
     }
+    if let (true, Some(Value::String(reference))) = (depth < DEPTH, schema.get("$ref"))
+        && let Some(target) = reference.strip_prefix('#').and_then(|at| root.pointer(at))
+    {
+        collect(target, root, depth + 1, found);
+    }
     for key in ["anyOf", "oneOf", "allOf"] {
         if let (true, Some(Value::Array(choices))) = (depth < DEPTH, schema.get(key)) {
             for choice in choices {
-                collect(choice, depth + 1, found);
+                collect(choice, root, depth + 1, found);
             }
         }
     }
-    if let (true, Some(Value::Array(values))) = (found.is_empty(), schema.get("enum")) {
-        found.extend(values.iter().map(|value| match value {
+    if found.is_empty() {
+        let list = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+        let values = list.chain(schema.get("const"));
+        found.extend(values.map(|value| match value {
             Value::Null => "null",
             Value::Bool(_) => "boolean",
             Value::Number(number) if number.is_f64() => "number",
@@ -121,12 +134,19 @@ mod tests {
             ("null", json!({"type": "string"}), "\"null\""),
             ("5", json!({"anyOf": [{"type": "string"}, {"type": "integer"}]}), "5"),
             ("b", json!({"enum": ["a", "b"]}), "\"b\""),
+            ("7", json!({"const": 7}), "7"),
+            ("7", json!({"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}}), "7"),
+            ("7", json!({"$ref": "#/$defs/n", "$defs": {"n": {"$ref": "#/$defs/n"}}}), "\"7\""),
         ];
         for (text, schema, json) in cases {
-            assert_eq!(coerced(text, Some(&schema), ValueType::Text), json, "{text} {schema}");
+            assert_eq!(
+                coerced(text, Some(&schema), &schema, ValueType::Text),
+                json,
+                "{text} {schema}"
+            );
         }
-        assert_eq!(coerced("5", None, ValueType::Text), "\"5\"");
-        assert_eq!(coerced("5", None, ValueType::Json), "5");
-        assert_eq!(coerced("x", None, ValueType::Json), "\"x\"");
+        assert_eq!(coerced("5", None, &Value::Null, ValueType::Text), "\"5\"");
+        assert_eq!(coerced("5", None, &Value::Null, ValueType::Json), "5");
+        assert_eq!(coerced("x", None, &Value::Null, ValueType::Json), "\"x\"");
     }
 }

@@ -44,6 +44,7 @@ mod spm;
 mod structure;
 mod table;
 mod template;
+mod vocabulary;
 
 pub use check::{Mismatch, TokenizerCheck, self_check};
 pub use error::{Error, LibraryPanic};
@@ -52,6 +53,7 @@ pub use reference::ReferenceTokenizer;
 pub use special::special_texts;
 pub use table::TokenType;
 pub use template::{ChatTemplate, chat_templates};
+pub use vocabulary::TokenBytes;
 
 /// Settings of the caller that the files do not contain.
 #[derive(Debug, Clone, Default)]

@@ -29,6 +29,7 @@ mod charsmap;
 mod model;
 mod parts;
 pub(super) mod quiet;
+mod vocabulary;
 
 pub(super) use charsmap::Charsmap;
 

@@ -7,6 +7,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::super::TokenizerKind;
+use super::super::vocabulary::{is_itself, spelled};
 use super::loaded::{BYTE, LlamaTokenizer};
 
 /// Reason that a text has no tokens, as part of a sentence.
@@ -289,19 +290,9 @@ impl PartialEq for MergeCandidate {
 
 impl Eq for MergeCandidate {}
 
-/// True if a byte is spelled by the character of its own code point.
-fn is_itself(byte: u8) -> bool {
-    matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
-}
-
 /// Spells bytes as characters: the visible ones of Latin-1 unchanged, others from U+0100 on.
 fn spell(word: &str) -> String {
-    let others = |byte: u8| (0..byte).filter(|&byte| !is_itself(byte)).count() as u32;
-    let one = |byte: u8| {
-        let number = if is_itself(byte) { u32::from(byte) } else { 256 + others(byte) };
-        char::from_u32(number).unwrap_or('\u{fffd}')
-    };
-    word.bytes().map(one).collect()
+    word.bytes().map(spelled).collect()
 }
 
 /// Returns the byte that a character spells.

@@ -6,6 +6,7 @@ use super::super::TokenizerKind;
 use super::super::pre_table::{self, PreName, PreTokenizer};
 use super::super::reference::Charsmap;
 use super::super::spm::byte;
+use super::super::vocabulary::{TokenBytes, spelled_bytes};
 use super::load_error::LoadError;
 use super::split::Splitter;
 use formats::gguf::{self, Metadata, MetadataArray, MetadataValue};
@@ -45,6 +46,7 @@ pub struct LlamaTokenizer {
 /// Types of tokens in files.
 pub(super) const NORMAL: i128 = 1;
 pub(super) const BYTE: i128 = 6;
+const UNKNOWN: i128 = 2;
 const CONTROL: i128 = 3;
 pub(super) const USER_DEFINED: i128 = 4;
 pub(super) const UNUSED: i128 = 5;
@@ -190,6 +192,23 @@ impl LlamaTokenizer {
 
     pub(super) fn is_normal(&self, id: u32) -> bool {
         self.types.get(id as usize) == Some(&NORMAL)
+    }
+
+    /// Returns the bytes of every token, by id.
+    pub fn vocabulary(&self) -> Vec<TokenBytes> {
+        let bytes = |text: &str, ty: i128| match ty {
+            BYTE => byte(text).map(|byte| vec![byte]).unwrap_or_default(),
+            UNKNOWN | UNUSED => Vec::new(),
+            NORMAL if self.kind == TokenizerKind::Merges && self.spells_bytes() => {
+                spelled_bytes(text).unwrap_or_default()
+            }
+            NORMAL => text.replace('▁', " ").into_bytes(),
+            _ => text.as_bytes().to_vec(),
+        };
+        let tokens = self.texts.iter().zip(&self.types);
+        tokens
+            .map(|(text, ty)| TokenBytes { bytes: bytes(text, *ty), special: *ty == CONTROL })
+            .collect()
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod around;
 mod fuzz;
+mod token_bytes;
 mod tokenizer;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

@@ -1,0 +1,58 @@
+//! Errors of constraints.
+
+/// Reason that an output cannot be constrained.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum ConstraintError {
+    #[error("outputs cannot be constrained with this vocabulary: {why}")]
+    Vocabulary { why: String },
+
+    #[error("{what} has {found} bytes; expected at most {most}")]
+    Size { what: &'static str, found: usize, most: usize },
+
+    #[error("the schema has {found} {what}; expected at most {most}")]
+    Schema { what: &'static str, found: usize, most: usize },
+
+    #[error("the schema is {found}; expected an object or a boolean")]
+    Form { found: &'static str },
+
+    #[error(
+        "`$ref` is `{reference}`; expected a place in the same schema, such as `#/$defs/Name`: nothing else is read"
+    )]
+    Reference { reference: String },
+
+    #[error("the list of choices is empty, or has an empty text; expected texts")]
+    Choices,
+
+    #[error("{why}")]
+    Rejected { why: String },
+
+    #[error("the rule takes more than {seconds} seconds to compile; make it simpler")]
+    Slow { seconds: u64 },
+
+    #[error("too many rules are compiled at a time; try again later")]
+    Busy,
+
+    #[error(
+        "no token of the vocabulary can go on here: the rule contradicts itself, or the vocabulary lacks a character"
+    )]
+    NoToken,
+
+    #[error("the rule is too complex for one step; make it simpler, or limit its repetitions")]
+    Complex,
+
+    #[error("the tool `{tool}` cannot be called in the form of this model: {why}")]
+    Tool { tool: String, why: String },
+}
+
+/// Shortens a message of llguidance: the first lines without the trace of a panic.
+pub(super) fn plain(why: &str) -> String {
+    const MOST: usize = 500;
+    let why = why.split("\n<backtrace>").next().unwrap_or_default().trim();
+    let mut text: String = why.chars().take(MOST).collect();
+    if text.len() < why.len() {
+        text.push('…');
+    }
+    text
+}

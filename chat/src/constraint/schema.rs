@@ -1,0 +1,68 @@
+//! Schemas of clients: limits, and the layout of the JSON that they allow.
+
+use serde_json::{Value, json};
+
+use super::{ConstraintError, MAX_RULE};
+
+/// Deepest nesting of a schema.
+const DEPTH: usize = 64;
+/// Most references in a schema. References can follow each other, and compiling recurses over them.
+const REFERENCES: usize = 2_000;
+
+/// Layout between the tokens of JSON: at most so much white space, since a model could go on with it forever.
+const SPACE: &str = "[ \\n\\r\\t]{1,64}";
+
+/// Checks a schema and returns it with the layout of its JSON.
+pub(super) fn checked(schema: &Value) -> Result<Value, ConstraintError> {
+    let found = schema.to_string().len();
+    if found > MAX_RULE {
+        return Err(ConstraintError::Size { what: "the schema", found, most: MAX_RULE });
+    }
+    let mut references = 0;
+    walk(schema, 0, &mut references)?;
+    if references > REFERENCES {
+        let (found, most) = (references, REFERENCES);
+        return Err(ConstraintError::Schema { what: "references", found, most });
+    }
+    let mut made = match schema {
+        Value::Object(map) => map.clone(),
+        Value::Bool(true) => serde_json::Map::new(),
+        Value::Bool(false) => return Err(ConstraintError::NoToken),
+        other => return Err(ConstraintError::Form { found: kind(other) }),
+    };
+    // `oneOf` allows what one alternative allows: that no second one does is not checked.
+    let layout = json!({ "whitespace_pattern": SPACE, "coerce_one_of": true });
+    made.insert("x-guidance".to_owned(), layout);
+    Ok(Value::Object(made))
+}
+
+fn walk(value: &Value, depth: usize, references: &mut usize) -> Result<(), ConstraintError> {
+    if depth > DEPTH {
+        return Err(ConstraintError::Schema { what: "levels or more", found: depth, most: DEPTH });
+    }
+    match value {
+        Value::Array(list) => list.iter().try_for_each(|value| walk(value, depth + 1, references)),
+        Value::Object(map) => map.iter().try_for_each(|(key, value)| {
+            if let ("$ref", Value::String(reference)) = (key.as_str(), value) {
+                *references += 1;
+                if !reference.starts_with('#') {
+                    let reference = formats::shown(reference);
+                    return Err(ConstraintError::Reference { reference });
+                }
+            }
+            walk(value, depth + 1, references)
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
