@@ -22,6 +22,8 @@ pub(crate) struct TextStream {
     base: usize,
     /// Bytes that were handed out.
     sent: usize,
+    /// Complete characters of the generated tokens.
+    chars: usize,
     stopped: bool,
 }
 
@@ -34,7 +36,8 @@ impl TextStream {
         plain: bool,
     ) -> Self {
         let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
-        let mut stream = Self { codec, stops, plain, tokens, base: 0, sent: 0, stopped: false };
+        let mut stream =
+            Self { codec, stops, plain, tokens, base: 0, sent: 0, chars: 0, stopped: false };
         let before = stream.decoded();
         stream.base = complete(&before).len();
         stream
@@ -45,6 +48,11 @@ impl TextStream {
             Some(codec) => codec.decode(&self.tokens, self.plain).unwrap_or_default(),
             None => String::new(),
         }
+    }
+
+    /// Counts the complete characters of the generated tokens, with those of a stop text.
+    pub(crate) fn chars(&self) -> usize {
+        self.chars
     }
 
     /// True if a stop text was found.
@@ -60,6 +68,7 @@ impl TextStream {
         self.tokens.push(token);
         let text = self.decoded();
         let whole = complete(&text);
+        self.chars = whole.get(self.base..).unwrap_or_default().chars().count();
         let new = whole.get(self.base + self.sent..).unwrap_or_default();
         let (new, stopped) = self.cut(new);
         let held = if stopped { 0 } else { self.held(new) };
@@ -98,6 +107,41 @@ impl TextStream {
         };
         self.stops.iter().map(held).max().unwrap_or(0)
     }
+}
+
+/// Most tokens that are decoded together for the offsets of a prompt.
+const WINDOW: usize = 16;
+
+/// Returns the number of characters of a prompt's text before each of its tokens. A character that spans
+/// tokens counts once, after the last of them. Special tokens that are not in the text have no characters.
+pub(crate) fn offsets(codec: &dyn ServedTokenizer, tokens: &[u32], text: &str) -> Vec<usize> {
+    let decoded = |tokens: &[u32]| codec.decode(tokens, false).unwrap_or_default();
+    let (mut offsets, mut chars, mut rest) = (Vec::with_capacity(tokens.len()), 0, text);
+    // Tokens before `known` are counted, and `known` follows the text of `start..known`.
+    let (mut start, mut known, mut before) = (0, 0, String::new());
+    for end in 1..=tokens.len() {
+        offsets.push(chars);
+        let window = decoded(&tokens[start..end]);
+        let new = window.strip_prefix(before.as_str()).unwrap_or_default();
+        if (new.is_empty() || complete(new).len() < new.len()) && end - start < WINDOW {
+            continue;
+        }
+        let trimmed = new.strip_prefix(' ').unwrap_or(new);
+        let found = if rest.starts_with(new) { new } else { trimmed };
+        let plain = || codec.decode(&tokens[known..end], true).unwrap_or_default();
+        let count = match rest.starts_with(found) {
+            true => found.chars().count(),
+            false if plain().is_empty() => 0,
+            // A normalizer changed the text: the characters are as many as those of the token.
+            false => new.chars().count().min(rest.chars().count()),
+        };
+        chars += count;
+        let bytes = rest.char_indices().nth(count).map_or(rest.len(), |(at, _)| at);
+        rest = &rest[bytes..];
+        (start, known) = (known, end);
+        before = decoded(&tokens[start..known]);
+    }
+    offsets
 }
 
 /// Returns the text without incomplete characters at its end.
@@ -142,6 +186,37 @@ mod tests {
         let (found, _) = pieces(b"", &bytes, &[]);
         assert_eq!(found.concat(), String::from_utf8_lossy(&bytes));
         assert_eq!(found[1], "");
+    }
+
+    #[test]
+    fn offsets_count_characters_once() {
+        let text = "a€🙂b\u{fffd}c";
+        let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+        let found = offsets(&Bytes, &ids, text);
+        let want: Vec<usize> = (0..text.len())
+            .map(|at| {
+                let begun = (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap();
+                text[..begun].chars().count()
+            })
+            .collect();
+        assert_eq!(found[..8], want[..8]);
+        assert_eq!(found.last(), want.last());
+        // The same while tokens are generated.
+        let mut stream = TextStream::new(Some(Arc::new(Bytes)), &[], Vec::new(), true);
+        let streamed: Vec<usize> = ids[..8]
+            .iter()
+            .map(|id| {
+                let chars = stream.chars();
+                stream.push(*id);
+                chars
+            })
+            .collect();
+        assert_eq!(streamed, want[..8]);
+        // Bytes that never become a character, and a text that a normalizer changed.
+        let broken = vec![0x80; 100];
+        assert_eq!(offsets(&Bytes, &broken, "").len(), 100);
+        let upper: Vec<u32> = b"abc".iter().map(|byte| u32::from(*byte)).collect();
+        assert_eq!(offsets(&Bytes, &upper, "ABC"), [0, 1, 2]);
     }
 
     #[test]
