@@ -132,21 +132,24 @@ pub(crate) struct ChoiceText {
     pub(crate) text: String,
     /// Number of tokens.
     pub(crate) count: usize,
+    begin: usize,
     pub(crate) finish: Option<&'static str>,
 }
 
 impl ChoiceText {
     pub(crate) fn new(stream: TextStream, cancel: CancelFlag) -> Self {
-        Self { stream, cancel, text: String::new(), count: 0, finish: None }
+        Self { stream, cancel, text: String::new(), count: 0, begin: 0, finish: None }
     }
 
     /// Adds a token; an end token has no text. A stop text ends the choice and cancels its sequence.
     pub(crate) fn push(&mut self, id: u32, is_end: bool) {
         self.count += 1;
         if is_end {
+            self.begin = self.stream.chars();
             return;
         }
         let text = self.stream.push(id);
+        self.begin = self.stream.begin();
         self.text.push_str(&text);
         if self.stream.is_stopped() {
             self.finish = Some(EndReason::Stop.name());
@@ -160,9 +163,9 @@ impl ChoiceText {
         self.cancel.set();
     }
 
-    /// Counts the complete characters of all tokens.
-    pub(crate) fn chars(&self) -> usize {
-        self.stream.chars()
+    /// Counts the characters before the last token.
+    pub(crate) fn begin(&self) -> usize {
+        self.begin
     }
 
     /// Ends the choice.

@@ -311,12 +311,12 @@ impl GrowingAnswer for CompletionAnswer {
                 choice.scores = scores;
             }
             SequenceEvent::Token { id, score } => {
-                if let Some(lists) = &mut choice.lists {
-                    let offset = choice.echoed.0 + choice.progress.chars();
-                    lists.push(id, score.as_ref(), top, &names, offset);
-                }
                 choice.ids.push(id);
                 choice.progress.push(id, self.ends.contains(&id));
+                if let Some(lists) = &mut choice.lists {
+                    let offset = choice.echoed.0 + choice.progress.begin();
+                    lists.push(id, score.as_ref(), top, &names, offset);
+                }
             }
             SequenceEvent::End(reason) => choice.progress.end(reason),
             SequenceEvent::Failed(error) => return Err(error),

@@ -389,7 +389,7 @@ mod tests {
         let message = |error: ApiError| error.message;
         let hot = SamplingFields { temperature: Some(1e308), ..SamplingFields::default() };
         let found = message(hot.check().unwrap_err());
-        assert!(found.starts_with("`temperature` is 1e308; expected 0"), "{found}");
+        assert!(found.starts_with("`temperature` is 1e+308; expected 0"), "{found}");
         let text = serde_json::json!({ "a": "b" });
         let found = message(neutral("field", Some(&text), &serde_json::Value::Null).unwrap_err());
         assert!(

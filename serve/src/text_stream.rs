@@ -24,6 +24,10 @@ pub(crate) struct TextStream {
     sent: usize,
     /// Complete characters of the generated tokens.
     chars: usize,
+    /// Characters before the last token.
+    begin: usize,
+    /// The text of all tokens so far.
+    last: String,
     stopped: bool,
 }
 
@@ -36,10 +40,21 @@ impl TextStream {
         plain: bool,
     ) -> Self {
         let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
-        let mut stream =
-            Self { codec, stops, plain, tokens, base: 0, sent: 0, chars: 0, stopped: false };
+        let mut stream = Self {
+            codec,
+            stops,
+            plain,
+            tokens,
+            base: 0,
+            sent: 0,
+            chars: 0,
+            begin: 0,
+            last: String::new(),
+            stopped: false,
+        };
         let before = stream.decoded();
         stream.base = complete(&before).len();
+        stream.last = before;
         stream
     }
 
@@ -50,7 +65,12 @@ impl TextStream {
         }
     }
 
-    /// Counts the complete characters of the generated tokens, with those of a stop text.
+    /// Counts the characters before the last token. A character that spans tokens counts after the last of them.
+    pub(crate) fn begin(&self) -> usize {
+        self.begin
+    }
+
+    /// Counts the complete characters of all generated tokens, with those of a stop text.
     pub(crate) fn chars(&self) -> usize {
         self.chars
     }
@@ -62,12 +82,16 @@ impl TextStream {
 
     /// Adds a token; returns the text that is certain now.
     pub(crate) fn push(&mut self, token: u32) -> String {
+        self.begin = self.chars;
         if self.stopped {
             return String::new();
         }
         self.tokens.push(token);
         let text = self.decoded();
         let whole = complete(&text);
+        if follows(&text, &self.last) {
+            self.begin = self.last.get(self.base..).unwrap_or_default().chars().count();
+        }
         self.chars = whole.get(self.base..).unwrap_or_default().chars().count();
         let new = whole.get(self.base + self.sent..).unwrap_or_default();
         let (new, stopped) = self.cut(new);
@@ -75,6 +99,7 @@ impl TextStream {
         self.stopped = stopped;
         let new = new[..new.len() - held].to_owned();
         self.sent += new.len();
+        self.last = text;
         new
     }
 
@@ -109,6 +134,11 @@ impl TextStream {
     }
 }
 
+/// True if a text goes on after another one with a character, so that no bytes before it become one.
+fn follows(text: &str, before: &str) -> bool {
+    text.strip_prefix(before).is_some_and(|new| new.contains(|c| c != '\u{fffd}'))
+}
+
 /// Most tokens that are decoded together for the offsets of a prompt.
 const WINDOW: usize = 16;
 
@@ -119,10 +149,13 @@ pub(crate) fn offsets(codec: &dyn ServedTokenizer, tokens: &[u32], text: &str) -
     let (mut offsets, mut chars, mut rest) = (Vec::with_capacity(tokens.len()), 0, text);
     // Tokens before `known` are counted, and `known` follows the text of `start..known`.
     let (mut start, mut known, mut before) = (0, 0, String::new());
+    let mut last = String::new();
     for end in 1..=tokens.len() {
-        offsets.push(chars);
         let window = decoded(&tokens[start..end]);
         let new = window.strip_prefix(before.as_str()).unwrap_or_default();
+        let broken = if follows(new, &last) { last.chars().count() } else { 0 };
+        offsets.push(chars + broken.min(rest.chars().take(broken).count()));
+        new.clone_into(&mut last);
         if (new.is_empty() || complete(new).len() < new.len()) && end - start < WINDOW {
             continue;
         }
@@ -140,6 +173,7 @@ pub(crate) fn offsets(codec: &dyn ServedTokenizer, tokens: &[u32], text: &str) -
         rest = &rest[bytes..];
         (start, known) = (known, end);
         before = decoded(&tokens[start..known]);
+        last.clear();
     }
     offsets
 }
@@ -206,13 +240,24 @@ mod tests {
         let streamed: Vec<usize> = ids[..8]
             .iter()
             .map(|id| {
-                let chars = stream.chars();
                 stream.push(*id);
-                chars
+                stream.begin()
             })
             .collect();
         assert_eq!(streamed, want[..8]);
-        // Bytes that never become a character, and a text that a normalizer changed.
+        // Bytes that never become a character count once it is certain.
+        let bytes = [b'a', 0x80, 0xe2, 0x82, b'b', b'c'];
+        let text = String::from_utf8_lossy(&bytes);
+        let ids: Vec<u32> = bytes.iter().map(|byte| u32::from(*byte)).collect();
+        assert_eq!(text, "a\u{fffd}\u{fffd}bc");
+        assert_eq!(offsets(&Bytes, &ids, &text), [0, 1, 1, 1, 3, 4]);
+        let mut stream = TextStream::new(Some(Arc::new(Bytes)), &[], Vec::new(), true);
+        let streamed = ids.iter().map(|id| {
+            stream.push(*id);
+            stream.begin()
+        });
+        assert_eq!(streamed.collect::<Vec<_>>(), [0, 1, 1, 1, 3, 4]);
+        // Many of them, and a text that a normalizer changed.
         let broken = vec![0x80; 100];
         assert_eq!(offsets(&Bytes, &broken, "").len(), 100);
         let upper: Vec<u32> = b"abc".iter().map(|byte| u32::from(*byte)).collect();
