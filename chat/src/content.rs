@@ -101,13 +101,11 @@ impl ChatRequest {
                     ));
                 }
             };
-            *content = match wanted {
-                // Results of tools are texts in all templates, as in vLLM.
-                _ if is_result => OrderedJson::Text(texts.join(BETWEEN)),
-                ContentForm::Text => OrderedJson::Text(texts.join(BETWEEN)),
-                ContentForm::Parts | ContentForm::Any => {
-                    OrderedJson::List(texts.into_iter().map(part).collect())
-                }
+            // Results of tools are texts in all templates, as in vLLM.
+            *content = if is_result || wanted == ContentForm::Text {
+                OrderedJson::Text(texts.join(BETWEEN))
+            } else {
+                OrderedJson::List(texts.into_iter().map(part).collect())
             };
         }
         Ok(self)

@@ -162,11 +162,13 @@ pub(crate) fn offsets(codec: &dyn ServedTokenizer, tokens: &[u32], text: &str) -
         let trimmed = new.strip_prefix(' ').unwrap_or(new);
         let found = if rest.starts_with(new) { new } else { trimmed };
         let plain = || codec.decode(&tokens[known..end], true).unwrap_or_default();
-        let count = match rest.starts_with(found) {
-            true => found.chars().count(),
-            false if plain().is_empty() => 0,
+        let count = if rest.starts_with(found) {
+            found.chars().count()
+        } else if plain().is_empty() {
+            0
+        } else {
             // A normalizer changed the text: the characters are as many as those of the token.
-            false => new.chars().count().min(rest.chars().count()),
+            new.chars().count().min(rest.chars().count())
         };
         chars += count;
         let bytes = rest.char_indices().nth(count).map_or(rest.len(), |(at, _)| at);
