@@ -1,6 +1,6 @@
 //! Implements `onboard serve`, which answers requests over HTTP.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +45,8 @@ pub(crate) struct ServeArgs {
     which: ModelArgs,
     #[command(flatten)]
     choice: SpecArgs,
-    /// Address to listen on; 0.0.0.0 lets every other machine connect
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    /// Address or name to listen on; 0.0.0.0 lets every other machine connect
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = parse_host)]
     host: IpAddr,
     /// Port to listen on; 0 takes any free port and prints it
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
@@ -61,25 +61,25 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME", value_parser = parse_format)]
     tool_format: Option<ToolFormat>,
     /// Sequences that are computed together
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = parse_count)]
     slots: usize,
     /// Tokens of prompts in one step, so that a long prompt does not stop others
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_count)]
     prefill_chunk: usize,
-    /// Sequences that may wait; more get the status 429
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    /// Sequences that may wait for a slot; more get the status 429
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = parse_count)]
     queue: usize,
     /// Finished sequences kept for prompts with the same beginning
     #[arg(long, value_name = "N", default_value_t = 16)]
     keep: usize,
-    /// Most tokens of a sequence [default: as the model declares]
-    #[arg(long, value_name = "N")]
+    /// Most tokens of a sequence [default: as the model declares, or 32768 if it declares none]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     context: Option<usize>,
     /// Most tokens of all sequences together [default: as fit in a quarter of the free memory]
     #[arg(long, value_name = "N")]
     cache_tokens: Option<usize>,
     /// Most sequences of one request: its prompts times `n`
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_count)]
     max_prompts: usize,
     /// Most log-probabilities of one answer: positions times entries
     #[arg(long, value_name = "N", default_value_t = 4 << 20)]
@@ -112,6 +112,24 @@ pub(crate) struct ServeArgs {
 /// Choice of `--tool-format`.
 #[derive(Debug, Clone, Copy)]
 struct ToolFormat(Option<&'static Format>);
+
+/// Parses an address; a name stands for its first IPv4 address, or for its first address.
+fn parse_host(text: &str) -> Result<IpAddr, String> {
+    const EXPECTED: &str = "expected an IP address such as 127.0.0.1, or a name of this machine";
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let found = (text, 0).to_socket_addrs().map_err(|why| format!("{why}; {EXPECTED}"))?;
+    let found: Vec<SocketAddr> = found.collect();
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    first.map(SocketAddr::ip).ok_or_else(|| format!("the name has no address; {EXPECTED}"))
+}
+
+/// Parses a number of at least 1.
+fn parse_count(text: &str) -> Result<usize, String> {
+    let count = text.parse::<usize>().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| format!("expected an integer from 1 to {}", usize::MAX))
+}
 
 fn parse_format(name: &str) -> Result<ToolFormat, String> {
     match (name, Format::named(name)) {
@@ -236,6 +254,13 @@ impl ServeArgs {
             stop.stop();
         });
         let (tokens, bytes) = server.cache();
+        if let Some(context) = self.context.filter(|context| *context > server.context()) {
+            term::note(&format!(
+                "note: a sequence has at most {} tokens, not the {context} of --context: the model declares no more, \
+                 or no more fit in memory",
+                server.context()
+            ));
+        }
         term::note(&format!(
             "{name}: {dtype}, {} slots, at most {} tokens each and {tokens} in all ({} MiB)",
             self.slots,
@@ -283,16 +308,15 @@ impl ServeArgs {
             },
         };
         let key = key.trim();
+        let place = self.api_key_file.as_ref();
+        let place = place.map_or_else(|| KEY.to_owned(), |path| format!("`{}`", path.display()));
         if key.is_empty() {
-            let place = self.api_key_file.as_ref();
-            bail!(
-                "the key in {} is empty",
-                place.map_or_else(|| KEY.to_owned(), |path| format!("`{}`", path.display()))
-            );
+            bail!("the key in {place} is empty");
         }
         ensure!(
             key.bytes().all(|byte| byte.is_ascii_graphic()),
-            "the key has characters that a header cannot carry; expected one line of printable ASCII without spaces"
+            "the key in {place} has characters that a header cannot carry; expected one line of printable ASCII \
+             without spaces"
         );
         Ok(Some(key.to_owned()))
     }

@@ -260,13 +260,11 @@ fn scores_of_prompts_are_those_of_the_engine() {
         assert!(top.values().any(|value| *value == first["logprob"]), "row {position}");
     }
     assert_eq!(ids(choice), [next]);
-    let texts: Vec<&str> =
-        lists["tokens"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
-    let mut offset = 0;
-    for (text, at) in texts.iter().zip(lists["text_offset"].as_array().unwrap()) {
-        assert_eq!(at.as_u64().unwrap(), offset);
-        offset += text.chars().count() as u64;
-    }
+    let length = choice["text"].as_str().unwrap().chars().count() as u64;
+    let offsets: Vec<u64> =
+        lists["text_offset"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap()).collect();
+    assert!(offsets.is_sorted() && offsets.iter().all(|at| *at <= length), "{offsets:?}");
+    assert_eq!(offsets.len(), lists["tokens"].as_array().unwrap().len());
     // Nothing is generated, and the scores are the same with other chunks.
     let mut body = body;
     body["max_tokens"] = json!(0);
@@ -472,6 +470,24 @@ fn requests_that_cannot_be_answered_say_why() {
     }
     stream.write_all(b"0\r\n\r\n").unwrap();
     self::reply(stream).refused(413, "more than 1048576 bytes");
+    // A client that asks first does not send it.
+    let mut stream = server.connect();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n").unwrap();
+    self::reply(stream).refused(413, "more than 1048576 bytes");
+    raw("Content-Encoding: gzip\r\n", b"{}").refused(415, "`gzip`");
+    raw("Content-Encoding: identity\r\n", b"{\"prompt\":[1],\"max_tokens\":1}").ok();
+    raw("", b"[\"lfm2\", [1, 2], 3]").refused(400, "expected a JSON object");
+    for (key, value, words) in [
+        ("stop", json!(1), "a text or a list of texts"),
+        ("stop_token_ids", json!([4_294_967_295_u32]), "ids below 312"),
+        ("temperature", json!(1e308), "is 1e+308"),
+        ("stream_options", json!([true]), "expected a JSON object"),
+        ("n", json!("x"), "an integer of 0 or more"),
+        ("store", json!(true), "or give false"),
+    ] {
+        let error = with(key, value).refused(400, words);
+        assert_eq!(error["param"], key);
+    }
     server.get("/health").ok();
 }
 
@@ -524,9 +540,12 @@ fn a_full_queue_refuses_more() {
         }
     });
     assert!(refused > 0 && good > 0, "{refused} refused, {good} answered");
-    // More prompts than the queue has room for at any time.
+    // Free slots take what the queue has no room for, and more than both is never taken.
+    server.wait("slots_running", |count| count == 0.0);
     body["prompt"] = json!(vec![prompt(1, 5); 4]);
-    server.complete(&body).refused(429, "the limit of 3");
+    server.complete(&body).ok();
+    body["prompt"] = json!(vec![prompt(1, 5); 5]);
+    server.complete(&body).refused(400, "at most 4 at a time");
 }
 
 #[test]
@@ -622,9 +641,15 @@ fn a_signal_lets_running_requests_finish() {
         &["--prefill-chunk", "1", "--slots", "1", "--drain-timeout", "0.05"],
     );
     let body = greedy(&json!(vec![prompt(1, 100); 200]), 50).to_string();
-    let _running = server.send("POST", "/v1/completions", "", body.as_bytes());
+    let running = server.send("POST", "/v1/completions", "", body.as_bytes());
+    let streamed = body.replacen('{', "{\"stream\":true,", 1);
+    let stream = server.send("POST", "/v1/completions", "", streamed.as_bytes());
     server.wait("slots_running", |count| count == 1.0);
+    server.wait("requests_in_flight", |count| count == 2.0);
     signal(&server, "-INT");
+    let error = reply(running).refused(503, "stopped before the answer was complete");
+    assert_eq!(error["code"], "stopping");
+    assert!(reply(stream).body.contains("stopped before the answer was complete"));
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     // A second signal stops at once.
     let mut server = Serving::start(&fixture("lfm2"), &["--prefill-chunk", "1", "--slots", "1"]);
@@ -687,7 +712,7 @@ fn conversations_are_rendered_and_answered() {
         ("messages", json!([]), "no messages"),
         ("messages", json!(["Hi"]), "an object"),
         ("tools", json!([{ "type": "function" }]), "function.name"),
-        ("functions", json!([]), "unknown field"),
+        ("functions", json!([{}]), "not supported"),
         ("max_completion_tokens", json!(1000), "handles 160"),
     ] {
         let mut body = body.clone();
@@ -975,4 +1000,230 @@ fn constraints_that_cannot_be_kept_are_refused() {
         .refused(400, "nothing else");
     // The server goes on.
     complete(json!({ "choice": ["yes"] })).ok();
+}
+
+/// A text of many tokens.
+fn long_text(bytes: usize) -> String {
+    "aé漢 ".repeat(bytes / 7)
+}
+
+#[test]
+fn texts_are_bounded_before_they_are_tokenized() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let text = long_text(300_000);
+    let messages = json!([{ "role": "user", "content": text }]);
+    for (path, body, param) in [
+        ("/v1/completions", json!({ "prompt": text }), "prompt"),
+        ("/tokenize", json!({ "prompt": text }), "prompt"),
+        ("/tokenize", json!({ "messages": messages }), "messages"),
+        ("/v1/chat/completions", json!({ "messages": messages }), "messages"),
+    ] {
+        let error = server.post(path, &body).refused(400, "this server handles 160 tokens");
+        assert_eq!(
+            (&error["code"], &error["param"]),
+            (&json!("context_length_exceeded"), &json!(param)),
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn long_texts_do_not_hold_up_short_ones() {
+    let server = Serving::start(&fixture("falcon_mamba"), &[]);
+    let long = json!({ "prompt": long_text(1_500_000) }).to_string();
+    let waiting: Vec<TcpStream> =
+        (0..10).map(|_| server.send("POST", "/tokenize", "", long.as_bytes())).collect();
+    server.wait("requests_in_flight", |count| count == 10.0);
+    server.complete(&json!({ "prompt": "Hi", "max_tokens": 1 })).ok();
+    assert!(server.metric("requests_in_flight") > 5.0);
+    // What clients no longer wait for is not begun.
+    drop(waiting);
+    server.wait("requests_in_flight", |count| count == 0.0);
+    let short = server.post("/tokenize", &json!({ "prompt": long_text(100_000) })).ok();
+    assert_eq!(short["count"], json!(short["tokens"].as_array().unwrap().len()));
+}
+
+#[test]
+fn late_requests_are_told_so() {
+    let server = Serving::start(
+        &fixture("falcon_mamba"),
+        &["--slots", "2", "--queue", "4", "--request-timeout", "1"],
+    );
+    let body = |streamed: bool| {
+        let body = json!({ "prompt": "Hello", "max_tokens": 30000, "ignore_eos": true, "stream": streamed });
+        server.complete(&body)
+    };
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..6).map(|n| scope.spawn(move || (n, body(n % 2 == 0)))).collect();
+        for one in all {
+            let (n, reply) = one.join().unwrap();
+            if n % 2 == 0 {
+                assert!(reply.body.contains("\"code\":\"timeout\""), "{}", reply.body);
+            } else {
+                assert_eq!(reply.refused(503, "took longer")["code"], "timeout");
+            }
+        }
+    });
+}
+
+#[test]
+fn large_bodies_do_not_keep_small_requests_out() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let most = 8 << 20;
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {most}\r\n\r\n"
+    );
+    let part = vec![b' '; most - 100];
+    let mut large: Vec<TcpStream> = Vec::new();
+    for _ in 0..9 {
+        let mut stream = server.connect();
+        stream.write_all(head.as_bytes()).unwrap();
+        // The last ones may be refused before all of it is sent.
+        stream.write_all(&part).ok();
+        large.push(stream);
+    }
+    let padded = |bytes: usize| {
+        let body = format!("{}{}", greedy(&json!([1, 2]), 1), " ".repeat(bytes));
+        reply(server.send("POST", "/v1/completions", "", body.as_bytes()))
+    };
+    let begun = Instant::now();
+    let refused = loop {
+        let reply = padded(2 << 20);
+        if reply.status != 200 {
+            break reply;
+        }
+        assert!(begun.elapsed() < PATIENCE);
+    };
+    assert_eq!(refused.refused(503, "more than 128 KiB")["code"], "bodies_full");
+    padded(100_000).ok();
+}
+
+#[test]
+fn every_token_has_a_name_and_a_place() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let mut body = json!({
+        "prompt": "Größe: 漢🙂 €", "max_tokens": 30, "temperature": 1.5, "seed": 3, "ignore_eos": true, "echo": true,
+        "logprobs": 312,
+    });
+    let answer = server.complete(&body).ok();
+    let choice = &answer["choices"][0];
+    let lists = &choice["logprobs"];
+    let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
+    let (mut broken, mut last) = (0, 0);
+    let names: Vec<&str> =
+        lists["tokens"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    for (n, name) in names.iter().enumerate() {
+        let at = lists["text_offset"][n].as_u64().unwrap() as usize;
+        assert!(at >= last && at <= text.len(), "{at} after {last}");
+        last = at;
+        if name.starts_with("bytes:") {
+            broken += 1;
+        } else if n > 0 {
+            assert!(
+                text[at..].iter().collect::<String>().starts_with(name),
+                "`{name}` at {at}: {text:?}"
+            );
+        }
+        if let Some(top) = lists["top_logprobs"][n].as_object() {
+            assert_eq!(top.len(), 312, "an entry was lost");
+            assert_eq!(top[*name], lists["token_logprobs"][n], "{name}");
+        }
+    }
+    assert!(broken > 3, "{names:?}");
+    // Names of ids are not counted.
+    body["return_tokens_as_token_ids"] = json!(true);
+    let again = server.complete(&body).ok();
+    assert_eq!(again["choices"][0]["logprobs"]["text_offset"], lists["text_offset"]);
+    // The same places in a stream, and without the prompt.
+    body["stream"] = json!(true);
+    body["stream_options"] = json!({ "include_usage": true, "continuous_usage_stats": true });
+    let parts = chunks(&server.complete(&body));
+    let offsets: Vec<Value> = parts
+        .iter()
+        .filter_map(|part| part["choices"][0]["logprobs"]["text_offset"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(json!(offsets), lists["text_offset"]);
+    assert!(
+        parts.iter().all(|part| part["usage"]["prompt_tokens"] == answer["usage"]["prompt_tokens"])
+    );
+    // Bytes of all tokens of a conversation are its text.
+    let chat = json!({
+        "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 60, "temperature": 1.5, "seed": 3,
+        "ignore_eos": true, "logprobs": true, "skip_special_tokens": false,
+    });
+    let answer = server.post("/v1/chat/completions", &chat).ok();
+    let choice = &answer["choices"][0];
+    let content = choice["logprobs"]["content"].as_array().unwrap();
+    let bytes = content.iter().flat_map(|token| token["bytes"].as_array().expect("bytes"));
+    let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
+    assert_eq!(choice["message"]["content"], String::from_utf8_lossy(&bytes).into_owned());
+    assert!(content.iter().any(|token| token["token"].as_str().unwrap().starts_with("bytes:")));
+}
+
+#[test]
+fn conversations_of_clients_are_understood() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let chat = |messages: &Value| {
+        let body = json!({
+            "messages": messages, "max_tokens": 1, "temperature": 0, "return_token_ids": true,
+            "store": false, "metadata": null, "service_tier": "auto", "modalities": ["text"], "functions": null,
+            "prompt_cache_key": "k", "safety_identifier": "s", "verbosity": null, "web_search_options": null,
+            "include_stop_str_in_output": false, "priority": 0, "truncate_prompt_tokens": null,
+            "spaces_between_special_tokens": true,
+        });
+        server.post("/v1/chat/completions", &body)
+    };
+    let tokens = |messages: &Value| chat(messages).ok()["prompt_token_ids"].clone();
+    let call =
+        json!([{ "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
+    let parts = json!([
+        { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
+        { "role": "assistant", "content": null, "tool_calls": call },
+        { "role": "tool", "tool_call_id": "c", "content": [{ "type": "text", "text": "4" }] },
+    ]);
+    let texts = json!([
+        { "role": "user", "content": "a\nb" },
+        { "role": "assistant", "content": "", "tool_calls": call },
+        { "role": "tool", "tool_call_id": "c", "content": "4" },
+    ]);
+    assert_eq!(tokens(&parts), tokens(&texts));
+    assert_eq!(
+        server.post("/tokenize", &json!({ "messages": parts })).ok()["tokens"],
+        tokens(&texts)
+    );
+    chat(&json!([{}])).refused(400, "`messages[0].role` is missing");
+    chat(&json!([{ "role": "user", "content": [{ "type": "image_url" }] }]))
+        .refused(400, "`messages[0].content[0]` is of the type `image_url`");
+    let body = json!({
+        "prompt": [1, 2], "max_tokens": 1, "response_format": { "type": "text" }, "detokenize": true,
+        "use_beam_search": false, "store": null,
+    });
+    server.complete(&body).ok();
+}
+
+#[test]
+fn settings_that_cannot_be_used_say_why() {
+    let model = fixture("lfm2");
+    let serve = |arguments: &[&str]| {
+        run(onboard().arg("serve").arg(&model).args(["--port", "0"]).args(arguments)).code(2)
+    };
+    serve(&["--slots", "18446744073709551615"])
+        .says("`slots` is 18446744073709551615; expected at most 4096");
+    serve(&["--keep", "5000"]).says("expected at most 4096");
+    serve(&["--max-prompts", "0"]).says("--max-prompts");
+    serve(&["--host", "no such host"]).says("expected an IP address");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad_key");
+    fs_err::write(&file, "two words\n").unwrap();
+    serve(&["--api-key-file", file.to_str().unwrap()]).says("bad_key` has characters");
+    let named = Serving::start(&model, &["--host", "localhost"]);
+    named.get("/health").ok();
+    let port = named.address.port().to_string();
+    let taken = run(onboard().arg("serve").arg(&model).args(["--port", &port])).code(2);
+    assert_eq!(taken.err.matches("in use").count(), 1, "{}", taken.err);
+    // A model that declares no length takes the one of the flag.
+    let long = Serving::start(&fixture("falcon_mamba"), &["--context", "50000", "--slots", "2"]);
+    assert_eq!(long.get("/health").ok()["context"], 50000);
 }

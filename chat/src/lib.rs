@@ -33,6 +33,7 @@
 
 pub mod check;
 pub mod constraint;
+mod content;
 pub mod event;
 pub mod format;
 mod json;
@@ -43,6 +44,7 @@ pub use constraint::{
     CallableTool, ConstraintCompiler, ConstraintError, ForcedCalls, OutputConstraint, OutputRule,
     ReasoningPrefix,
 };
+pub use content::ContentForm;
 pub use event::OutputEvent;
 pub use format::{Format, OutputParser, ParserOptions, ReasoningMode};
 pub use json::OrderedJson;

@@ -49,6 +49,11 @@ pub enum RequestError {
     )]
     Both,
 
+    #[error(
+        "`{place}` is of the type `{found}`; expected `text`, because the model reads nothing else"
+    )]
+    Part { place: String, found: String },
+
     #[error("the last message has no text that could be continued; give it as `content`")]
     NothingToContinue,
 
@@ -99,7 +104,7 @@ impl ChatRequest {
     }
 
     /// Returns the bytes of all values.
-    pub(crate) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         let lists = [Some(&self.messages), self.tools.as_ref(), self.documents.as_ref()];
         let lists = lists.into_iter().flatten().flatten().map(OrderedJson::size);
         lists.sum::<usize>() + self.variables.values().map(OrderedJson::size).sum::<usize>()
@@ -231,7 +236,7 @@ fn mark_last(list: &mut [OrderedJson]) -> Option<String> {
     }
 }
 
-fn form(place: &str, found: &OrderedJson, expected: &'static str) -> RequestError {
+pub(crate) fn form(place: &str, found: &OrderedJson, expected: &'static str) -> RequestError {
     let found = match found {
         OrderedJson::Null => "null",
         OrderedJson::Bool(_) => "a boolean",

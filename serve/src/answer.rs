@@ -19,35 +19,31 @@ pub(crate) struct LogprobLists {
     token_logprobs: Vec<Option<f64>>,
     top_logprobs: Vec<Option<BTreeMap<String, f64>>>,
     text_offset: Vec<usize>,
-    #[serde(skip)]
-    offset: usize,
 }
 
 impl LogprobLists {
-    /// Creates lists of tokens that follow so many characters.
-    pub(crate) fn after(offset: usize) -> Self {
-        Self { offset, ..Self::default() }
-    }
-
-    /// Adds a token; the first token of a text has no score.
+    /// Adds a token that begins after so many characters of the text; the first token of a text has no score.
     pub(crate) fn push(
         &mut self,
         id: u32,
         score: Option<&TokenScore>,
         count: usize,
         names: &TokenNames<'_>,
+        offset: usize,
     ) {
         let name = names.name(id);
-        self.text_offset.push(self.offset);
-        self.offset += name.chars().count();
+        self.text_offset.push(offset);
         self.token_logprobs.push(score.map(|score| f64::from(score.logprob)));
         self.top_logprobs.push(score.map(|score| {
-            let mut top = BTreeMap::new();
-            // Tokens with the same text: the likeliest is shown.
-            for (id, logprob) in score.top.iter().take(count) {
-                top.entry(names.name(*id)).or_insert(f64::from(*logprob));
+            let mut top = BTreeMap::from([(name.clone(), f64::from(score.logprob))]);
+            for (other, logprob) in score.top.iter().take(count).filter(|(other, _)| *other != id) {
+                let mut name = names.name(*other);
+                if top.contains_key(&name) {
+                    // Several tokens may have the same text, and every one has an entry.
+                    name = token_id(*other);
+                }
+                top.entry(name).or_insert(f64::from(*logprob));
             }
-            top.entry(name.clone()).or_insert(f64::from(score.logprob));
             top
         }));
         self.tokens.push(name);
@@ -55,9 +51,12 @@ impl LogprobLists {
 
     /// Takes the lists out; later tokens continue them.
     pub(crate) fn take(&mut self) -> Self {
-        let next = Self::after(self.offset);
-        std::mem::replace(self, next)
+        std::mem::take(self)
     }
+}
+
+fn token_id(id: u32) -> String {
+    format!("token_id:{id}")
 }
 
 /// Names of tokens in answers.
@@ -70,7 +69,7 @@ pub(crate) struct TokenNames<'a> {
 
 impl TokenNames<'_> {
     fn name(&self, id: u32) -> String {
-        if self.ids { format!("token_id:{id}") } else { self.texts.text(id).to_owned() }
+        if self.ids { token_id(id) } else { self.texts.name(id) }
     }
 }
 
@@ -133,21 +132,24 @@ pub(crate) struct ChoiceText {
     pub(crate) text: String,
     /// Number of tokens.
     pub(crate) count: usize,
+    begin: usize,
     pub(crate) finish: Option<&'static str>,
 }
 
 impl ChoiceText {
     pub(crate) fn new(stream: TextStream, cancel: CancelFlag) -> Self {
-        Self { stream, cancel, text: String::new(), count: 0, finish: None }
+        Self { stream, cancel, text: String::new(), count: 0, begin: 0, finish: None }
     }
 
     /// Adds a token; an end token has no text. A stop text ends the choice and cancels its sequence.
     pub(crate) fn push(&mut self, id: u32, is_end: bool) {
         self.count += 1;
         if is_end {
+            self.begin = self.stream.chars();
             return;
         }
         let text = self.stream.push(id);
+        self.begin = self.stream.begin();
         self.text.push_str(&text);
         if self.stream.is_stopped() {
             self.finish = Some(EndReason::Stop.name());
@@ -159,6 +161,11 @@ impl ChoiceText {
     pub(crate) fn stop(&mut self, reason: &'static str) {
         self.finish = Some(reason);
         self.cancel.set();
+    }
+
+    /// Counts the characters before the last token.
+    pub(crate) fn begin(&self) -> usize {
+        self.begin
     }
 
     /// Ends the choice.

@@ -9,17 +9,20 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::ApiError;
-use crate::state::ServerState;
+use crate::object::{self, NeutralField};
+use crate::state::{ServerState, UNIT};
 
-/// Unit of memory that is reserved as a body arrives, in bytes.
-const UNIT: usize = 64 << 10;
+/// Bytes of every body that need no reservation, so that large bodies do not keep small requests out. The
+/// number of connections limits their memory.
+const SMALL: usize = 128 << 10;
 /// Most bytes of a refused body that are read and dropped. Many clients send all of it before they read.
 const DISCARDED: usize = 128 << 20;
 
-/// Reads a JSON object.
+/// Reads a JSON object, without the neutral fields.
 pub(crate) async fn read<T: DeserializeOwned>(
     state: &ServerState,
     request: Request,
+    neutral: &[NeutralField],
 ) -> Result<T, ApiError> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -29,11 +32,27 @@ pub(crate) async fn read<T: DeserializeOwned>(
             format!("the content type is `{kind}`; expected `application/json`"),
         ));
     }
+    let coding = request.headers().get(header::CONTENT_ENCODING);
+    if let Some(coding) =
+        coding.filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        return Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            format!(
+                "the content encoding is `{}`; send the body without compression",
+                coding.to_str().unwrap_or("not text")
+            ),
+        ));
+    }
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let claimed = length.is_some_and(|length| length > state.options.body as u64);
+    if claimed && request.headers().contains_key(header::EXPECT) {
+        // The client asks before it sends the body: nothing has to be read.
+        return Err(too_large(state.options.body));
+    }
     let (bytes, _permits) = bytes(state, request.into_body(), claimed).await?;
-    parse(&bytes)
+    object::parse(&bytes, neutral)
 }
 
 /// Reads a body; the permits are for its memory.
@@ -70,11 +89,15 @@ async fn bytes(
         if refused {
             continue;
         }
-        while permits.len() * UNIT < total {
+        while permits.len() * UNIT + SMALL < total {
             permits.push(state.bodies.try_acquire().map_err(|_| {
-                ApiError::new(
+                ApiError::coded(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "too many large requests arrive at a time; try again later",
+                    "bodies_full",
+                    format!(
+                        "too many requests of more than {} KiB arrive at a time; try again later",
+                        SMALL >> 10
+                    ),
                 )
             })?);
         }
@@ -93,29 +116,4 @@ fn too_large(limit: usize) -> ApiError {
         "body_too_large",
         format!("the body has more than {limit} bytes, the most that this server takes"),
     )
-}
-
-/// Parses a JSON object; unknown fields are refused by name.
-pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let parsed = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let message = error.inner().to_string();
-        let unknown =
-            message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
-        let path = error.path().to_string();
-        let (param, code) = match unknown {
-            Some(name) => (Some(name.to_owned()), Some("unknown_field")),
-            None if path == "." || !error.inner().is_data() => (None, Some("invalid_json")),
-            None => (Some(path.clone()), Some("invalid_value")),
-        };
-        let place = param.as_ref().filter(|_| unknown.is_none());
-        let place = place.map(|path| format!(" at `{path}`")).unwrap_or_default();
-        let message = format!("the request is not understood{place}: {message}");
-        ApiError { param, code, ..ApiError::new(StatusCode::BAD_REQUEST, message) }
-    })?;
-    reader.end().map_err(|error| {
-        let message = format!("the request is not one JSON object: {error}");
-        ApiError::coded(StatusCode::BAD_REQUEST, "invalid_json", message)
-    })?;
-    Ok(parsed)
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::ChoiceText;
 use crate::error::ApiError;
+use crate::fields::StreamUsage;
 use crate::logprobs::TokenScore;
 use crate::sequence::{EndReason, SequenceEvent};
 use crate::sse::GrowingAnswer;
@@ -150,7 +151,7 @@ pub(crate) struct ChatAnswer {
     /// Number of likely tokens for each token, if log-probabilities are shown.
     pub(crate) top: Option<usize>,
     pub(crate) token_ids: bool,
-    pub(crate) usage: bool,
+    pub(crate) usage: StreamUsage,
     pub(crate) ends: Arc<[u32]>,
     pub(crate) prompt: Arc<[u32]>,
     pub(crate) choices: Vec<ChatChoice>,
@@ -221,15 +222,19 @@ impl GrowingAnswer for ChatAnswer {
             if !made.is_empty() {
                 (choice.new_logprobs, choice.new_ids) = (choice.logprobs.len(), choice.ids.len());
             }
-            chunks.extend(
-                made.into_iter().map(|part| self.object("chat.completion.chunk", &json!([part]))),
-            );
+            for part in made {
+                let mut chunk = self.object("chat.completion.chunk", &json!([part]));
+                if self.usage.each {
+                    chunk["usage"] = self.usage();
+                }
+                chunks.push(chunk);
+            }
         }
         chunks
     }
 
     fn last_chunks(&mut self) -> Vec<Value> {
-        if !self.usage {
+        if !self.usage.last {
             return Vec::new();
         }
         let mut chunk = self.object("chat.completion.chunk", &json!([]));
@@ -277,13 +282,11 @@ impl ChatAnswer {
     }
 }
 
-/// Returns the log-probability of a token in the form of the chat API. Bytes are unknown for a token that is
-/// no text alone.
+/// Returns the log-probability of a token in the form of the chat API.
 fn logprob(state: &ServerState, score: &TokenScore, top: usize) -> Value {
     let entry = |id: u32, logprob: f32| {
-        let text = state.texts.text(id);
-        let bytes = (!text.contains('\u{fffd}')).then_some(text.as_bytes());
-        json!({ "token": text, "logprob": logprob, "bytes": bytes })
+        let texts = &state.texts;
+        json!({ "token": texts.name(id), "logprob": logprob, "bytes": texts.bytes(id) })
     };
     let mut whole = entry(score.id, score.logprob);
     let top = score.top.iter().take(top).map(|(id, logprob)| entry(*id, *logprob));

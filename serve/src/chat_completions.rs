@@ -20,8 +20,9 @@ use crate::answer::ChoiceText;
 use crate::body;
 use crate::chat_answer::{ChatAnswer, ChatChoice};
 use crate::error::ApiError;
-use crate::fields::{self, SamplingFields, StopField, StreamOptions, neutral};
+use crate::fields::{self, NEUTRAL, SamplingFields, StopField, StreamOptions, neutral};
 use crate::model::ChatFormat;
+use crate::object;
 use crate::rules::{self, ResponseFormat, StructuredOutputs};
 use crate::sequence::{CancelFlag, SequenceRequest};
 use crate::sse;
@@ -44,7 +45,7 @@ struct ChatFields {
     reasoning_effort: Option<String>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
-    temperature: Option<f32>,
+    temperature: Option<f64>,
     top_p: Option<f32>,
     top_k: Option<i64>,
     min_p: Option<f32>,
@@ -61,8 +62,11 @@ struct ChatFields {
     return_token_ids: Option<bool>,
     cache_salt: Option<String>,
     stream: Option<bool>,
+    #[serde(default, deserialize_with = "object::optional")]
     stream_options: Option<StreamOptions>,
+    #[serde(default, deserialize_with = "object::optional")]
     response_format: Option<ResponseFormat>,
+    #[serde(default, deserialize_with = "object::optional")]
     structured_outputs: Option<StructuredOutputs>,
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
@@ -79,9 +83,6 @@ impl ChatFields {
         neutral("frequency_penalty", self.frequency_penalty.as_ref(), &0.0)?;
         neutral("repetition_penalty", self.repetition_penalty.as_ref(), &1.0)?;
         neutral("min_tokens", self.min_tokens.as_ref(), &0)?;
-        if self.stream_options.is_some() && self.stream != Some(true) {
-            return Err(ApiError::field("stream_options", "`stream_options` needs `stream`"));
-        }
         if self.top_logprobs.is_some() && self.logprobs != Some(true) {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs`"));
         }
@@ -177,7 +178,7 @@ pub(crate) fn variables(
 
 /// Renders a conversation.
 pub(crate) async fn render(
-    state: &ServerState,
+    state: &Arc<ServerState>,
     request: ChatRequest,
 ) -> Result<(Arc<ChatFormat>, String), ApiError> {
     let format = state.chat.clone().ok_or_else(|| {
@@ -186,12 +187,25 @@ pub(crate) async fn render(
             "the model has no chat template; use /v1/completions with a prompt",
         )
     })?;
-    let template = Arc::clone(&format);
-    let rendered = tokio::task::spawn_blocking(move || template.template.render(&request)).await;
-    let rendered = rendered.map_err(|_| {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the chat template failed")
-    })?;
+    for (n, message) in request.messages.iter().enumerate() {
+        let role = message.get("role");
+        if matches!(message, OrderedJson::Map(_)) && role.and_then(OrderedJson::as_str).is_none() {
+            let found = if role.is_none() { "missing" } else { "not a text" };
+            let message =
+                format!("`messages[{n}].role` is {found}; expected a text such as `user`");
+            return Err(ApiError::field("messages", message));
+        }
+    }
+    let (size, template, server) = (request.size(), Arc::clone(&format), Arc::clone(state));
+    let render = move || {
+        let tools = request.tools.is_some();
+        let known = &server.contents[usize::from(tools)];
+        let form = *known.get_or_init(|| template.template.content_form(tools));
+        template.template.render_contents(request, form)
+    };
+    let rendered = state.work(size, render).await?;
     let text = rendered.map_err(|error| ApiError::field("messages", template_error(error)))?;
+    state.check_text(&text, "messages")?;
     Ok((format, text))
 }
 
@@ -267,7 +281,7 @@ pub(crate) async fn chat_completions(
     request: Request,
 ) -> Result<Response, ApiError> {
     let guard = state.begin()?;
-    let mut fields: ChatFields = body::read(&state, request).await?;
+    let mut fields: ChatFields = body::read(&state, request, &NEUTRAL).await?;
     state.check_model(fields.model.as_ref())?;
     fields.refuse()?;
     let count = fields.n.unwrap_or(1);
@@ -284,11 +298,10 @@ pub(crate) async fn chat_completions(
     };
     let (sampling, stops) = (sampling.check()?, fields::stops(fields.stop.take())?);
     let bias: Arc<[(u32, f32)]> = fields::bias(fields.logit_bias.take(), state.vocab)?.into();
-    let mut ends = fields.stop_token_ids.take().unwrap_or_default();
-    if fields.ignore_eos != Some(true) {
-        ends.extend(&state.ends);
-    }
+    let stop_ids = fields.stop_token_ids.take();
+    let ends = fields::ends(stop_ids, fields.ignore_eos, &state.ends, state.vocab)?;
     let ends: Arc<[u32]> = ends.into();
+    let usage = fields::stream_usage(fields.stream_options.as_ref(), fields.stream == Some(true))?;
     let (tools, chosen) = fields.tools()?;
     let schemas = tools.as_deref().map(schemas).transpose()?;
     let several = fields.parallel_tool_calls.unwrap_or(true);
@@ -370,13 +383,12 @@ pub(crate) async fn chat_completions(
         });
     }
     drop(sender);
-    let include_usage = fields.stream_options.and_then(|options| options.include_usage);
     let mut answer = ChatAnswer {
         id: state.id("chatcmpl"),
         created: now(),
         top,
         token_ids: fields.return_token_ids.unwrap_or(false),
-        usage: include_usage.unwrap_or(false),
+        usage,
         ends,
         prompt,
         choices,
@@ -386,6 +398,6 @@ pub(crate) async fn chat_completions(
     if fields.stream == Some(true) {
         return Ok(sse::respond(answer, events, guard, state));
     }
-    sse::complete(&mut answer, &mut events).await?;
+    sse::complete(&mut answer, &mut events, &guard).await?;
     Ok(Json(answer.whole()).into_response())
 }

@@ -16,13 +16,16 @@ use tokio::sync::mpsc;
 use crate::answer::{ChoiceText, LogprobLists, PromptRows, TokenNames};
 use crate::body;
 use crate::error::ApiError;
-use crate::fields::{self, PromptField, SamplingFields, StopField, StreamOptions, neutral};
+use crate::fields::{
+    self, NEUTRAL, PromptField, SamplingFields, StopField, StreamOptions, StreamUsage, neutral,
+};
 use crate::logprobs::TokenScore;
+use crate::object;
 use crate::rules::{self, ResponseFormat, StructuredOutputs};
 use crate::sequence::{CancelFlag, SequenceEvent, SequenceRequest};
 use crate::sse::{self, GrowingAnswer};
 use crate::state::{ServerState, now};
-use crate::text_stream::TextStream;
+use crate::text_stream::{self, TextStream};
 
 /// Number of tokens to add if a request does not tell, as in the OpenAI API.
 const MOST: usize = 16;
@@ -36,7 +39,7 @@ struct CompletionFields {
     model: Option<String>,
     prompt: PromptField,
     max_tokens: Option<usize>,
-    temperature: Option<f32>,
+    temperature: Option<f64>,
     top_p: Option<f32>,
     top_k: Option<i64>,
     min_p: Option<f32>,
@@ -56,13 +59,16 @@ struct CompletionFields {
     return_tokens_as_token_ids: Option<bool>,
     cache_salt: Option<String>,
     stream: Option<bool>,
+    #[serde(default, deserialize_with = "object::optional")]
     stream_options: Option<StreamOptions>,
     suffix: Option<String>,
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
     repetition_penalty: Option<f64>,
     min_tokens: Option<usize>,
+    #[serde(default, deserialize_with = "object::optional")]
     response_format: Option<ResponseFormat>,
+    #[serde(default, deserialize_with = "object::optional")]
     structured_outputs: Option<StructuredOutputs>,
     #[expect(dead_code, reason = "it names a person, which changes no answer")]
     user: Option<String>,
@@ -71,8 +77,8 @@ struct CompletionFields {
 /// A checked request.
 struct CompletionPlan {
     prompts: Vec<Arc<[u32]>>,
-    /// Texts of the prompts, if they came as texts.
-    texts: Option<Vec<String>>,
+    /// The prompts as parts of the answer, if they are.
+    echoed: Option<Vec<EchoedPrompt>>,
     most: usize,
     sampling: Sampling,
     choices: usize,
@@ -82,6 +88,14 @@ struct CompletionPlan {
     constraint: Option<Arc<OutputConstraint>>,
     form: CompletionForm,
     salt: Arc<str>,
+}
+
+/// A prompt in the answer.
+#[derive(Debug, Default)]
+struct EchoedPrompt {
+    text: String,
+    /// Characters before each token, if log-probabilities are shown.
+    offsets: Arc<[usize]>,
 }
 
 /// The form of an answer.
@@ -96,7 +110,7 @@ struct CompletionForm {
     token_ids: bool,
     names_are_ids: bool,
     plain: bool,
-    usage: bool,
+    usage: StreamUsage,
 }
 
 impl CompletionForm {
@@ -134,10 +148,8 @@ impl CompletionFields {
                 "the model has no tokenizer, so texts are not known",
             ));
         }
-        let mut ends = self.stop_token_ids.take().unwrap_or_default();
-        if self.ignore_eos != Some(true) {
-            ends.extend(&state.ends);
-        }
+        let stop_ids = self.stop_token_ids.take();
+        let ends = fields::ends(stop_ids, self.ignore_eos, &state.ends, state.vocab)?;
         let form = self.form(state)?;
         let bias = fields::bias(self.logit_bias.take(), state.vocab)?;
         let constraint =
@@ -151,7 +163,7 @@ impl CompletionFields {
             PromptField::Ids(ids) => (ids, None),
             PromptField::Texts(texts) => {
                 for text in &texts {
-                    state.check_text(text)?;
+                    state.check_text(text, "prompt")?;
                 }
                 let special = self.add_special_tokens.unwrap_or(true);
                 (state.encode(texts.clone(), special).await?, Some(texts))
@@ -166,9 +178,11 @@ impl CompletionFields {
         }
         let scores = form.prompt_logprobs.is_some();
         state.check_entries(entries, if scores { "prompt_logprobs" } else { "logprobs" })?;
+        let prompts: Vec<Arc<[u32]>> = ids.into_iter().map(Arc::from).collect();
+        let echoed = if form.echo { Some(echo(state, &prompts, texts, form).await?) } else { None };
         Ok(CompletionPlan {
-            prompts: ids.into_iter().map(Arc::from).collect(),
-            texts,
+            prompts,
+            echoed,
             most,
             sampling,
             choices,
@@ -189,9 +203,6 @@ impl CompletionFields {
         neutral("frequency_penalty", self.frequency_penalty.as_ref(), &0.0)?;
         neutral("repetition_penalty", self.repetition_penalty.as_ref(), &1.0)?;
         neutral("min_tokens", self.min_tokens.as_ref(), &0)?;
-        if self.stream_options.is_some() && self.stream != Some(true) {
-            return Err(ApiError::field("stream_options", "`stream_options` needs `stream`"));
-        }
         Ok(())
     }
 
@@ -209,7 +220,8 @@ impl CompletionFields {
             let message = "`prompt_logprobs` is not streamed; leave out `stream`";
             return Err(ApiError::field("prompt_logprobs", message));
         }
-        let include_usage = self.stream_options.as_ref().and_then(|options| options.include_usage);
+        let streamed = self.stream == Some(true);
+        let usage = fields::stream_usage(self.stream_options.as_ref(), streamed)?;
         Ok(CompletionForm {
             echo: self.echo.unwrap_or(false),
             logprobs: self.logprobs.map(|count| count.min(state.vocab)),
@@ -217,14 +229,44 @@ impl CompletionFields {
             token_ids: self.return_token_ids.unwrap_or(false),
             names_are_ids: self.return_tokens_as_token_ids.unwrap_or(false),
             plain: self.skip_special_tokens.unwrap_or(true),
-            usage: include_usage.unwrap_or(false),
+            usage,
         })
     }
+}
+
+/// Returns the texts of prompts for the answer, and the places of their tokens.
+async fn echo(
+    state: &ServerState,
+    prompts: &[Arc<[u32]>],
+    texts: Option<Vec<String>>,
+    form: CompletionForm,
+) -> Result<Vec<EchoedPrompt>, ApiError> {
+    let Some(codec) = state.codec.clone() else {
+        return Ok(prompts.iter().map(|_| EchoedPrompt::default()).collect());
+    };
+    let prompts = prompts.to_vec();
+    let tokens = prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
+    let work = move || {
+        let mut texts = texts.map(Vec::into_iter);
+        let echoed = prompts.iter().map(|prompt| {
+            let text = texts.as_mut().and_then(Iterator::next);
+            let text = text.unwrap_or_else(|| codec.decode(prompt, false).unwrap_or_default());
+            let offsets = match form.logprobs {
+                Some(_) => text_stream::offsets(&*codec, prompt, &text).into(),
+                None => Arc::default(),
+            };
+            EchoedPrompt { text, offsets }
+        });
+        echoed.collect()
+    };
+    state.work(tokens.saturating_mul(size_of::<u32>()), work).await
 }
 
 /// One choice of an answer.
 struct CompletionChoice {
     prompt: Arc<[u32]>,
+    /// Characters of the echoed prompt, and those before each of its tokens.
+    echoed: (usize, Arc<[usize]>),
     progress: ChoiceText,
     /// Log-probabilities and ids that are not taken yet.
     lists: Option<LogprobLists>,
@@ -260,18 +302,21 @@ impl GrowingAnswer for CompletionAnswer {
             SequenceEvent::Prompt(scores) => {
                 if let Some(lists) = choice.lists.as_mut().filter(|_| self.form.echo) {
                     let scores = std::iter::once(None).chain(scores.iter().map(Some));
-                    for (id, score) in choice.prompt.iter().zip(scores) {
-                        lists.push(*id, score, top, &names);
+                    let (chars, offsets) = &choice.echoed;
+                    for (n, (id, score)) in choice.prompt.iter().zip(scores).enumerate() {
+                        let offset = offsets.get(n).copied().unwrap_or(*chars);
+                        lists.push(*id, score, top, &names, offset);
                     }
                 }
                 choice.scores = scores;
             }
             SequenceEvent::Token { id, score } => {
-                if let Some(lists) = &mut choice.lists {
-                    lists.push(id, score.as_ref(), top, &names);
-                }
                 choice.ids.push(id);
                 choice.progress.push(id, self.ends.contains(&id));
+                if let Some(lists) = &mut choice.lists {
+                    let offset = choice.echoed.0 + choice.progress.begin();
+                    lists.push(id, score.as_ref(), top, &names, offset);
+                }
             }
             SequenceEvent::End(reason) => choice.progress.end(reason),
             SequenceEvent::Failed(error) => return Err(error),
@@ -309,13 +354,17 @@ impl GrowingAnswer for CompletionAnswer {
                     part["prompt_token_ids"] = json!(*choice.prompt);
                 }
             }
-            chunks.push(self.object(&json!([part])));
+            let mut chunk = self.object(&json!([part]));
+            if form.usage.each {
+                chunk["usage"] = self.usage();
+            }
+            chunks.push(chunk);
         }
         chunks
     }
 
     fn last_chunks(&mut self) -> Vec<Value> {
-        if !self.form.usage {
+        if !self.form.usage.last {
             return Vec::new();
         }
         let mut chunk = self.object(&json!([]));
@@ -407,15 +456,14 @@ impl CompletionPlan {
                 let stops = self.stops.clone();
                 let stream = TextStream::new(state.codec.clone(), prompt, stops, self.form.plain);
                 let mut progress = ChoiceText::new(stream, cancel.clone());
-                if self.form.echo {
-                    progress.text = match (&self.texts, &state.codec) {
-                        (Some(texts), _) => texts[n].clone(),
-                        (None, Some(codec)) => codec.decode(prompt, false).unwrap_or_default(),
-                        (None, None) => String::new(),
-                    };
+                let mut echoed = (0, Arc::default());
+                if let Some(prompt) = self.echoed.as_ref().and_then(|all| all.get(n)) {
+                    progress.text.clone_from(&prompt.text);
+                    echoed = (prompt.text.chars().count(), Arc::clone(&prompt.offsets));
                 }
                 choices.push(CompletionChoice {
                     prompt: Arc::clone(prompt),
+                    echoed,
                     progress,
                     lists: self.form.logprobs.map(|_| LogprobLists::default()),
                     ids: Vec::new(),
@@ -461,7 +509,7 @@ pub(crate) async fn completions(
     request: Request,
 ) -> Result<Response, ApiError> {
     let guard = state.begin()?;
-    let fields: CompletionFields = body::read(&state, request).await?;
+    let fields: CompletionFields = body::read(&state, request, &NEUTRAL).await?;
     let streamed = fields.stream == Some(true);
     let plan = fields.check(&state).await?;
     let count = plan.prompts.len() * plan.choices;
@@ -472,7 +520,7 @@ pub(crate) async fn completions(
     if streamed {
         return Ok(sse::respond(answer, events, guard, state));
     }
-    sse::complete(&mut answer, &mut events).await?;
+    sse::complete(&mut answer, &mut events, &guard).await?;
     // Rows of whole vocabularies take a while to write.
     let bytes = tokio::task::spawn_blocking(move || serde_json::to_vec(&answer.whole())).await;
     let bytes = bytes.ok().and_then(Result::ok).ok_or_else(|| {

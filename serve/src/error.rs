@@ -12,12 +12,14 @@ use serde_json::{Value, json};
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
 pub enum ServeError {
-    #[error("cannot listen on {address}: {source}; choose another port, or 0 for any free one")]
-    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("cannot listen on {address}: {why}; choose another port, or 0 for any free one")]
+    Listen { address: SocketAddr, why: std::io::Error },
     #[error("cannot start the threads of the server: {0}")]
     Threads(std::io::Error),
     #[error("`{name}` is 0; expected at least 1")]
     Zero { name: &'static str },
+    #[error("`{name}` is {found}; expected at most {most}")]
+    Above { name: &'static str, found: usize, most: usize },
     #[error(
         "the memory for {tokens} positions is less than one sequence needs; expected at least {least}: \
          free memory, or lower the maximum length of a sequence"
@@ -67,6 +69,24 @@ impl ApiError {
             StatusCode::SERVICE_UNAVAILABLE,
             "stopping",
             "the server is stopping and takes no new requests",
+        )
+    }
+
+    /// Returns the error of an answer that was not complete when the server ended.
+    pub(crate) fn cut_off() -> Self {
+        Self::coded(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "stopping",
+            "the server stopped before the answer was complete",
+        )
+    }
+
+    /// Returns the error of a request that took too long.
+    pub(crate) fn too_late() -> Self {
+        Self::coded(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "timeout",
+            "the request took longer than the server allows; ask for fewer tokens, or try again when it is less busy",
         )
     }
 

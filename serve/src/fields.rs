@@ -5,12 +5,45 @@ use std::fmt;
 
 use engine::sample::Sampling;
 use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::ApiError;
+use crate::object::{NeutralField, shown};
 
 /// Most texts that end an answer, and most bytes of one.
 const STOPS: (usize, usize) = (16, 1024);
+/// Highest temperature. Beyond it, f32 cannot tell the tokens apart.
+const HOTTEST: f64 = 1e6;
+
+/// Fields of clients of OpenAI and of vLLM that change no answer at these values.
+pub(crate) const NEUTRAL: [NeutralField; 26] = [
+    NeutralField::any("metadata"),
+    NeutralField::any("prompt_cache_key"),
+    NeutralField::any("prompt_cache_retention"),
+    NeutralField::any("safety_identifier"),
+    NeutralField::any("spaces_between_special_tokens"),
+    NeutralField::of("store", &["false"]),
+    NeutralField::of("service_tier", &["\"auto\"", "\"default\""]),
+    NeutralField::of("modalities", &["[\"text\"]"]),
+    NeutralField::of("functions", &["[]"]),
+    NeutralField::of("function_call", &["\"auto\"", "\"none\""]),
+    NeutralField::of("verbosity", &["\"medium\""]),
+    NeutralField::of("web_search_options", &[]),
+    NeutralField::of("audio", &[]),
+    NeutralField::of("prediction", &[]),
+    NeutralField::of("include_stop_str_in_output", &["false"]),
+    NeutralField::of("priority", &["0"]),
+    NeutralField::of("truncate_prompt_tokens", &[]),
+    NeutralField::of("detokenize", &["true"]),
+    NeutralField::of("use_beam_search", &["false"]),
+    NeutralField::of("length_penalty", &["1.0"]),
+    NeutralField::of("allowed_token_ids", &[]),
+    NeutralField::of("bad_words", &["[]"]),
+    NeutralField::of("logits_processors", &[]),
+    NeutralField::of("chat_template", &[]),
+    NeutralField::of("mm_processor_kwargs", &[]),
+    NeutralField::of("kv_transfer_params", &[]),
+];
 
 /// One prompt, or several.
 #[derive(Debug, PartialEq)]
@@ -106,20 +139,38 @@ impl<'de> Deserialize<'de> for PromptField {
 }
 
 /// One text or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum StopField {
-    One(String),
-    Several(Vec<String>),
+#[derive(Debug, PartialEq)]
+pub(crate) struct StopField(Vec<String>);
+
+impl<'de> Deserialize<'de> for StopField {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct StopVisitor;
+        impl<'de> Visitor<'de> for StopVisitor {
+            type Value = StopField;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a list of texts")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<StopField, E> {
+                Ok(StopField(vec![text.to_owned()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<StopField, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(text) = list.next_element()? {
+                    texts.push(text);
+                }
+                Ok(StopField(texts))
+            }
+        }
+        from.deserialize_any(StopVisitor)
+    }
 }
 
 /// Returns the texts that end an answer.
 pub(crate) fn stops(field: Option<StopField>) -> Result<Vec<String>, ApiError> {
-    let stops = match field {
-        None => Vec::new(),
-        Some(StopField::One(stop)) => vec![stop],
-        Some(StopField::Several(stops)) => stops,
-    };
+    let stops = field.map_or_else(Vec::new, |field| field.0);
     let (count, bytes) = STOPS;
     if stops.len() > count {
         let message = format!("`stop` has {} texts; expected at most {count}", stops.len());
@@ -136,14 +187,41 @@ pub(crate) fn stops(field: Option<StopField>) -> Result<Vec<String>, ApiError> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StreamOptions {
-    #[serde(default)]
     pub(crate) include_usage: Option<bool>,
+    /// True for the usage so far in every chunk, as vLLM has it.
+    pub(crate) continuous_usage_stats: Option<bool>,
+    include_obfuscation: Option<bool>,
+}
+
+/// Usage in the chunks of a stream.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StreamUsage {
+    /// In a chunk of its own at the end.
+    pub(crate) last: bool,
+    /// In every chunk.
+    pub(crate) each: bool,
+}
+
+/// Checks the options of a stream.
+pub(crate) fn stream_usage(
+    options: Option<&StreamOptions>,
+    streamed: bool,
+) -> Result<StreamUsage, ApiError> {
+    let Some(options) = options else { return Ok(StreamUsage::default()) };
+    if !streamed {
+        return Err(ApiError::field("stream_options", "`stream_options` needs `stream`"));
+    }
+    let padding = options.include_obfuscation.as_ref();
+    neutral("stream_options.include_obfuscation", padding, &false)?;
+    let last = options.include_usage.unwrap_or(false);
+    let each = options.continuous_usage_stats.unwrap_or(false);
+    Ok(StreamUsage { last, each: last && each })
 }
 
 /// The fields of sampling, as a request has them.
 #[derive(Debug, Default)]
 pub(crate) struct SamplingFields {
-    pub(crate) temperature: Option<f32>,
+    pub(crate) temperature: Option<f64>,
     pub(crate) top_p: Option<f32>,
     pub(crate) top_k: Option<i64>,
     pub(crate) min_p: Option<f32>,
@@ -158,8 +236,13 @@ impl SamplingFields {
             if good { Ok(value) } else { Err(ApiError::field(name, message())) }
         };
         let temperature = self.temperature.unwrap_or(1.0);
-        let good = temperature >= 0.0 && temperature.is_finite();
-        let temperature = range("temperature", temperature, good, "0 or more")?;
+        if !(0.0..=HOTTEST).contains(&temperature) {
+            let message = format!(
+                "`temperature` is {}; expected 0 or more, at most {HOTTEST}",
+                serde_json::json!(temperature)
+            );
+            return Err(ApiError::field("temperature", message));
+        }
         let top_p =
             self.top_p.map(|p| range("top_p", p, p > 0.0 && p <= 1.0, "above 0, at most 1"));
         let min_p = self.min_p.map(|p| range("min_p", p, (0.0..=1.0).contains(&p), "0 to 1"));
@@ -174,7 +257,7 @@ impl SamplingFields {
         };
         let seed = self.seed.map_or_else(random, |seed| seed as u64);
         Ok(Sampling {
-            temperature,
+            temperature: temperature as f32,
             top_k,
             top_p: top_p.transpose()?.filter(|p| *p < 1.0),
             min_p: min_p.transpose()?.filter(|p| *p > 0.0),
@@ -209,8 +292,26 @@ pub(crate) fn bias(
     Ok(all)
 }
 
+/// Returns the tokens that end an answer: those of the request, and those of the model unless ignored.
+pub(crate) fn ends(
+    field: Option<Vec<u32>>,
+    ignore: Option<bool>,
+    model: &[u32],
+    vocab: usize,
+) -> Result<Vec<u32>, ApiError> {
+    let mut ends = field.unwrap_or_default();
+    if let Some(id) = ends.iter().find(|id| **id as usize >= vocab) {
+        let message = format!("`stop_token_ids` has {id}; expected token ids below {vocab}");
+        return Err(ApiError::field("stop_token_ids", message));
+    }
+    if ignore != Some(true) {
+        ends.extend(model);
+    }
+    Ok(ends)
+}
+
 /// Refuses a field that changes nothing at its neutral value and is not supported otherwise.
-pub(crate) fn neutral<T: PartialEq + fmt::Debug>(
+pub(crate) fn neutral<T: PartialEq + Serialize>(
     name: &str,
     value: Option<&T>,
     neutral: &T,
@@ -221,7 +322,9 @@ pub(crate) fn neutral<T: PartialEq + fmt::Debug>(
             ..ApiError::field(
                 name,
                 format!(
-                    "`{name}` is {value:?}, which is not supported; leave it out, or give {neutral:?}"
+                    "`{name}` is {}, which is not supported; leave it out, or give {}",
+                    shown(&serde_json::json!(value)),
+                    serde_json::json!(neutral)
                 ),
             )
         }),
@@ -232,7 +335,6 @@ pub(crate) fn neutral<T: PartialEq + fmt::Debug>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::body::parse;
 
     #[test]
     fn prompts_have_four_forms() {
@@ -272,7 +374,7 @@ mod tests {
         };
         for change in [
             (&|f: &mut SamplingFields| f.temperature = Some(-0.5)) as &dyn Fn(&mut SamplingFields),
-            &|f| f.temperature = Some(f32::INFINITY),
+            &|f| f.temperature = Some(1e308),
         ] {
             assert_eq!(with(change), Err(Some("temperature".to_owned())));
         }
@@ -283,16 +385,44 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_json_are_named() {
-        let of = |text: &str| parse::<StreamOptions>(text.as_bytes()).unwrap_err();
-        let error = of("{\"include\": true}");
-        assert_eq!((error.param.as_deref(), error.code), (Some("include"), Some("unknown_field")));
-        assert!(error.message.contains("`include_usage`"), "{}", error.message);
-        let error = of("{\"include_usage\": 3}");
-        assert_eq!(error.param.as_deref(), Some("include_usage"));
-        for text in ["", "{", "{} {}", "[", "nul", "{\"include_usage\": true,}"] {
-            assert_eq!(of(text).code, Some("invalid_json"), "{text}: {}", of(text).message);
+    fn messages_show_values_as_json() {
+        let message = |error: ApiError| error.message;
+        let hot = SamplingFields { temperature: Some(1e308), ..SamplingFields::default() };
+        let found = message(hot.check().unwrap_err());
+        assert!(found.starts_with("`temperature` is 1e+308; expected 0"), "{found}");
+        let text = serde_json::json!({ "a": "b" });
+        let found = message(neutral("field", Some(&text), &serde_json::Value::Null).unwrap_err());
+        assert!(
+            found.contains("`field` is {\"a\":\"b\"}, which") && found.ends_with("give null"),
+            "{found}"
+        );
+        let stop = |text: &str| serde_json::from_str::<StopField>(text);
+        assert_eq!(stop("\"a\"").unwrap(), StopField(vec!["a".to_owned()]));
+        assert_eq!(stop("[\"a\", \"b\"]").unwrap().0.len(), 2);
+        for text in ["1", "{}", "true"] {
+            let found = stop(text).unwrap_err().to_string();
+            assert!(found.contains("a text or a list of texts"), "{found}");
         }
-        assert!(parse::<StreamOptions>(b"{\"\xff\": 1}").is_err());
+        assert_eq!(ends(Some(vec![3]), None, &[7], 10), Ok(vec![3, 7]));
+        assert_eq!(ends(Some(vec![3]), Some(true), &[7], 10), Ok(vec![3]));
+        let found = message(ends(Some(vec![10]), None, &[7], 10).unwrap_err());
+        assert!(found.contains("has 10; expected token ids below 10"), "{found}");
+    }
+
+    #[test]
+    fn usage_is_streamed_as_asked() {
+        let usage = |text: &str, streamed| {
+            let options: StreamOptions = serde_json::from_str(text).unwrap();
+            stream_usage(Some(&options), streamed).map(|usage| (usage.last, usage.each))
+        };
+        assert_eq!(usage("{}", true), Ok((false, false)));
+        assert_eq!(
+            usage("{\"include_usage\": true, \"include_obfuscation\": false}", true),
+            Ok((true, false))
+        );
+        let each = "{\"include_usage\": true, \"continuous_usage_stats\": true}";
+        assert_eq!(usage(each, true), Ok((true, true)));
+        assert!(usage(each, false).unwrap_err().message.contains("needs `stream`"));
+        assert!(usage("{\"include_obfuscation\": true}", true).is_err());
     }
 }

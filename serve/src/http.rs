@@ -11,7 +11,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_io_timeout::TimeoutStream;
 
 use crate::routes;
@@ -21,6 +21,8 @@ use crate::state::ServerState;
 const HEAD: usize = 64 << 10;
 /// Wait after a failed `accept`: the process may have no file descriptors left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// Time for the errors of answers that were cut.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Serves connections until `stop` is set and all of them have ended, or the time to drain is over. Returns
 /// the number of connections that were cut.
@@ -76,6 +78,12 @@ pub(crate) async fn serve(
         }
     }
     let cut = tasks.len();
+    if cut > 0 {
+        // Answers that are not complete end with an error, which says why.
+        state.cut.send_replace(true);
+        let rest = async { while tasks.join_next().await.is_some() {} };
+        timeout(LAST_WORDS, rest).await.ok();
+    }
     tasks.shutdown().await;
     cut
 }

@@ -38,6 +38,7 @@ mod logprobs;
 mod memory;
 mod metrics;
 mod model;
+mod object;
 mod options;
 mod prefixes;
 mod queue;

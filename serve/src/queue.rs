@@ -11,6 +11,8 @@ use crate::sequence::SequenceRequest;
 pub(crate) enum QueueRefusal {
     /// The queue is full; it has this many sequences.
     Full(usize),
+    /// The request has more sequences than slots and queue take together.
+    Never(usize),
     /// No more sequences are taken.
     Closed,
 }
@@ -20,18 +22,28 @@ pub(crate) enum QueueRefusal {
 pub(crate) struct SequenceQueue {
     inner: Mutex<Waiting>,
     wake: Condvar,
+    /// Most sequences that wait beside those that free slots take at once.
     limit: usize,
+    slots: usize,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     sequences: VecDeque<SequenceRequest>,
+    /// Slots without a sequence.
+    free: usize,
     closed: bool,
 }
 
 impl SequenceQueue {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { inner: Mutex::default(), wake: Condvar::new(), limit }
+    pub(crate) fn new(limit: usize, slots: usize) -> Self {
+        let inner = Mutex::new(Waiting { free: slots, ..Waiting::default() });
+        Self { inner, wake: Condvar::new(), limit, slots }
+    }
+
+    /// Sets the number of slots without a sequence.
+    pub(crate) fn set_free(&self, free: usize) {
+        self.lock().free = free;
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -44,11 +56,16 @@ impl SequenceQueue {
         if waiting.closed {
             return Err(QueueRefusal::Closed);
         }
-        if waiting.sequences.len().saturating_add(sequences.len()) > self.limit {
+        let most = self.limit.saturating_add(self.slots);
+        if sequences.len() > most {
+            return Err(QueueRefusal::Never(most));
+        }
+        let room = self.limit.saturating_add(waiting.free);
+        if waiting.sequences.len().saturating_add(sequences.len()) > room {
             waiting.sequences.retain(|sequence| !sequence.is_cancelled());
         }
         let count = waiting.sequences.len();
-        if count.saturating_add(sequences.len()) > self.limit {
+        if count.saturating_add(sequences.len()) > room {
             return Err(QueueRefusal::Full(count));
         }
         waiting.sequences.extend(sequences);
@@ -68,7 +85,11 @@ impl SequenceQueue {
         fits: impl FnOnce(&SequenceRequest) -> bool,
     ) -> Option<SequenceRequest> {
         let mut waiting = self.lock();
-        if fits(waiting.sequences.front()?) { waiting.sequences.pop_front() } else { None }
+        if !fits(waiting.sequences.front()?) {
+            return None;
+        }
+        waiting.free = waiting.free.saturating_sub(1);
+        waiting.sequences.pop_front()
     }
 
     /// Takes the sequences that are cancelled or too late.

@@ -8,7 +8,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use chat::{ChatRequest, OrderedJson};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
@@ -88,12 +88,15 @@ struct TokenizeFields {
 pub(crate) async fn tokenize(
     State(state): State<Arc<ServerState>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let _guard = state.begin()?;
-    let fields: TokenizeFields = body::read(&state, request).await?;
+    let fields: TokenizeFields = body::read(&state, request, &[]).await?;
     state.check_model(fields.model.as_ref())?;
     let (text, special) = match (fields.prompt, fields.messages) {
-        (Some(text), None) => (text, true),
+        (Some(text), None) => {
+            state.check_text(&text, "prompt")?;
+            (text, true)
+        }
         (None, Some(messages)) => {
             let request = ChatRequest {
                 messages,
@@ -113,13 +116,32 @@ pub(crate) async fn tokenize(
     };
     let special = fields.add_special_tokens.unwrap_or(special);
     let tokens = state.encode(vec![text], special).await?.concat();
-    let mut answer =
-        json!({ "count": tokens.len(), "max_model_len": state.context, "tokens": tokens });
-    if fields.return_token_strs == Some(true) {
-        let texts = tokens.iter().map(|id| state.texts.text(*id)).collect::<Vec<_>>();
-        answer["token_strs"] = json!(texts);
-    }
-    Ok(Json(answer))
+    let strings = fields.return_token_strs == Some(true);
+    let server = Arc::clone(&state);
+    let write = move || {
+        let texts = || tokens.iter().map(|id| server.texts.text(*id)).collect::<Vec<_>>();
+        let token_strs = strings.then(texts);
+        let count = tokens.len();
+        serde_json::to_vec(&TokenizeAnswer {
+            count,
+            max_model_len: server.context,
+            tokens: &tokens,
+            token_strs,
+        })
+    };
+    let bytes = state.work(0, write).await?.map_err(|_| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written as JSON")
+    })?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
+}
+
+#[derive(Serialize)]
+struct TokenizeAnswer<'a> {
+    count: usize,
+    max_model_len: usize,
+    tokens: &'a [u32],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<&'a str>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,18 +158,20 @@ pub(crate) async fn detokenize(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let _guard = state.begin()?;
-    let fields: DetokenizeFields = body::read(&state, request).await?;
+    let fields: DetokenizeFields = body::read(&state, request, &[]).await?;
     state.check_model(fields.model.as_ref())?;
     let vocab = state.vocab;
     if let Some(id) = fields.tokens.iter().find(|id| **id as usize >= vocab) {
         let message = format!("`tokens` has {id}; expected ids below {vocab}");
         return Err(ApiError::field("tokens", message));
     }
-    let codec = state.codec.as_ref().ok_or_else(|| {
+    let codec = state.codec.clone().ok_or_else(|| {
         ApiError::new(StatusCode::BAD_REQUEST, "the model has no tokenizer, so texts are not known")
     })?;
     let plain = fields.skip_special_tokens.unwrap_or(false);
-    let text = codec.decode(&fields.tokens, plain).map_err(|error| {
+    let tokens = fields.tokens;
+    let bytes = tokens.len().saturating_mul(size_of::<u32>());
+    let text = state.work(bytes, move || codec.decode(&tokens, plain)).await?.map_err(|error| {
         ApiError::field("tokens", format!("the tokens cannot be decoded: {error}"))
     })?;
     Ok(Json(json!({ "prompt": text })))

@@ -232,7 +232,7 @@ impl Scheduler {
             if request.events.is_closed() {
                 self.metrics.cancelled.add(1);
             } else if !request.cancel.is_set() {
-                let failed = SequenceEvent::Failed(too_late());
+                let failed = SequenceEvent::Failed(ApiError::too_late());
                 request.events.try_send((request.index, failed)).ok();
             }
         }
@@ -251,7 +251,7 @@ impl Scheduler {
                 self.kept.keep(&mut *self.session, slot, tokens, salt);
                 continue;
             } else if request.deadline <= now {
-                sequence.pending.push_back(SequenceEvent::Failed(too_late()));
+                sequence.pending.push_back(SequenceEvent::Failed(ApiError::too_late()));
                 sequence.flush();
             } else {
                 continue;
@@ -313,6 +313,7 @@ impl Scheduler {
     fn report(&self) {
         let (slots, positions) = self.in_use();
         let metrics = &self.metrics;
+        self.queue.set_free(self.limits.slots.saturating_sub(slots));
         metrics.running.set(slots as u64);
         metrics.reserved_positions.set(positions as u64);
         metrics.kept_slots.set(self.kept.len() as u64);
@@ -406,14 +407,6 @@ impl StepPart {
 fn alone(session: &mut dyn Session, chunk: Chunk<'_>) -> Result<Logits, Error> {
     let mut logits = session.step(&[chunk], &mut NoProbe)?;
     logits.pop().ok_or_else(|| Error::Other("the step has no result".to_owned()))
-}
-
-fn too_late() -> ApiError {
-    ApiError::coded(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "timeout",
-        "the request took longer than the server allows; ask for fewer tokens, or try again when it is less busy",
-    )
 }
 
 fn step_error(error: &Error) -> ApiError {

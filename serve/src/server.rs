@@ -24,7 +24,9 @@ const CONTEXT: usize = 32768;
 /// Memory for slots where the free memory is not known, in bytes.
 const MEMORY: u64 = 4 << 30;
 /// Threads that tokenize and write answers.
-const BLOCKING: usize = 4;
+const BLOCKING: usize = 6;
+/// Most slots, and most kept ones.
+const SLOTS: usize = 4096;
 /// Stack of the engine's thread. Derivatives of long regular expressions recurse over their length.
 const STACK: usize = 64 << 20;
 
@@ -78,12 +80,20 @@ impl ModelServer {
         if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return Err(ServeError::Zero { name });
         }
+        let slots = [("slots", options.slots), ("kept slots", options.kept)];
+        if let Some((name, found)) = slots.into_iter().find(|(_, count)| *count > SLOTS) {
+            return Err(ServeError::Above { name, found, most: SLOTS });
+        }
         if !model.session.features().steps {
             return Err(ServeError::Steps);
         }
         let memory = SlotMemory::of(&*model.session);
-        let own = model.session.model().context.unwrap_or(CONTEXT);
-        let context = options.context.map_or(own, |context| context.min(own));
+        // A model that declares no length has no limit but the memory.
+        let context = match (options.context, model.session.model().context) {
+            (Some(context), Some(own)) => context.min(own),
+            (Some(context), None) => context,
+            (None, own) => own.unwrap_or(CONTEXT),
+        };
         let positions = positions(&model, &options, memory, context)?;
         let context = context.min(positions);
         let runtime = Builder::new_multi_thread()
@@ -94,12 +104,14 @@ impl ModelServer {
             .build()
             .map_err(ServeError::Threads)?;
         let address = SocketAddr::new(options.host, options.port);
-        let listen = |source| ServeError::Listen { address, source };
+        let listen = |why| ServeError::Listen { address, why };
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let vocab = model.session.model().vocab;
-        let (queue, metrics) =
-            (Arc::new(SequenceQueue::new(options.queue)), Arc::new(Metrics::default()));
+        let (queue, metrics) = (
+            Arc::new(SequenceQueue::new(options.queue, options.slots)),
+            Arc::new(Metrics::default()),
+        );
         let limits = SchedulerLimits {
             slots: options.slots,
             prefill_chunk: options.prefill_chunk,
@@ -121,6 +133,10 @@ impl ModelServer {
             queue: Arc::clone(&queue),
             metrics: Arc::clone(&metrics),
             stopping: AtomicBool::new(false),
+            cut: watch::Sender::new(false),
+            contents: [const { OnceLock::new() }; 2],
+            long_work: Arc::new(Semaphore::new(1)),
+            long_texts: Semaphore::new(body::units(options.body)),
             bodies: Semaphore::new(body::units(options.body)),
             compiler: OnceLock::new(),
             compiling: Semaphore::new(BLOCKING / 2),
@@ -146,7 +162,7 @@ impl ModelServer {
 
     /// Returns the maximum number of positions of all slots, and their memory in bytes.
     pub fn cache(&self) -> (usize, u64) {
-        let slots = self.state.options.slots + self.state.options.kept;
+        let slots = self.state.options.slots.saturating_add(self.state.options.kept);
         (self.state.positions, self.state.memory.bytes(self.state.positions, slots))
     }
 

@@ -39,9 +39,10 @@ pub(crate) trait GrowingAnswer: Send + 'static {
 pub(crate) async fn complete<A: GrowingAnswer>(
     answer: &mut A,
     events: &mut Receiver<SequenceMessage>,
+    guard: &RequestGuard,
 ) -> Result<(), ApiError> {
     while !answer.is_complete() {
-        let (index, event) = events.recv().await.ok_or_else(ApiError::engine_gone)?;
+        let (index, event) = guard.next(events).await?;
         answer.accept(index, event)?;
     }
     Ok(())
@@ -52,7 +53,7 @@ struct AnswerStream<A> {
     answer: A,
     events: Receiver<SequenceMessage>,
     /// Ends with the stream.
-    _guard: RequestGuard,
+    guard: RequestGuard,
     _state: Arc<ServerState>,
     begun: bool,
     ended: bool,
@@ -67,13 +68,10 @@ impl<A: GrowingAnswer> AnswerStream<A> {
             frames(&mut text, &self.answer.chunks());
         }
         while text.is_empty() && !self.ended {
-            let Ok(received) = timeout(KEEP_ALIVE, self.events.recv()).await else {
+            let Ok(received) = timeout(KEEP_ALIVE, self.guard.next(&mut self.events)).await else {
                 return Some(": keep-alive\n\n".to_owned());
             };
-            let accepted = match received {
-                Some((index, event)) => self.answer.accept(index, event),
-                None => Err(ApiError::engine_gone()),
-            };
+            let accepted = received.and_then(|(index, event)| self.answer.accept(index, event));
             if let Err(error) = accepted {
                 frames(&mut text, &[error.body()]);
                 self.ended = true;
@@ -103,8 +101,7 @@ pub(crate) fn respond<A: GrowingAnswer>(
     guard: RequestGuard,
     state: Arc<ServerState>,
 ) -> Response {
-    let stream =
-        AnswerStream { answer, events, _guard: guard, _state: state, begun: false, ended: false };
+    let stream = AnswerStream { answer, events, guard, _state: state, begun: false, ended: false };
     let body = stream::unfold(stream, |mut stream| async move {
         let text = stream.next().await?;
         Some((Ok::<_, Infallible>(text), stream))

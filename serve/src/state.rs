@@ -5,19 +5,25 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
-use chat::{ConstraintCompiler, ConstraintError};
-use tokio::sync::Semaphore;
+use chat::{ConstraintCompiler, ConstraintError, ContentForm};
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::{Semaphore, watch};
 
 use crate::error::ApiError;
 use crate::memory::SlotMemory;
 use crate::metrics::Metrics;
 use crate::queue::{QueueRefusal, SequenceQueue};
-use crate::sequence::SequenceRequest;
+use crate::sequence::{CancelFlag, SequenceMessage, SequenceRequest};
 use crate::tokens::TokenTexts;
 use crate::{ChatFormat, ServeOptions, ServedTokenizer};
 
 /// Most bytes of a text for each token; the longest tokens of vocabularies are runs of spaces.
 const TOKEN: usize = 1024;
+/// Most bytes of a text that is short. Work on longer texts is done one at a time: the tokenizer takes about
+/// 100 bytes of memory and a microsecond for each token.
+const SHORT: usize = 64 << 10;
+/// Unit of memory that is reserved for bodies and long texts, in bytes.
+pub(crate) const UNIT: usize = 64 << 10;
 
 /// State that all requests share.
 pub(crate) struct ServerState {
@@ -38,6 +44,14 @@ pub(crate) struct ServerState {
     pub(crate) queue: Arc<SequenceQueue>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stopping: AtomicBool,
+    /// True once answers that are not complete have to end.
+    pub(crate) cut: watch::Sender<bool>,
+    /// Forms of contents that the template reads, without and with tools.
+    pub(crate) contents: [OnceLock<ContentForm>; 2],
+    /// Work on a long text; short ones do not wait for it.
+    pub(crate) long_work: Arc<Semaphore>,
+    /// Memory of long texts that are worked on or wait.
+    pub(crate) long_texts: Semaphore,
     /// Memory of request bodies.
     pub(crate) bodies: Semaphore,
     /// Compiler of rules for outputs, once a request needs it.
@@ -62,6 +76,14 @@ impl ServerState {
         let count = sequences.len();
         self.queue.submit(sequences).map_err(|refusal| match refusal {
             QueueRefusal::Closed => ApiError::stopping(),
+            QueueRefusal::Never(most) => ApiError::coded(
+                StatusCode::BAD_REQUEST,
+                "invalid_value",
+                format!(
+                    "the request has {count} sequences; this server takes at most {most} at a time: \
+                     send fewer prompts, or a lower `n`"
+                ),
+            ),
             QueueRefusal::Full(waiting) => ApiError::coded(
                 StatusCode::TOO_MANY_REQUESTS,
                 "queue_full",
@@ -97,18 +119,58 @@ impl ServerState {
         let codec = Arc::clone(self.codec.as_ref().ok_or_else(|| {
             ApiError::field("prompt", "the model has no tokenizer; give the prompt as token ids")
         })?);
-        let encode = move || texts.iter().map(|text| codec.encode(text, special)).collect();
-        let encoded: Result<Vec<_>, _> =
-            tokio::task::spawn_blocking(encode).await.map_err(|_| {
-                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the tokenizer failed")
-            })?;
+        let bytes = texts.iter().map(String::len).sum();
+        // A client that goes away drops this future, and with it the texts that are not begun.
+        let gone = CancelOnDrop::default();
+        let cancel = gone.0.clone();
+        let encode = move || {
+            let texts = texts.iter().take_while(|_| !cancel.is_set());
+            texts.map(|text| codec.encode(text, special)).collect::<Result<Vec<_>, _>>()
+        };
+        let encoded = self.work(bytes, encode).await?;
+        drop(gone);
         encoded.map_err(|error| {
             ApiError::field("prompt", format!("the text cannot be tokenized: {error}"))
         })
     }
 
-    /// Refuses a text that has more tokens than a sequence, before it is tokenized.
-    pub(crate) fn check_text(&self, text: &str) -> Result<(), ApiError> {
+    /// Runs work on a text of so many bytes, without holding up other requests.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let mut memory = None;
+        let mut turn = None;
+        if bytes > SHORT {
+            let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+            memory = Some(self.long_texts.try_acquire_many(units).map_err(|_| {
+                ApiError::coded(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "texts_full",
+                    format!(
+                        "too many texts of more than {} KiB wait at a time; try again later",
+                        SHORT >> 10
+                    ),
+                )
+            })?);
+            turn = Arc::clone(&self.long_work).acquire_owned().await.ok();
+        }
+        let run = move || {
+            let made = work();
+            // The turn ends with the work, also if nobody waits for it any more.
+            drop(turn);
+            made
+        };
+        let made = tokio::task::spawn_blocking(run).await;
+        drop(memory);
+        made.map_err(|_| {
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the work on the text failed")
+        })
+    }
+
+    /// Refuses a text that has more tokens than a sequence, before it is tokenized; `name` is its field.
+    pub(crate) fn check_text(&self, text: &str, name: &str) -> Result<(), ApiError> {
         if text.len() <= self.context.saturating_mul(TOKEN) {
             return Ok(());
         }
@@ -117,10 +179,7 @@ impl ServerState {
             text.len(),
             self.context
         );
-        Err(ApiError {
-            code: Some("context_length_exceeded"),
-            ..ApiError::field("prompt", message)
-        })
+        Err(ApiError { code: Some("context_length_exceeded"), ..ApiError::field(name, message) })
     }
 
     /// Refuses an answer with too many log-probabilities; `name` is the field that asks for them.
@@ -186,11 +245,49 @@ impl RequestGuard {
         state.metrics.in_flight.add(1);
         Self { state, begun: Instant::now() }
     }
+
+    /// Returns the time at which the answer has to be complete.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.begun + self.state.options.request_time
+    }
+
+    /// Waits for the next event of the request.
+    pub(crate) async fn next(
+        &self,
+        events: &mut Receiver<SequenceMessage>,
+    ) -> Result<SequenceMessage, ApiError> {
+        let mut cut = self.state.cut.subscribe();
+        tokio::select! {
+            biased;
+            message = events.recv() => message.ok_or_else(|| {
+                if *self.state.cut.borrow() {
+                    ApiError::cut_off()
+                } else if Instant::now() >= self.deadline() {
+                    // The engine drops what is too late; a full channel had no room for the reason.
+                    ApiError::too_late()
+                } else {
+                    ApiError::engine_gone()
+                }
+            }),
+            _ = cut.wait_for(|cut| *cut) => Err(ApiError::cut_off()),
+            () = tokio::time::sleep_until(self.deadline().into()) => Err(ApiError::too_late()),
+        }
+    }
 }
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.state.metrics.in_flight.subtract(1);
         self.state.metrics.request_time.observe(self.begun.elapsed());
+    }
+}
+
+/// Cancels work when it is dropped.
+#[derive(Debug, Default)]
+struct CancelOnDrop(CancelFlag);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
     }
 }

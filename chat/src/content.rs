@@ -1,0 +1,254 @@
+//! Contents of messages in the form that a template reads: text, or lists of parts.
+//!
+//! Clients of the OpenAI API send either form, and templates read one or both. vLLM decides by the source of the
+//! template (`chat_template_content_format: auto`). Here a short conversation is rendered in both forms.
+
+use formats::shown;
+use indexmap::IndexMap;
+
+use crate::json::OrderedJson;
+use crate::request::{ChatRequest, RequestError, form};
+use crate::template::{Template, TemplateError};
+
+/// Form of contents that a template reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentForm {
+    /// Text and lists of parts alike.
+    Any,
+    /// Text alone.
+    Text,
+    /// Lists of parts alone.
+    Parts,
+}
+
+/// Text of the conversation that shows the form.
+const PROBE: &str = "ProbeOfContents";
+/// Text between parts that become one text, as in vLLM.
+const BETWEEN: &str = "\n";
+
+impl Template {
+    /// Returns the form of contents that a template reads, with or without tools.
+    pub fn content_form(&self, tools: bool) -> ContentForm {
+        let rendered = |content: OrderedJson| {
+            let message = [("role", "user".into()), ("content", content)];
+            let request = ChatRequest {
+                messages: vec![object(message)],
+                tools: tools.then(Vec::new),
+                add_generation_prompt: true,
+                ..ChatRequest::default()
+            };
+            self.render(&request).ok().filter(|text| text.contains(PROBE))
+        };
+        let text = rendered(PROBE.into());
+        let parts = rendered(OrderedJson::List(vec![part(PROBE.to_owned())]));
+        // A template for texts may print the list itself.
+        let parts = parts.filter(|parts| text.as_ref() == Some(parts) || !prints_list(parts));
+        match (text, parts) {
+            (Some(_), None) => ContentForm::Text,
+            (None, Some(_)) => ContentForm::Parts,
+            _ => ContentForm::Any,
+        }
+    }
+
+    /// Renders a conversation whose contents are brought into the form of the template. A template that fails
+    /// without a content, or on a list in one place, gets texts in all places.
+    pub fn render_contents(
+        &self,
+        request: ChatRequest,
+        form: ContentForm,
+    ) -> Result<String, TemplateError> {
+        let request = request.with_contents(form)?;
+        let first = match self.render(&request) {
+            Err(error @ TemplateError::Run { .. }) => error,
+            rendered => return rendered,
+        };
+        match request.clone().with_texts() {
+            texts if texts.messages != request.messages => self.render(&texts).map_err(|_| first),
+            _ => Err(first),
+        }
+    }
+}
+
+/// True if the text of the probe follows its key.
+fn prints_list(rendered: &str) -> bool {
+    let before = rendered.split(PROBE).next().unwrap_or_default();
+    before.trim_end_matches(['\'', '"', ':', ' ']).ends_with("text")
+}
+
+impl ChatRequest {
+    /// Brings contents into a form. Parts that are not text are refused.
+    fn with_contents(mut self, wanted: ContentForm) -> Result<Self, RequestError> {
+        for (n, message) in self.messages.iter_mut().enumerate() {
+            let OrderedJson::Map(map) = message else { continue };
+            let empty =
+                |calls: &OrderedJson| matches!(calls, OrderedJson::List(all) if all.is_empty());
+            if map.get("tool_calls").is_some_and(empty) {
+                map.shift_remove("tool_calls");
+            }
+            let is_result = map.get("role").and_then(OrderedJson::as_str) == Some("tool");
+            let Some(content) = map.get_mut("content") else { continue };
+            let texts = match content {
+                OrderedJson::List(parts) => texts(n, parts)?,
+                OrderedJson::Text(text) if wanted == ContentForm::Parts && !is_result => {
+                    vec![std::mem::take(text)]
+                }
+                OrderedJson::Text(_) | OrderedJson::Null => continue,
+                other => {
+                    return Err(form(
+                        &format!("messages[{n}].content"),
+                        other,
+                        "a text or a list of parts",
+                    ));
+                }
+            };
+            // Results of tools are texts in all templates, as in vLLM.
+            *content = if is_result || wanted == ContentForm::Text {
+                OrderedJson::Text(texts.join(BETWEEN))
+            } else {
+                OrderedJson::List(texts.into_iter().map(part).collect())
+            };
+        }
+        Ok(self)
+    }
+
+    /// Gives every message a text as its content.
+    fn with_texts(mut self) -> Self {
+        for message in &mut self.messages {
+            let OrderedJson::Map(map) = message else { continue };
+            let text = match map.get("content") {
+                Some(OrderedJson::List(parts)) => {
+                    let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+                    texts.collect::<Vec<_>>().join(BETWEEN)
+                }
+                None | Some(OrderedJson::Null) => String::new(),
+                Some(_) => continue,
+            };
+            map.insert("content".to_owned(), OrderedJson::Text(text));
+        }
+        self
+    }
+}
+
+/// Returns the texts of the parts of a content. Empty ones are left out, as in vLLM.
+fn texts(message: usize, parts: &[OrderedJson]) -> Result<Vec<String>, RequestError> {
+    let mut texts = Vec::new();
+    for (n, part) in parts.iter().enumerate() {
+        let place = || format!("messages[{message}].content[{n}]");
+        let text = match part {
+            OrderedJson::Text(text) => text.as_str(),
+            OrderedJson::Map(_) => {
+                let kind = part.get("type").and_then(OrderedJson::as_str).unwrap_or("text");
+                let key = match kind {
+                    "text" | "input_text" | "output_text" => "text",
+                    "refusal" | "thinking" => kind,
+                    other => {
+                        let found = shown(&other.chars().take(100).collect::<String>());
+                        return Err(RequestError::Part { place: place(), found });
+                    }
+                };
+                match part.get(key) {
+                    None => "",
+                    Some(OrderedJson::Text(text)) => text.as_str(),
+                    Some(other) => {
+                        return Err(form(&format!("{}.{key}", place()), other, "a text"));
+                    }
+                }
+            }
+            other => return Err(form(&place(), other, "an object with `type` and `text`")),
+        };
+        if !text.is_empty() {
+            texts.push(text.to_owned());
+        }
+    }
+    Ok(texts)
+}
+
+fn part(text: String) -> OrderedJson {
+    object([("type", "text".into()), ("text", OrderedJson::Text(text))])
+}
+
+fn object<const N: usize>(pairs: [(&str, OrderedJson); N]) -> OrderedJson {
+    let pairs = pairs.into_iter().map(|(key, value)| (key.to_owned(), value));
+    OrderedJson::Map(pairs.collect::<IndexMap<_, _>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Templates that read texts, both forms, and parts.
+    const TEXTS: [&str; 3] = [
+        "{% for m in messages %}<{{ m.role }}>{{ m.content + '|' }}{% endfor %}",
+        "{% for m in messages %}<{{ m.role }}>{{ m['content'] | trim }}|{% endfor %}",
+        "{% for m in messages %}<{{ m.role }}>{{ m['content'] }}|{% endfor %}",
+    ];
+    const BOTH: &str = "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}\
+        {% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}|{% endfor %}";
+    const PARTS: &str = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{% if p.type == 'text' %}\
+        {{ p.text }}{% endif %}{% endfor %}|{% endfor %}";
+
+    fn template(text: &str) -> Template {
+        Template::from_source("t", text, [])
+    }
+
+    fn rendered(text: &str, messages: &str) -> Result<String, String> {
+        let json = format!("{{\"messages\": {messages}}}");
+        let request = ChatRequest::from_json(&OrderedJson::parse(&json).unwrap()).unwrap();
+        let template = template(text);
+        let form = template.content_form(false);
+        template.render_contents(request, form).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn templates_get_the_contents_that_they_read() {
+        for text in TEXTS {
+            assert_eq!(template(text).content_form(false), ContentForm::Text, "{text}");
+        }
+        assert_eq!(template(BOTH).content_form(false), ContentForm::Any);
+        assert_eq!(template(PARTS).content_form(true), ContentForm::Parts);
+        assert_eq!(template("{{ raise_exception('no') }}").content_form(false), ContentForm::Any);
+        let list = r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, "b", {"type": "text", "text": ""}]},
+            {"role": "tool", "content": [{"type": "text", "text": "c"}]}, {"role": "user", "content": "d"}]"#;
+        for text in TEXTS {
+            assert_eq!(
+                rendered(text, list),
+                Ok("<user>a\nb|<tool>c|<user>d|".to_owned()),
+                "{text}"
+            );
+        }
+        assert_eq!(rendered(BOTH, list), Ok("<user>ab|<tool>c|<user>d|".to_owned()));
+        assert_eq!(rendered(PARTS, list), Ok("<user>ab|<tool>|<user>d|".to_owned()));
+    }
+
+    #[test]
+    fn a_missing_content_is_empty_where_templates_need_one() {
+        let calls = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls":
+            [{"function": {"name": "f", "arguments": "{}"}}]}, {"role": "assistant", "tool_calls": []}]"#;
+        for text in TEXTS.into_iter().chain([BOTH, PARTS]) {
+            let want = "<user>a|<assistant>|<assistant>|";
+            assert_eq!(rendered(text, calls).as_deref(), Ok(want), "{text}");
+        }
+        // A template that asks gets the conversation as transformers gives it.
+        let asks = "{% for m in messages %}{{ 'content' in m }} {{ m.tool_calls is defined }},{% endfor %}";
+        assert_eq!(rendered(asks, calls).as_deref(), Ok("True False,False True,False False,"));
+    }
+
+    #[test]
+    fn parts_of_other_kinds_are_refused() {
+        let message = |content: &str| format!("[{{\"role\": \"user\", \"content\": {content}}}]");
+        for (content, words) in [
+            (
+                r#"[{"type": "image_url", "image_url": {"url": "x"}}]"#,
+                "`messages[0].content[0]` is of the type `image_url`",
+            ),
+            (r#"[{"type": "text", "text": 3}]"#, "`messages[0].content[0].text` is a number"),
+            ("[[]]", "`messages[0].content[0]` is a list"),
+            ("7", "`messages[0].content` is a number"),
+        ] {
+            for text in [TEXTS[0], BOTH, PARTS] {
+                let error = rendered(text, &message(content)).unwrap_err();
+                assert!(error.contains(words), "{content}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! JSON objects of requests: parsed strictly, with errors in the words of JSON.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use axum::http::StatusCode;
+use serde::de::value::{MapAccessDeserializer, StringDeserializer};
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use serde_path_to_error::Track;
+
+use crate::error::ApiError;
+
+/// Field that is known and changes no answer at some values; other values are refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NeutralField {
+    name: &'static str,
+    /// Accepted values beside null, as JSON; none for every value.
+    accepted: Option<&'static [&'static str]>,
+}
+
+impl NeutralField {
+    pub(crate) const fn of(name: &'static str, accepted: &'static [&'static str]) -> Self {
+        Self { name, accepted: Some(accepted) }
+    }
+
+    pub(crate) const fn any(name: &'static str) -> Self {
+        Self { name, accepted: None }
+    }
+
+    /// Returns the reason why a value is refused.
+    fn refusal(&self, value: &Value) -> Option<String> {
+        let accepted = self.accepted?;
+        let same = |text: &&str| match (serde_json::from_str(text), value.as_f64()) {
+            (Ok(Value::Number(number)), Some(value)) => number.as_f64() == Some(value),
+            (Ok(other), _) => other == *value,
+            (Err(_), _) => false,
+        };
+        if value.is_null() || accepted.iter().any(same) {
+            return None;
+        }
+        let or = accepted.first().map(|text| format!(", or give {text}")).unwrap_or_default();
+        Some(format!(
+            "`{}` is {}, which is not supported; leave it out{or}",
+            self.name,
+            shown(value)
+        ))
+    }
+}
+
+/// Writes a value for an error.
+pub(crate) fn shown(value: &Value) -> String {
+    const LONGEST: usize = 100;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text,
+    }
+}
+
+/// Reads an object: a list of its fields in order is none.
+struct ObjectVisitor<'n, T> {
+    neutral: &'n [NeutralField],
+    kind: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<'_, T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(FilteredMap { map, neutral: self.neutral }))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for ObjectVisitor<'_, T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+/// Fields of an object without the neutral ones.
+struct FilteredMap<'n, A> {
+    map: A,
+    neutral: &'n [NeutralField],
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for FilteredMap<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
+        while let Some(name) = self.map.next_key::<String>()? {
+            match self.neutral.iter().find(|field| field.name == name) {
+                Some(field) => self.map.next_value_seed(NeutralValue(field))?,
+                None => return seed.deserialize(StringDeserializer::new(name)).map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
+    }
+}
+
+/// Value of a neutral field.
+struct NeutralValue<'n>(&'n NeutralField);
+
+impl<'de> DeserializeSeed<'de> for NeutralValue<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        let value = Value::deserialize(from)?;
+        self.0.refusal(&value).map_or(Ok(()), |why| Err(D::Error::custom(why)))
+    }
+}
+
+/// Reads an object inside of another one, or nothing.
+pub(crate) fn optional<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    struct OptionalVisitor<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for OptionalVisitor<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a JSON object")
+        }
+
+        fn visit_none<E>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Option<T>, D::Error> {
+            ObjectVisitor { neutral: &[], kind: PhantomData }.deserialize(from).map(Some)
+        }
+    }
+    from.deserialize_option(OptionalVisitor(PhantomData))
+}
+
+/// Parses a JSON object without its neutral fields; unknown fields are refused by name.
+pub(crate) fn parse<T: DeserializeOwned>(
+    bytes: &[u8],
+    neutral: &[NeutralField],
+) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let mut track = Track::new();
+    let from = serde_path_to_error::Deserializer::new(&mut reader, &mut track);
+    let parsed = ObjectVisitor { neutral, kind: PhantomData }.deserialize(from);
+    let parsed = parsed.map_err(|error| {
+        let message = error.to_string();
+        let unknown =
+            message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+        let path = track.path().to_string();
+        let (param, code) = match unknown {
+            Some(name) => (Some(name.to_owned()), Some("unknown_field")),
+            None if path == "." || !error.is_data() => (None, Some("invalid_json")),
+            None if message.contains("which is not supported;") => {
+                (Some(path.clone()), Some("unsupported_value"))
+            }
+            None => (Some(path.clone()), Some("invalid_value")),
+        };
+        let place = param.as_ref().filter(|_| unknown.is_none());
+        let place = place.map(|path| format!(" at `{path}`")).unwrap_or_default();
+        let message = format!("the request is not understood{place}: {}", plain(&message));
+        ApiError { param, code, ..ApiError::new(StatusCode::BAD_REQUEST, message) }
+    })?;
+    reader.end().map_err(|error| {
+        let message = format!("the request is not one JSON object: {error}");
+        ApiError::coded(StatusCode::BAD_REQUEST, "invalid_json", message)
+    })?;
+    Ok(parsed)
+}
+
+/// Returns a message of serde with the words of JSON in place of the names of types.
+fn plain(message: &str) -> String {
+    let Some((found, expected)) = message.split_once(", expected ") else {
+        return message.to_owned();
+    };
+    let end = expected.find(" at line ").unwrap_or(expected.len());
+    let (expected, place) = expected.split_at(end);
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "an integer of 0 or more",
+        "i32" | "i64" => "an integer",
+        "f32" | "f64" => "a number",
+        "a string" => "a text",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    };
+    let found = match found {
+        "invalid type: sequence" => "invalid type: list",
+        "invalid type: map" => "invalid type: object",
+        other => other,
+    };
+    format!("{found}, expected {expected}{place}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        flag: Option<bool>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Fields {
+        count: Option<u32>,
+        names: Option<Vec<String>>,
+        #[serde(default, deserialize_with = "optional")]
+        inner: Option<Inner>,
+    }
+
+    const NEUTRAL: [NeutralField; 4] = [
+        NeutralField::of("store", &["false"]),
+        NeutralField::of("penalty", &["1.0"]),
+        NeutralField::of("search", &[]),
+        NeutralField::any("metadata"),
+    ];
+
+    fn parsed(text: &str) -> Result<Fields, ApiError> {
+        parse(text.as_bytes(), &NEUTRAL)
+    }
+
+    #[test]
+    fn faults_of_json_are_named() {
+        let error = parsed("{\"include\": true}").unwrap_err();
+        assert_eq!((error.param.as_deref(), error.code), (Some("include"), Some("unknown_field")));
+        assert!(error.message.contains("`count`"), "{}", error.message);
+        for text in ["", "{", "{} {}", "[", "nul", "{\"count\": 1,}", "[]", "[1, []]", "7", "null"]
+        {
+            let error = parsed(text).unwrap_err();
+            assert_eq!(error.code, Some("invalid_json"), "{text}: {}", error.message);
+        }
+        assert!(
+            parsed("[1, [\"a\"]]").unwrap_err().message.contains("list, expected a JSON object")
+        );
+        assert!(parse::<Fields>(b"{\"\xff\": 1}", &[]).is_err());
+    }
+
+    #[test]
+    fn errors_have_the_words_of_json() {
+        for (text, place, words) in [
+            ("{\"count\": \"x\"}", "count", "expected an integer of 0 or more"),
+            ("{\"names\": {}}", "names", "object, expected a list"),
+            ("{\"names\": [1]}", "names[0]", "expected a text"),
+            ("{\"inner\": [true]}", "inner", "list, expected a JSON object"),
+            ("{\"inner\": {\"flag\": 1}}", "inner.flag", "expected true or false"),
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(place), "{text}: {}", error.message);
+            assert!(error.message.contains(words), "{text}: {}", error.message);
+        }
+        let fields = parsed("{\"inner\": null, \"count\": 3, \"names\": null}").unwrap();
+        assert!(fields.inner.is_none() && fields.count == Some(3) && fields.names.is_none());
+        let fields = parsed("{\"inner\": {\"flag\": true}}").unwrap();
+        assert_eq!(fields.inner.and_then(|inner| inner.flag), Some(true));
+    }
+
+    #[test]
+    fn neutral_fields_change_nothing() {
+        let text = "{\"store\": false, \"count\": 2, \"penalty\": 1, \"search\": null, \"metadata\": {\"a\": [1]}}";
+        assert_eq!(parsed(text).unwrap().count, Some(2));
+        for (text, name, words) in [
+            (
+                "{\"store\": true}",
+                "store",
+                "`store` is true, which is not supported; leave it out, or give false",
+            ),
+            ("{\"penalty\": 0.5}", "penalty", "or give 1.0"),
+            ("{\"search\": {}}", "search", "`search` is {}, which is not supported; leave it out"),
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(name), "{}", error.message);
+            assert_eq!(error.code, Some("unsupported_value"));
+            assert!(error.message.contains(words), "{}", error.message);
+        }
+    }
+}
