@@ -154,7 +154,7 @@ impl FindArgs {
             let found = json!({ "format": found, "templates": places });
             term::print(&serde_json::to_string_pretty(&found)?)?;
         } else if let Some(format) = found {
-            let mut text = format!("{}: {}", format.name(), format.about());
+            let mut lines = vec![format!("{}: {}", format.name(), format.about())];
             for (engine, parsers) in format.engines() {
                 let part = |word: &str, name: &Option<String>| {
                     name.as_ref().map(|name| format!("{word} {name}"))
@@ -164,9 +164,9 @@ impl FindArgs {
                         .into_iter()
                         .flatten()
                         .collect();
-                text += &format!("\n  {engine}: {}", parts.join(", "));
+                lines.push(format!("  {engine}: {}", parts.join(", ")));
             }
-            term::print(&text)?;
+            term::print(&lines.join("\n"))?;
         } else {
             term::print(
                 "no known format: the chat template writes no tool calls and no reasoning that \

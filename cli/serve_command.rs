@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use chat::{Format, Template, TokenBytes};
+use chat::{Format, TokenBytes};
 use clap::Args;
 use engine::{BlockArithmetic, SessionOptions};
 use models::local_model::LocalModel;

@@ -80,7 +80,9 @@ pub struct ConstraintCompiler {
 
 impl std::fmt::Debug for ConstraintCompiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConstraintCompiler").field("specials", &self.specials.len()).finish()
+        f.debug_struct("ConstraintCompiler")
+            .field("specials", &self.specials.len())
+            .finish_non_exhaustive()
     }
 }
 

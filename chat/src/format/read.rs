@@ -12,7 +12,7 @@ use super::parts::CallKeys;
 use super::pattern::{CallPattern, CallPatternError, Hole, PatternStep};
 use super::value::ValueType;
 
-const FORMAT: [&str; 16] = [
+const FORMAT: [&str; 17] = [
     "format",
     "about",
     "find",

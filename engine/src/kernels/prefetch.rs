@@ -1,6 +1,5 @@
 //! Requests for cache lines that are read soon.
 #![expect(unsafe_code, reason = "an instruction without effect on values")]
-#![expect(clippy::inline_always, reason = "one instruction inside of hot loops")]
 
 /// Asks for a cache line, to be kept in the L2 cache; any address is fine.
 #[inline(always)]
