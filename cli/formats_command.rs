@@ -27,15 +27,15 @@ Examples:
 
 `onboard help tool-calls` explains formats and the keys of their files.")]
 pub(crate) enum FormatsCommand {
-    List(ListArgs),
-    Show(ShowArgs),
-    Find(FindArgs),
-    Parse(ParseArgs),
+    List(ListFormatsArgs),
+    Show(ShowFormatArgs),
+    Find(FindFormatArgs),
+    Parse(ParseOutputArgs),
 }
 
 /// Lists the formats of tool calls and reasoning
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct ListFormatsArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -43,7 +43,7 @@ pub(crate) struct ListArgs {
 
 /// Prints the file of one format
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct ShowFormatArgs {
     /// Name of the format
     #[arg(value_name = "NAME")]
     name: String,
@@ -54,7 +54,7 @@ pub(crate) struct ShowArgs {
 
 /// Finds the format that a model's chat template writes; exit code 1 if the format is none of the known ones
 #[derive(Debug, Args)]
-pub(crate) struct FindArgs {
+pub(crate) struct FindFormatArgs {
     /// A checkpoint, a GGUF file, or a chat template (a .jinja file)
     #[arg(value_name = "MODEL")]
     model: PathBuf,
@@ -69,7 +69,7 @@ pub(crate) struct FindArgs {
 /// the end `{"end": {...}}` with the number of calls and the bytes by their use. The pieces of a call's arguments are one JSON object together.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true))]
-pub(crate) struct ParseArgs {
+pub(crate) struct ParseOutputArgs {
     /// Name of the format
     #[arg(long, value_name = "NAME", group = "which")]
     tool_format: Option<String>,
@@ -98,7 +98,7 @@ impl FormatsCommand {
     }
 }
 
-impl ListArgs {
+impl ListFormatsArgs {
     fn run(self) -> Result<CommandOutcome> {
         if self.json {
             let formats: Vec<Value> = Format::all().iter().map(facts).collect();
@@ -123,7 +123,7 @@ impl ListArgs {
     }
 }
 
-impl ShowArgs {
+impl ShowFormatArgs {
     fn run(self) -> Result<CommandOutcome> {
         let format = named(&self.name)?;
         if self.json {
@@ -137,7 +137,7 @@ impl ShowArgs {
     }
 }
 
-impl FindArgs {
+impl FindFormatArgs {
     fn run(self) -> Result<CommandOutcome> {
         let template = chat_template::of_path(&self.model)?;
         let found = template.format();
@@ -177,7 +177,7 @@ impl FindArgs {
     }
 }
 
-impl ParseArgs {
+impl ParseOutputArgs {
     fn run(self) -> Result<CommandOutcome> {
         let format = match (&self.tool_format, &self.model) {
             (Some(name), _) => named(name)?,
