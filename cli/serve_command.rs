@@ -113,7 +113,7 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Clone, Copy)]
 struct ToolFormat(Option<&'static Format>);
 
-/// Parses an address; a name stands for its first IPv4 address, or for its first address.
+/// Parses an address. Of the addresses of a name, the first IPv4 address is taken, else the first.
 fn parse_host(text: &str) -> Result<IpAddr, String> {
     const EXPECTED: &str = "expected an IP address such as 127.0.0.1, or a name of this machine";
     if let Ok(address) = text.parse() {

@@ -890,7 +890,7 @@ fn answers_keep_their_constraint_in_any_batch() {
         _ => true,
     };
     let body = |n: usize| {
-        let mut body = json!({ "max_tokens": 200, "seed": n, "temperature": if n % 3 == 0 { 0.0 } else { 1.2 }, "n": 1 + n % 2 });
+        let mut body = json!({ "max_tokens": 200, "seed": n, "temperature": if n.is_multiple_of(3) { 0.0 } else { 1.2 }, "n": 1 + n % 2 });
         for (key, value) in rules[n % rules.len()].as_object().unwrap() {
             body[key] = value.clone();
         }

@@ -207,5 +207,7 @@ pub(super) fn config_text(plan: &FolderPlan<'_>) -> Result<String> {
     if plan.compat {
         crate::launch::extend(plan.target, &mut json)?;
     }
+    // As transformers writes it, and whatever crates make of the order of keys.
+    json.sort_all_objects();
     Ok(texts_as_words(format!("{json:#}\n")))
 }

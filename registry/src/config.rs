@@ -73,7 +73,9 @@ impl Config {
 
     /// Returns the config as JSON.
     pub fn json(&self) -> String {
-        json::value(&self.root).to_string()
+        let mut value = json::value(&self.root);
+        value.sort_all_objects();
+        value.to_string()
     }
 
     /// Returns the file's path, as findings call it.

@@ -34,7 +34,8 @@ pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
     let mut add =
         |name: &str, bytes: Vec<u8>| files.push(SideFile { path: folder.join(name), bytes });
     add("README.md", card(plan).into_bytes());
-    if let Some(json) = plan.format.beside(&plan.ignored(), plan.scales.asked) {
+    if let Some(mut json) = plan.format.beside(&plan.ignored(), plan.scales.asked) {
+        json.sort_all_objects();
         add("hf_quant_config.json", format!("{json:#}\n").into_bytes());
     }
     if let Some((_, text)) = index(folder, &plan.items, &plan.files) {
