@@ -856,7 +856,7 @@ fn calls_are_forced_in_each_format() {
         }
         formats += 1;
     }
-    assert_eq!(formats, 19, "18 formats of models, and the one in JSON");
+    assert!(formats > 40, "{formats} formats");
     assert!(several > 8, "{several} answers with several calls");
 }
 

@@ -55,7 +55,8 @@ fn the_table_covers_the_formats() {
     let without: Vec<&str> = Format::names()
         .filter(|name| !table.iter().any(|line| line.format.as_deref() == Some(name)))
         .collect();
-    assert_eq!(without, ["deepseek_v41"], "formats of no template in the table");
+    // `json` is the format of forced calls that a model's own cannot express.
+    assert_eq!(without, ["deepseek_v41", "json"], "formats of no template in the table");
     let calls = ["tool_calls", "tool_call>", "<tool_call", "<TOOLCALL>"];
     for line in table.iter().filter(|line| line.format.is_none()) {
         let has = line.marks.iter().any(|mark| calls.iter().any(|call| mark.contains(call)));

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::format::PatternStep;
 use crate::{OutputEvent, ParserOptions};
 
 /// Seeded numbers.
@@ -233,6 +234,20 @@ fn read(text: &str, format: &'static Format, tools: &[CallableTool], whole_calls
     calls.len()
 }
 
+/// Tells whether a JSON value of a pair holds the mark that closes the pair, where reading ends.
+fn holds_mark(text: &str, format: &Format) -> bool {
+    let Some(PatternStep::Literal(close)) = format.pair.as_ref().and_then(|p| p.steps.last())
+    else {
+        return false;
+    };
+    text.match_indices('>').any(|(at, _)| {
+        let rest = &text[at + 1..];
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        matches!(values.next(), Some(Ok(_)))
+            && rest.get(..values.byte_offset()).is_some_and(|value| value.contains(close.as_str()))
+    })
+}
+
 #[test]
 fn forced_calls_of_each_format_are_read_back() {
     let mut formats = 0;
@@ -260,6 +275,9 @@ fn forced_calls_of_each_format_are_read_back() {
                         let Some(text) = written(begun.clone(), &vocabulary, seed) else {
                             continue;
                         };
+                        if holds_mark(&text, forced.format) {
+                            continue;
+                        }
                         ended += 1;
                         let count = read(&text, forced.format, &tools, true);
                         assert_eq!(read(&text, forced.format, &tools, false), count);
@@ -274,8 +292,11 @@ fn forced_calls_of_each_format_are_read_back() {
         assert!(most > 1, "{}: one call at most", format.name());
         formats += 1;
     }
-    assert_eq!(formats, 19, "18 formats of models, and the one in JSON");
+    assert!(formats > 40, "{formats} formats");
 }
+
+/// Tells whether an output follows a rule.
+type RuleCheck<'c> = Box<dyn Fn(&str) -> bool + 'c>;
 
 #[test]
 fn rules_of_all_kinds_hold() {
@@ -290,8 +311,7 @@ fn rules_of_all_kinds_hold() {
         "additionalProperties": false,
     });
     let texts = ["yes", "no", "\"ja\"", "größer"];
-    type Check<'c> = Box<dyn Fn(&str) -> bool + 'c>;
-    let rules: [(OutputRule, Check<'_>); 5] = [
+    let rules: [(OutputRule, RuleCheck<'_>); 5] = [
         (
             OutputRule::Schema(schema.clone()),
             Box::new(|text| {
@@ -330,10 +350,9 @@ fn rules_of_all_kinds_hold() {
                 let body = text.split_once("</think>");
                 let inside = text.starts_with("<think>");
                 let answer = match (prefix, body) {
-                    (ReasoningPrefix::Absent, _) => text.as_str(),
                     (ReasoningPrefix::Optional, Some((_, rest))) if inside => rest.trim_start(),
-                    (ReasoningPrefix::Optional, _) => text.as_str(),
                     (ReasoningPrefix::Open, found) => found.unwrap().1.trim_start(),
+                    (ReasoningPrefix::Absent | ReasoningPrefix::Optional, _) => text.as_str(),
                 };
                 thought += usize::from(answer.len() < text.len());
                 assert!(check(answer), "{rule:?} {prefix:?}: {text:?}");
