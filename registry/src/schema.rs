@@ -14,6 +14,7 @@ pub fn schema(ops: &OpSet) -> Value {
     schema["$defs"] = json!({ "ops": entries });
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("An onboard spec");
+    schema.sort_all_objects();
     schema
 }
 

@@ -750,7 +750,7 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     write(&dir.join("model.safetensors"), &weights);
     fs_err::write(dir.join("config.json"), "{}").unwrap();
 
-    let taps: serde_json::Map<String, serde_json::Value> = TAPS
+    let taps: BTreeMap<String, serde_json::Value> = TAPS
         .iter()
         .map(|t| ((*t).to_owned(), serde_json::json!({ "phases": ["prefill", "decode"] })))
         .collect();
