@@ -262,7 +262,8 @@ fn forced_calls_of_each_format_are_read_back() {
             for (tools, own) in [(tools(), true), (hard_tools(), false)] {
                 for several in [true, false] {
                     let forced = compiler.calls(Some(format), &tools, several).unwrap();
-                    if own {
+                    // Nested tags are written in the format `json`.
+                    if own && format.tags.is_empty() {
                         assert!(std::ptr::eq(forced.format, format), "{}", format.name());
                     }
                     let rule = OutputRule::Calls(forced.clone());
