@@ -11,7 +11,6 @@ from pydantic import BaseModel
 class Mood(BaseModel):
     """Answer that a random model ends in time."""
 
-    level: Literal[1, 2, 3]
     word: Literal["good", "bad"]
 
 
