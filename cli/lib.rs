@@ -189,6 +189,7 @@ struct ConvertCli {
 
 /// Runs the command that the program name selects, `onboard` by default.
 pub fn main() -> ExitCode {
+    engine::keep_freed_memory();
     run(std::env::args_os().collect()).into()
 }
 

@@ -12,9 +12,8 @@ const HIDDEN: usize = 5120;
 const FFN: usize = 13_824;
 const VOCAB: usize = 32_000;
 const LAYERS: usize = 64;
-/// Limit on the private memory of a plan, in kB: mapped files do not count. Two thirds of it are the segments of 32 MiB
-/// that the allocator reserves for each thread and mostly leaves untouched.
-const MEMORY: &str = "196608";
+/// Limit on the private memory of a plan, in kB: mapped files do not count.
+const MEMORY: &str = "32768";
 
 /// Returns the tensors of a model with 40 GB of weights.
 fn tensors() -> Vec<(String, Vec<usize>)> {

@@ -50,11 +50,13 @@ mod exec;
 mod feature;
 mod finite;
 mod masks;
+mod memory;
 mod native;
 mod session;
 
 pub use error::{DeviceError, Error};
 pub use masks::{ChunkMask, ExtraInputs, refuse_documents, refuse_prefix};
+pub use memory::keep_freed_memory;
 pub use native::NativeEngine;
 pub use session::{
     BlockArithmetic, Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe,
