@@ -24,11 +24,20 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// Sizes of the parts of a head.
 #[derive(Debug, Clone, Copy)]
-struct HeadSizes {
-    heads: usize,
+pub(super) struct HeadSizes {
+    pub(super) heads: usize,
     /// Of the key, expanded from the latent.
-    nope: usize,
-    value: usize,
+    pub(super) nope: usize,
+    /// The part of a key that all heads share.
+    pub(super) shared: usize,
+    pub(super) value: usize,
+}
+
+impl HeadSizes {
+    /// Returns the numbers that a latent is expanded to.
+    pub(super) fn width(&self) -> usize {
+        self.heads * (self.nope + self.value)
+    }
 }
 
 /// One head and some rows of one chunk.
@@ -53,26 +62,39 @@ impl LatentAttend {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Ok(Self { scale: args.number("scale")?, value: args.count("v_dim")? })
     }
+
+    /// Returns the sizes for a query, the widths of a latent and of the shared key, and a weight of so many inputs and
+    /// outputs; or why they do not fit.
+    pub(super) fn sizes(
+        &self,
+        query: &[usize],
+        (rank, shared): (usize, usize),
+        (inputs, outputs): (usize, usize),
+    ) -> Result<HeadSizes, String> {
+        let &[_, heads, size] = query else {
+            return Err("a query has two axes, heads and head size".to_owned());
+        };
+        let nope = size.saturating_sub(shared);
+        let sizes = HeadSizes { heads, nope, shared, value: self.value };
+        let width = sizes.width();
+        if shared > size || inputs != rank || outputs != width || width == 0 {
+            return Err(format!(
+                "a weight [{outputs}, {inputs}] does not expand a latent of {rank} to {heads} heads of {nope} and {}",
+                self.value
+            ));
+        }
+        Ok(sizes)
+    }
 }
 
 impl Kernel for LatentAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let (q, c, r) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
         let weight = ctx.matrix("weight")?;
-        let value = self.value;
-        let &[_, heads, size] = q.shape() else {
-            return Err(ctx.error("a query has two axes, heads and head size"));
-        };
-        let (rank, shared) = (c.width(), r.width());
-        let nope = size.saturating_sub(shared);
-        let width = heads * (nope + value);
-        if shared > size || weight.inputs != rank || weight.outputs != width || width == 0 {
-            return Err(ctx.error(format!(
-            "a weight [{}, {}] does not expand a latent of {rank} to {heads} heads of {nope} and {value}",
-            weight.outputs, weight.inputs
-        )));
-        }
-        let sizes = HeadSizes { heads, nope, value };
+        let sizes = self.sizes(q.shape(), (c.width(), r.width()), (weight.inputs, weight.outputs));
+        let sizes = sizes.map_err(|why| ctx.error(why))?;
+        let HeadSizes { heads, nope, shared, value } = sizes;
+        let (rank, width, size) = (c.width(), sizes.width(), nope + shared);
         let round = ctx.output_dtype(0);
         let rule = AttentionParams {
             key_dim: size,
@@ -188,7 +210,7 @@ fn block<'a>(
     q: &'a [f32],
     selected: &'a BTreeMap<usize, Vec<usize>>,
 ) -> AttendBlock<'a> {
-    let HeadSizes { heads, nope, value } = sizes;
+    let HeadSizes { heads, nope, value, .. } = sizes;
     let column = task.head * (nope + value);
     let Latent { expanded, shared, .. } = task.memory;
     let selected = task.keys.and_then(|row| selected.get(&row));

@@ -8,7 +8,7 @@ use crate::kernels::attention::BLOCK_QUERIES;
 use crate::ops::device::attend::{SCORES, SeenPositions};
 use crate::ops::device::round_inputs::rows_for;
 use crate::ops::device::{index, linear};
-use crate::ops::latent_attend::LatentAttend;
+use crate::ops::latent_attend::{HeadSizes, LatentAttend};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::value::DeviceValue;
@@ -19,16 +19,6 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 }
 
 struct DeviceLatent(LatentAttend);
-
-/// Sizes that all launches share.
-#[derive(Clone, Copy)]
-struct LatentSizes {
-    heads: usize,
-    nope: usize,
-    /// The part of a key that all heads share.
-    shared: usize,
-    value: usize,
-}
 
 /// Rows of one chunk.
 struct LatentPart<'a> {
@@ -45,19 +35,10 @@ impl Kernel for DeviceLatent {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let (q, c, r) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
         let weight = ctx.device_matrix("weight")?;
-        let value = self.0.value;
-        let &[_, heads, size] = q.shape.as_slice() else {
-            return Err(ctx.error("a query has two axes, heads and head size"));
-        };
-        let (rank, shared) = (c.width(), r.width());
-        let nope = size.saturating_sub(shared);
-        let width = heads * (nope + value);
-        if shared > size || weight.inputs != rank || weight.outputs != width || width == 0 {
-            return Err(ctx.error(format!(
-                "a weight [{}, {}] does not expand a latent of {rank} to {heads} heads of {nope} and {value}",
-                weight.outputs, weight.inputs
-            )));
-        }
+        let sizes = self.0.sizes(&q.shape, (c.width(), r.width()), (weight.inputs, weight.outputs));
+        let sizes = sizes.map_err(|why| ctx.error(why))?;
+        let HeadSizes { heads, value, .. } = sizes;
+        let width = sizes.width();
         let y = ctx.device_output(0, q.rows())?;
         if y.width() != heads * value {
             return Err(ctx.error(format!("{heads} heads of {value} are no {:?}", y.shape)));
@@ -66,7 +47,6 @@ impl Kernel for DeviceLatent {
         for chunk in ctx.chunks() {
             expand(ctx, chunk, (&c, &r), width, &y)?;
         }
-        let sizes = LatentSizes { heads, nope, shared, value };
         for ChunkRows { slot, rows, start, mask } in ctx.chunks() {
             let end = start + rows.len();
             // Blocks of queries as on the CPU: those that reach beyond the choice see its positions alone.
@@ -133,11 +113,11 @@ impl DeviceLatent {
         ctx: &Ctx<'_>,
         part: &LatentPart<'_>,
         seen: &[Range<usize>],
-        sizes: LatentSizes,
+        sizes: HeadSizes,
         (q, y): (&DeviceValue, &DeviceValue),
     ) -> Result<(), Error> {
         let queue = ctx.queue()?;
-        let LatentSizes { heads, nope, shared, value } = sizes;
+        let HeadSizes { heads, nope, shared, value } = sizes;
         let rows = part.rows.len();
         let Memory::Latent(memory) = ctx.memory(part.slot)? else {
             return Err(ctx.error("its state is of another kind"));

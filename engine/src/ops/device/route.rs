@@ -5,6 +5,7 @@ use crate::device::{KernelArgument, count};
 use crate::kernels::choose::TopK;
 use crate::kernels::round::round1;
 use crate::ops::device::index;
+use crate::ops::device::rows::along_last_axis;
 use crate::ops::route::{Choose, NearShares, PNorm};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
@@ -23,18 +24,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 }
 
 fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.device_input(0)?;
-    let y = ctx.device_output(0, x.rows())?;
-    let axis = x.shape.last().copied().unwrap_or(1);
-    let arguments = [
-        (&*x.buffer).into(),
-        x.dtype.into(),
-        index(ctx, axis)?.into(),
-        (&*y.buffer).into(),
-        y.dtype.into(),
-    ];
-    ctx.queue()?.launch("softmax", x.len() / axis.max(1), &arguments)?;
-    ctx.set_device(0, y)
+    let y = ctx.device_output(0, ctx.device_input(0)?.rows())?;
+    along_last_axis(ctx, "softmax", y)
 }
 
 /// Makes one number of each row.

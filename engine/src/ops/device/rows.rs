@@ -142,6 +142,17 @@ fn mean(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let axis = last_axis(&x).max(1);
     let y = ctx.device_output(0, x.rows())?;
     expect_width(ctx, &y, x.width() / axis)?;
+    along_last_axis(ctx, "mean", y)
+}
+
+/// Launches a block for each vector of the last axis.
+pub(super) fn along_last_axis(
+    ctx: &mut Ctx<'_>,
+    kernel: &str,
+    y: DeviceValue,
+) -> Result<(), Error> {
+    let x = ctx.device_input(0)?;
+    let axis = last_axis(&x);
     let arguments = [
         (&*x.buffer).into(),
         x.dtype.into(),
@@ -149,7 +160,7 @@ fn mean(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         (&*y.buffer).into(),
         y.dtype.into(),
     ];
-    ctx.queue()?.launch("mean", y.len(), &arguments)?;
+    ctx.queue()?.launch(kernel, x.len() / axis.max(1), &arguments)?;
     ctx.set_device(0, y)
 }
 
