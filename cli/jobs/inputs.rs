@@ -16,8 +16,6 @@ const WHOLE: u64 = 64 << 20;
 /// Windows of a longer input that are hashed, evenly spread.
 const WINDOWS: u64 = 1024;
 const WINDOW: u64 = 4096;
-/// Bytes read at a time.
-const BUFFER: usize = 1 << 20;
 /// Endings of the files of a folder that belong to a model or to its specs. Weights are found by the checkpoint.
 const ENDINGS: [&str; 8] = ["json", "model", "tiktoken", "txt", "jinja", "py", "yaml", "yml"];
 
@@ -67,7 +65,7 @@ fn sample(path: &Path, hash: &mut Sha256) -> io::Result<()> {
     let length = file.metadata()?.len();
     hash.update(length.to_le_bytes());
     if length <= WHOLE {
-        return update(&mut file, hash).map(drop);
+        return io::copy(&mut file, hash).map(drop);
     }
     let mut window = vec![0; WINDOW as usize];
     for number in 0..WINDOWS {
@@ -77,28 +75,14 @@ fn sample(path: &Path, hash: &mut Sha256) -> io::Result<()> {
         hash.update(&window);
     }
     file.seek(SeekFrom::Start(length - WINDOW))?;
-    update(&mut file, hash).map(drop)
+    io::copy(&mut file, hash).map(drop)
 }
 
 /// Returns the length and the SHA-256 of a file.
 pub(super) fn digest(path: &Path) -> io::Result<(u64, String)> {
     let mut hash = Sha256::new();
-    let length = update(&mut file::open(path)?, &mut hash)?;
+    let length = io::copy(&mut file::open(path)?, &mut hash)?;
     Ok((length, format!("{:x}", hash.finalize())))
-}
-
-/// Hashes the rest of a file, and returns its length.
-fn update(file: &mut fs_err::File, hash: &mut Sha256) -> io::Result<u64> {
-    let (mut buffer, mut length) = (vec![0; BUFFER], 0);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(length),
-            count => {
-                hash.update(&buffer[..count]);
-                length += count as u64;
-            }
-        }
-    }
 }
 
 #[cfg(test)]
