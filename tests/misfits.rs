@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use formats::FileDtype;
+use formats::gguf::GgufFile;
 use formats::numbers::{from_f32, to_f32};
 use formats::safetensors::{SafetensorsFile, TensorEntry, TensorSpec, Writer};
 use serde_json::Value;
@@ -209,6 +210,13 @@ fn what_is_missing_or_mistaken_is_said() {
     run(convert().arg(&folder).args(["--to", "gguf:q8_0", "-o"]).arg(&again))
         .code(2)
         .says("has vocab.json and no tokenizer.json");
+    // llama.cpp opens a file without a list of tokens if it says how many there are.
+    fs_err::remove_file(folder.join("vocab.json")).unwrap();
+    run(convert().arg(&folder).args(["--to", "gguf:q8_0", "-o"]).arg(&again))
+        .code(0)
+        .says("has no tokenizer");
+    let keys = GgufFile::open(&again).unwrap();
+    assert_eq!(keys.metadata().u32("qwen2.vocab_size").unwrap(), Some(314));
 }
 
 #[test]
