@@ -1,0 +1,390 @@
+//! Conversations, constrained answers and forced calls.
+
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::tool::{self, fixture, run};
+use crate::{Serving, chunks, greedy, ids};
+
+#[test]
+fn conversations_are_rendered_and_answered() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let chat = |body: &Value| server.post("/v1/chat/completions", body);
+    let messages = json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Größe?" }]);
+    let body = json!({
+        "model": "lfm2", "messages": messages, "max_completion_tokens": 20, "temperature": 0, "ignore_eos": true,
+        "logprobs": true, "top_logprobs": 2, "return_token_ids": true,
+    });
+    let whole = chat(&body).ok();
+    let text = "<|startoftext|><system>\nBe brief.\n<user>\nGröße?\n<assistant>\n";
+    let prompt =
+        server.post("/tokenize", &json!({ "prompt": text, "add_special_tokens": false })).ok();
+    assert_eq!(whole["prompt_token_ids"], prompt["tokens"]);
+    let same = server.post("/tokenize", &json!({ "messages": messages })).ok();
+    assert_eq!(same["tokens"], prompt["tokens"]);
+    // The same prompt as a completion has the same tokens.
+    let plain = server.complete(&greedy(&prompt["tokens"], 20)).ok();
+    let choice = &whole["choices"][0];
+    assert_eq!(ids(choice), ids(&plain["choices"][0]));
+    assert_eq!(choice["message"]["content"], plain["choices"][0]["text"]);
+    assert_eq!(choice["finish_reason"], "length");
+    let scores = choice["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(scores.len(), 20);
+    assert!(scores.iter().all(|score| score["top_logprobs"][0]["logprob"] == score["logprob"]));
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let mut parts = chunks(&chat(&streamed));
+    assert_eq!(parts.pop().unwrap()["usage"], whole["usage"]);
+    assert_eq!(parts[0]["choices"][0]["delta"]["role"], "assistant");
+    let (mut text, mut made, mut found) = (String::new(), Vec::new(), Vec::new());
+    for part in &parts {
+        let choice = &part["choices"][0];
+        text.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+        made.extend(choice["token_ids"].as_array().into_iter().flatten().cloned());
+        found.extend(choice["logprobs"]["content"].as_array().into_iter().flatten().cloned());
+    }
+    assert_eq!(choice["message"]["content"], text);
+    assert_eq!(
+        (&choice["token_ids"], &choice["logprobs"]["content"]),
+        (&json!(made), &json!(found))
+    );
+    assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], "length");
+    for (key, value, words) in [
+        ("tool_choice", json!("required"), "no `tools`"),
+        ("tool_choice", json!({ "type": "function", "function": { "name": "f" } }), "no `tools`"),
+        ("response_format", json!({ "type": "xml" }), "expected `text`"),
+        ("messages", json!([]), "no messages"),
+        ("messages", json!(["Hi"]), "an object"),
+        ("tools", json!([{ "type": "function" }]), "function.name"),
+        ("functions", json!([{}]), "not supported"),
+        ("max_completion_tokens", json!(1000), "handles 160"),
+    ] {
+        let mut body = body.clone();
+        body[key] = value;
+        chat(&body).refused(400, words);
+    }
+    // A model without a template has completions alone.
+    let dir = tempfile::tempdir().unwrap();
+    tool::copy("lfm2", dir.path());
+    fs_err::remove_file(dir.path().join("chat_template.jinja")).unwrap();
+    let server = Serving::start(dir.path(), &[]);
+    server
+        .post("/v1/chat/completions", &json!({ "messages": messages }))
+        .refused(400, "no chat template");
+}
+
+/// A copy of a fixture that takes longer sequences, and whose prompts end with the variable `tail`.
+fn talking(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    tool::copy(name, dir.path());
+    let path = dir.path().join("config.json");
+    let mut config: Value = serde_json::from_str(&fs_err::read_to_string(&path).unwrap()).unwrap();
+    config["max_position_embeddings"] = json!(4096);
+    fs_err::write(&path, config.to_string()).unwrap();
+    let template = "{% for message in messages %}{{ message.content }}\n{% endfor %}{{ tail }}";
+    fs_err::write(dir.path().join("chat_template.jinja"), template).unwrap();
+    dir
+}
+
+/// Tools whose arguments a random model ends in time.
+fn tools() -> Value {
+    let place = json!({
+        "type": "object",
+        "properties": { "lat": { "type": "integer", "minimum": -90, "maximum": 90 } },
+        "required": ["lat"],
+        "additionalProperties": false,
+    });
+    json!([
+        { "type": "function", "function": { "name": "get_weather", "parameters": {
+            "type": "object",
+            "properties": {
+                "city": { "enum": ["Köln", "Lima"] },
+                "days": { "type": "integer", "minimum": 1, "maximum": 9 },
+                "precise": { "type": "boolean" },
+                "place": { "$ref": "#/$defs/Place" },
+            },
+            "required": ["city", "days", "place"],
+            "$defs": { "Place": place },
+        } } },
+        { "type": "function", "function": { "name": "now", "strict": true } },
+    ])
+}
+
+/// Checks the calls of a message, and returns them as name and arguments.
+#[track_caller]
+fn sound_calls(message: &Value) -> Vec<(String, Value)> {
+    assert!(message["content"].is_null(), "{message}");
+    let calls = message["tool_calls"].as_array().unwrap_or_else(|| panic!("{message}")).iter();
+    let calls: Vec<(String, Value)> = calls
+        .map(|call| {
+            assert_eq!(call["type"], "function");
+            let function = &call["function"];
+            let arguments = serde_json::from_str(function["arguments"].as_str().unwrap());
+            (function["name"].as_str().unwrap().to_owned(), arguments.unwrap())
+        })
+        .collect();
+    for (name, arguments) in &calls {
+        if name == "now" {
+            assert_eq!(arguments, &json!({}));
+            continue;
+        }
+        assert!(["Köln", "Lima"].contains(&arguments["city"].as_str().unwrap()), "{arguments}");
+        assert!((1..=9).contains(&arguments["days"].as_i64().unwrap()), "{arguments}");
+        assert!(arguments.get("precise").is_none_or(Value::is_boolean), "{arguments}");
+        let lat = arguments["place"]["lat"].as_i64().unwrap();
+        assert!((-90..=90).contains(&lat), "{arguments}");
+        let known = ["city", "days", "precise", "place"];
+        assert!(arguments.as_object().unwrap().keys().all(|key| known.contains(&key.as_str())));
+    }
+    calls
+}
+
+#[test]
+fn calls_are_forced_in_each_format() {
+    let model = talking("lfm2");
+    let (mut formats, mut several) = (0, 0);
+    for format in chat::Format::all().iter().filter(|format| format.has_calls()) {
+        let server = Serving::start(model.path(), &["--tool-format", format.name()]);
+        let chat = |body: &Value| server.post("/v1/chat/completions", body);
+        // The prompt ends behind the reasoning, where a random model would stay for long.
+        let tail = format.reasoning().map_or("", |marks| marks.1);
+        for seed in 0..3 {
+            let mut body = json!({
+                "messages": [{ "role": "user", "content": "Weather?" }], "tools": tools(), "tool_choice": "required",
+                "temperature": if seed == 0 { 0.0 } else { 1.0 }, "seed": seed, "max_completion_tokens": 1500,
+                "chat_template_kwargs": { "tail": tail }, "parallel_tool_calls": false,
+            });
+            let whole = chat(&body).ok();
+            let choice = &whole["choices"][0];
+            let name = format.name();
+            assert_eq!(choice["finish_reason"], "tool_calls", "{name}: {whole}");
+            let calls = sound_calls(&choice["message"]);
+            assert_eq!(calls.len(), 1, "{name}");
+            // A stream has the same calls in pieces.
+            body["stream"] = json!(true);
+            let (mut streamed, mut pieces): (Vec<(String, String)>, _) = (Vec::new(), 0);
+            for chunk in chunks(&chat(&body)) {
+                let delta = &chunk["choices"][0]["delta"];
+                assert!(delta.get("content").is_none_or(|text| text == ""), "{name}: {delta}");
+                for call in delta["tool_calls"].as_array().into_iter().flatten() {
+                    let function = &call["function"];
+                    if let Some(name) = function["name"].as_str() {
+                        assert!(call["id"].is_string() && call["type"] == "function", "{call}");
+                        assert_eq!(call["index"], streamed.len());
+                        streamed.push((name.to_owned(), String::new()));
+                    }
+                    pieces += 1;
+                    streamed
+                        .last_mut()
+                        .unwrap()
+                        .1
+                        .push_str(function["arguments"].as_str().unwrap());
+                }
+            }
+            let read = |(name, text): &(String, String)| (name.clone(), tool::json(text));
+            assert_eq!(streamed.iter().map(read).collect::<Vec<_>>(), calls, "{name}");
+            assert!(pieces > calls.len(), "{name}");
+            // Calls of one tool, and several calls: a random model may make more than the limit allows.
+            body["stream"] = json!(false);
+            body["parallel_tool_calls"] = json!(true);
+            let more = chat(&body).ok();
+            if more["choices"][0]["finish_reason"] == "tool_calls" {
+                several += usize::from(sound_calls(&more["choices"][0]["message"]).len() > 1);
+            } else {
+                assert_eq!(more["choices"][0]["finish_reason"], "length", "{name}");
+            }
+            body["tool_choice"] = json!({ "type": "function", "function": { "name": "now" } });
+            let named = chat(&body).ok();
+            let found = sound_calls(&named["choices"][0]["message"]);
+            assert_eq!(found, [("now".to_owned(), json!({}))], "{name}");
+        }
+        formats += 1;
+    }
+    assert!(formats > 40, "{formats} formats");
+    assert!(several > 8, "{several} answers with several calls");
+}
+
+#[test]
+fn answers_keep_their_constraint_in_any_batch() {
+    let model = talking("lfm2");
+    let schema = json!({
+        "type": "object",
+        "properties": { "z": { "type": "integer", "minimum": 0, "maximum": 99 }, "a": { "enum": ["x", "y", null] } },
+        "required": ["z", "a"],
+        "additionalProperties": false,
+    });
+    let named = json!({ "type": "json_schema", "json_schema": { "name": "pair", "strict": true, "schema": schema } });
+    let rules = [
+        json!({ "response_format": named }),
+        json!({ "structured_outputs": { "json": schema.to_string() } }),
+        json!({ "structured_outputs": { "regex": "(ab|c){3}" } }),
+        json!({ "structured_outputs": { "choice": ["good", "bad", "größer"] } }),
+        json!({ "structured_outputs": { "grammar": "start: \"<\" NAME \">\"\nNAME: /[a-z]{1,4}/" } }),
+        json!({}),
+    ];
+    let holds = |rule: usize, text: &str| match rule {
+        0 | 1 => {
+            let value = tool::json(text);
+            let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
+            keys == ["z", "a"] && (0..100).contains(&value["z"].as_i64().unwrap())
+        }
+        2 => text.replace("ab", "c") == "ccc",
+        3 => ["good", "bad", "größer"].contains(&text),
+        4 => text.len() > 2 && text.starts_with('<') && text.ends_with('>'),
+        _ => true,
+    };
+    let body = |n: usize| {
+        let mut body = json!({ "max_tokens": 200, "seed": n, "temperature": if n.is_multiple_of(3) { 0.0 } else { 1.2 }, "n": 1 + n % 2 });
+        for (key, value) in rules[n % rules.len()].as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        if n % 4 < 2 {
+            body["prompt"] = json!("The answer: ");
+        } else {
+            body["messages"] = json!([{ "role": "user", "content": "Answer!" }]);
+        }
+        body
+    };
+    let path = |body: &Value| {
+        if body.get("prompt").is_some() { "/v1/completions" } else { "/v1/chat/completions" }
+    };
+    let answer =
+        |server: &Serving, body: &Value| server.post(path(body), body).ok()["choices"].clone();
+    let server = Serving::start(model.path(), &["--slots", "7", "--prefill-chunk", "9"]);
+    let bodies: Vec<Value> = (0..36).map(body).collect();
+    let together: Vec<Value> = thread::scope(|scope| {
+        let running: Vec<_> =
+            bodies.iter().map(|body| scope.spawn(|| answer(&server, body))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let alone = Serving::start(model.path(), &["--slots", "1", "--keep", "0"]);
+    for (n, (body, found)) in bodies.iter().zip(together).enumerate() {
+        assert_eq!(answer(&alone, body), found, "{body}");
+        for choice in found.as_array().unwrap() {
+            let text = choice["text"].as_str().or(choice["message"]["content"].as_str()).unwrap();
+            assert!(holds(n % rules.len(), text), "{body}: {text}");
+            if n % rules.len() < 5 {
+                assert_eq!(choice["finish_reason"], "stop", "{body}");
+            }
+        }
+    }
+    // An answer that is cut says so, and log-probabilities are those of the model.
+    let mut cut = bodies[0].clone();
+    (cut["max_tokens"], cut["logprobs"]) = (json!(2), json!(3));
+    let cut = &answer(&server, &cut)[0];
+    assert_eq!(cut["finish_reason"], "length");
+    // Another vocabulary, and one from the keys of a GGUF file.
+    let other = talking("llama");
+    let file = other.path().join("model.gguf");
+    run(tool::convert().arg(other.path()).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
+    for model in [other.path(), &file] {
+        let server = Serving::start(model, &[]);
+        for n in [0, 1, 2, 3, 4] {
+            let mut body = body(n);
+            body.as_object_mut().unwrap().remove("messages");
+            body["prompt"] = json!("The answer: ");
+            for choice in answer(&server, &body).as_array().unwrap() {
+                assert!(
+                    holds(n, choice["text"].as_str().unwrap()),
+                    "{}: {choice}",
+                    model.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn constraints_that_cannot_be_kept_are_refused() {
+    let model = talking("lfm2");
+    let server = Serving::start(model.path(), &[]);
+    let complete = |outputs: Value| {
+        server.complete(&json!({ "prompt": "x", "max_tokens": 20, "temperature": 0, "structured_outputs": outputs }))
+    };
+    let schema = |schema: Value| complete(json!({ "json": schema }));
+    for (reply, words) in [
+        (schema(json!({ "$ref": "https://example.com/s.json" })), "nothing else is read"),
+        (schema(json!({ "$ref": "/etc/passwd" })), "nothing else is read"),
+        (schema(json!({ "type": "object", "not": {} })), "\"not\""),
+        (schema(json!({ "type": "string", "minLength": 3, "maxLength": 1 })), "nsatisfiable"),
+        (schema(json!({ "enum": (0..1_000_000).collect::<Vec<_>>() })), "at most 262144"),
+        (complete(json!({ "regex": "(" })), "cannot be kept"),
+        (complete(json!({ "regex": "a".repeat(10_000) })), "at most 8192"),
+        (complete(json!({ "grammar": "start: missing" })), "missing"),
+        (complete(json!({ "choice": [] })), "choices"),
+        (complete(json!({ "structural_tag": "x" })), "not supported"),
+        (complete(json!({})), "no rule"),
+    ] {
+        let error = reply.refused(400, words);
+        assert!(error["param"].as_str().unwrap().starts_with("structured_outputs"), "{error}");
+    }
+    let large = "x".repeat(10 << 20);
+    complete(json!({ "json": { "description": large } })).refused(413, "more than");
+    // The vocabulary has no token for a part of the text that is found out on the way.
+    for regex in ["(a{1000}){1000}", "(?:a?){2000}a{2000}", "(.*a.{20}){20}"] {
+        let reply = complete(json!({ "regex": regex }));
+        assert!([200, 400].contains(&reply.status), "{regex}: {reply:?}");
+    }
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    let chat = |change: Value| {
+        let mut body = json!({ "messages": messages, "tools": tools(), "max_tokens": 10 });
+        for (key, value) in change.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        server.post("/v1/chat/completions", &body)
+    };
+    let named =
+        |name: &str| json!({ "tool_choice": { "type": "function", "function": { "name": name } } });
+    chat(named("other")).refused(400, "not among `tools`");
+    chat(json!({ "tool_choice": "required", "tools": [] })).refused(400, "no `tools`");
+    chat(json!({ "tool_choice": "any" })).refused(400, "expected `auto`");
+    let tool = |parameters: Value| json!({ "tool_choice": "required", "tools": [{ "type": "function", "function": { "name": "f", "parameters": parameters } }] });
+    chat(tool(json!({ "type": "array" }))).refused(400, "expected \"object\"");
+    chat(tool(json!({ "properties": { "a": { "$ref": "http://x" } } })))
+        .refused(400, "nothing else");
+    // The server goes on.
+    complete(json!({ "choice": ["yes"] })).ok();
+}
+
+#[test]
+fn conversations_of_clients_are_understood() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let chat = |messages: &Value| {
+        let body = json!({
+            "messages": messages, "max_tokens": 1, "temperature": 0, "return_token_ids": true,
+            "store": false, "metadata": null, "service_tier": "auto", "modalities": ["text"], "functions": null,
+            "prompt_cache_key": "k", "safety_identifier": "s", "verbosity": null, "web_search_options": null,
+            "include_stop_str_in_output": false, "priority": 0, "truncate_prompt_tokens": null,
+            "spaces_between_special_tokens": true,
+        });
+        server.post("/v1/chat/completions", &body)
+    };
+    let tokens = |messages: &Value| chat(messages).ok()["prompt_token_ids"].clone();
+    let call =
+        json!([{ "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
+    let parts = json!([
+        { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
+        { "role": "assistant", "content": null, "tool_calls": call },
+        { "role": "tool", "tool_call_id": "c", "content": [{ "type": "text", "text": "4" }] },
+    ]);
+    let texts = json!([
+        { "role": "user", "content": "a\nb" },
+        { "role": "assistant", "content": "", "tool_calls": call },
+        { "role": "tool", "tool_call_id": "c", "content": "4" },
+    ]);
+    assert_eq!(tokens(&parts), tokens(&texts));
+    assert_eq!(
+        server.post("/tokenize", &json!({ "messages": parts })).ok()["tokens"],
+        tokens(&texts)
+    );
+    chat(&json!([{}])).refused(400, "`messages[0].role` is missing");
+    chat(&json!([{ "role": "user", "content": [{ "type": "image_url" }] }]))
+        .refused(400, "`messages[0].content[0]` is of the type `image_url`");
+    let body = json!({
+        "prompt": [1, 2], "max_tokens": 1, "response_format": { "type": "text" }, "detokenize": true,
+        "use_beam_search": false, "store": null,
+    });
+    server.complete(&body).ok();
+}

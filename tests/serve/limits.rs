@@ -1,0 +1,410 @@
+//! Requests and clients that are refused, cut off or drained.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::tool::{fixture, onboard, run};
+use crate::{PATIENCE, Serving, greedy, prompt, reply};
+
+#[test]
+fn requests_that_cannot_be_answered_say_why() {
+    let server = Serving::start(
+        &fixture("lfm2"),
+        &["--max-prompts", "4", "--max-body", "1", "--max-scores", "900"],
+    );
+    let with = |key: &str, value: Value| {
+        let mut body = greedy(&json!([1, 2, 3]), 4);
+        body[key] = value;
+        server.complete(&body)
+    };
+    with("max_tokens", json!(4)).ok();
+    let error = with("guided_json", json!({})).refused(400, "unknown field `guided_json`");
+    assert_eq!((&error["param"], &error["code"]), (&json!("guided_json"), &json!("unknown_field")));
+    assert!(error["message"].as_str().unwrap().contains("`max_tokens`"), "{error}");
+    for (key, value, words) in [
+        ("model", json!("gpt"), ""),
+        ("prompt", json!([]), "0 prompts"),
+        ("prompt", json!([[]]), "no tokens"),
+        ("prompt", json!(["a", 3]), "texts and token ids"),
+        ("prompt", json!([99999]), "ids below 312"),
+        ("prompt", json!([[1], [1], [1], [1], [1]]), "expected 1 to 4"),
+        ("prompt", json!(prompt(0, 161)), "this server handles 160"),
+        ("max_tokens", json!(-1), "max_tokens"),
+        ("max_tokens", json!(100_000), "this server handles 160"),
+        ("temperature", json!(-1), "0 or more"),
+        ("temperature", json!("hot"), "temperature"),
+        ("top_p", json!(0), "above 0"),
+        ("top_k", json!(-5), "1 or more"),
+        ("n", json!(9), "expected 1 to 4"),
+        ("best_of", json!(3), "not supported"),
+        ("suffix", json!("end"), "not supported"),
+        ("presence_penalty", json!(0.5), "not supported"),
+        ("logit_bias", json!({ "x": 1 }), "token ids below 312"),
+        ("logit_bias", json!({ "5": 1000 }), "-100 to 100"),
+        ("stop", json!([""]), "empty text"),
+        ("prompt_logprobs", json!(-1), "at most 900"),
+        ("prompt_logprobs", json!(-2), "-1 for all"),
+        ("stream_options", json!({ "include_usage": true }), "needs `stream`"),
+    ] {
+        let reply = with(key, value.clone());
+        if key == "model" {
+            reply.refused(404, "expected `lfm2`");
+        } else {
+            assert_eq!(
+                reply.refused(400, words)["param"].as_str().unwrap().split(['.', '[']).next(),
+                Some(key),
+                "{value}"
+            );
+        }
+    }
+    with("presence_penalty", json!(0)).ok();
+    let nested = "[".repeat(100_000);
+    let raw =
+        |headers: &str, body: &[u8]| reply(server.send("POST", "/v1/completions", headers, body));
+    for body in [
+        &b"{\"prompt\": \"\xff\xfe\"}"[..],
+        b"{",
+        b"",
+        b"{} {}",
+        b"[1]",
+        b"\"x\"",
+        nested.as_bytes(),
+    ] {
+        let reply = raw("", body);
+        assert_eq!(reply.status, 400, "{reply:?}");
+        assert!(reply.json()["error"]["message"].is_string());
+    }
+    let mut stream = server.connect();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+    reply(stream).refused(415, "application/json");
+    let reply = reply(server.send("DELETE", "/v1/completions", "", b""));
+    reply.refused(405, "POST");
+    // A body of 100 MB is refused, and the client that sends all of it gets the answer.
+    let large = json!({ "prompt": "x".repeat(100_000_000) });
+    server.complete(&large).refused(413, "more than 1048576 bytes");
+    // The same without a length before.
+    let mut stream = server.connect();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    for _ in 0..64 {
+        stream.write_all(b"10000\r\n").unwrap();
+        stream.write_all(" ".repeat(65536).as_bytes()).unwrap();
+        stream.write_all(b"\r\n").unwrap();
+    }
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    self::reply(stream).refused(413, "more than 1048576 bytes");
+    // A client that asks first does not send it.
+    let mut stream = server.connect();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n").unwrap();
+    self::reply(stream).refused(413, "more than 1048576 bytes");
+    raw("Content-Encoding: gzip\r\n", b"{}").refused(415, "`gzip`");
+    raw("Content-Encoding: identity\r\n", b"{\"prompt\":[1],\"max_tokens\":1}").ok();
+    raw("", b"[\"lfm2\", [1, 2], 3]").refused(400, "expected a JSON object");
+    for (key, value, words) in [
+        ("stop", json!(1), "a text or a list of texts"),
+        ("stop_token_ids", json!([4_294_967_295_u32]), "ids below 312"),
+        ("temperature", json!(1e308), "is 1e+308"),
+        ("stream_options", json!([true]), "expected a JSON object"),
+        ("n", json!("x"), "an integer of 0 or more"),
+        ("store", json!(true), "or give false"),
+    ] {
+        let error = with(key, value).refused(400, words);
+        assert_eq!(error["param"], key);
+    }
+    server.get("/health").ok();
+}
+
+#[test]
+fn clients_that_go_away_free_their_slots() {
+    let server = Serving::start(&fixture("llama"), &["--slots", "2", "--queue", "6"]);
+    let mut body = greedy(&json!(prompt(3, 4)), 120);
+    body["stream"] = json!(true);
+    let bytes = body.to_string();
+    let begin = || server.send("POST", "/v1/completions", "", bytes.as_bytes());
+    let streams: Vec<TcpStream> = (0..6).map(|_| begin()).collect();
+    server.wait("requests_in_flight", |count| count <= 6.0);
+    drop(streams);
+    server.wait("requests_in_flight", |count| count == 0.0);
+    server.wait("slots_running", |count| count == 0.0);
+    server.wait("queue_sequences", |count| count == 0.0);
+    // Answers at once are cancelled too.
+    body["stream"] = json!(false);
+    let whole: Vec<TcpStream> = (0..6)
+        .map(|_| server.send("POST", "/v1/completions", "", body.to_string().as_bytes()))
+        .collect();
+    drop(whole);
+    server.wait("requests_in_flight", |count| count == 0.0);
+    server.wait("slots_running", |count| count == 0.0);
+    // A half of a request is no request.
+    let mut half = server.connect();
+    half.write_all(b"POST /v1/completions HTTP/1.1\r\nContent-").unwrap();
+    drop(half);
+    server.complete(&greedy(&json!([1, 2]), 3)).ok();
+}
+
+#[test]
+fn a_full_queue_refuses_more() {
+    let server =
+        Serving::start(&fixture("lfm2"), &["--slots", "1", "--queue", "3", "--prefill-chunk", "1"]);
+    let mut body = greedy(&json!([prompt(1, 100), prompt(2, 100), prompt(3, 100)]), 50);
+    let (mut refused, mut good) = (0, 0);
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..12).map(|_| scope.spawn(|| server.complete(&body))).collect();
+        for one in all {
+            let reply = one.join().unwrap();
+            if reply.status == 429 {
+                assert_eq!(reply.refused(429, "the limit of 3")["type"], "rate_limit_error");
+                assert!(reply.head.contains("retry-after:"), "{}", reply.head);
+                refused += 1;
+            } else {
+                assert_eq!(reply.ok()["choices"].as_array().unwrap().len(), 3);
+                good += 1;
+            }
+        }
+    });
+    assert!(refused > 0 && good > 0, "{refused} refused, {good} answered");
+    // Free slots take what the queue has no room for, and more than both is never taken.
+    server.wait("slots_running", |count| count == 0.0);
+    body["prompt"] = json!(vec![prompt(1, 5); 4]);
+    server.complete(&body).ok();
+    body["prompt"] = json!(vec![prompt(1, 5); 5]);
+    server.complete(&body).refused(400, "at most 4 at a time");
+}
+
+#[test]
+fn slow_clients_are_cut_off() {
+    let server = Serving::start(&fixture("lfm2"), &["--client-timeout", "0.3"]);
+    let send = |bytes: &[u8]| {
+        let mut stream = server.connect();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    // Neither a head nor a body that does not come keeps a connection.
+    let mut closed = Vec::new();
+    send(b"POST /v1/completions HTT").read_to_end(&mut closed).ok();
+    send(b"").read_to_end(&mut closed).ok();
+    let body = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
+    let mut late = String::new();
+    send(body).read_to_string(&mut late).ok();
+    assert!(late.starts_with("HTTP/1.1 408"), "{late}");
+    server.wait("connections", |count| count <= 1.0);
+    // A request has its time, too.
+    let server =
+        Serving::start(&fixture("lfm2"), &["--request-timeout", "0.05", "--prefill-chunk", "1"]);
+    let body = greedy(&json!(vec![prompt(1, 100); 60]), 50);
+    let error = server.complete(&body).refused(503, "took longer");
+    assert_eq!(error["code"], "timeout");
+    server.wait("slots_running", |count| count == 0.0);
+}
+
+#[test]
+fn a_key_is_needed_if_there_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key");
+    fs_err::write(&file, "secret-17\n").unwrap();
+    let path = file.to_str().unwrap().to_owned();
+    let from_file = Serving::start(&fixture("lfm2"), &["--api-key-file", &path]);
+    let from_env = Serving::of(
+        onboard().arg("serve").arg(fixture("lfm2")).env("ONBOARD_API_KEY", "secret-17"),
+        &[],
+    );
+    for server in [from_file, from_env] {
+        let body = greedy(&json!([1, 2]), 2).to_string();
+        let with =
+            |headers: &str| reply(server.send("POST", "/v1/completions", headers, body.as_bytes()));
+        for headers in [
+            "",
+            "Authorization: Bearer secret-1\r\n",
+            "Authorization: Bearer secret-177\r\n",
+            "Authorization: secret-17\r\n",
+            "Authorization: Basic secret-17\r\n",
+        ] {
+            let error = with(headers).refused(401, "Authorization: Bearer KEY");
+            assert_eq!(error["type"], "authentication_error");
+        }
+        with("Authorization: Bearer secret-17\r\n").ok();
+        server.get("/metrics").refused(401, "key");
+        server.get("/v1/models").refused(401, "key");
+        server.get("/health").ok();
+    }
+    fs_err::write(&file, "\n").unwrap();
+    run(onboard().arg("serve").arg(fixture("lfm2")).args(["--api-key-file", &path]))
+        .code(2)
+        .says("is empty");
+}
+
+/// Sends a signal to the server.
+fn signal(server: &Serving, name: &str) {
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+}
+
+#[test]
+fn a_signal_lets_running_requests_finish() {
+    let mut server = Serving::start(&fixture("lfm2"), &["--prefill-chunk", "1", "--slots", "1"]);
+    let mut body = greedy(&json!(vec![prompt(1, 100); 40]), 50);
+    body["logprobs"] = json!(5);
+    let running = server.send("POST", "/v1/completions", "", body.to_string().as_bytes());
+    server.wait("slots_running", |count| count == 1.0);
+    signal(&server, "-TERM");
+    // The process still takes connections, to say that it stops.
+    let refused = loop {
+        let reply = server.complete(&greedy(&json!([1, 2]), 1));
+        if reply.status != 200 {
+            break reply;
+        }
+    };
+    refused.refused(503, "stopping");
+    let whole = reply(running).ok();
+    assert_eq!(whole["choices"].as_array().unwrap().len(), 40);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    // Requests that do not finish in time are cut, and that is a success too.
+    let mut server = Serving::start(
+        &fixture("lfm2"),
+        &["--prefill-chunk", "1", "--slots", "1", "--drain-timeout", "0.05"],
+    );
+    let body = greedy(&json!(vec![prompt(1, 100); 200]), 50).to_string();
+    let running = server.send("POST", "/v1/completions", "", body.as_bytes());
+    let streamed = body.replacen('{', "{\"stream\":true,", 1);
+    let stream = server.send("POST", "/v1/completions", "", streamed.as_bytes());
+    server.wait("slots_running", |count| count == 1.0);
+    server.wait("requests_in_flight", |count| count == 2.0);
+    signal(&server, "-INT");
+    let error = reply(running).refused(503, "stopped before the answer was complete");
+    assert_eq!(error["code"], "stopping");
+    assert!(reply(stream).body.contains("stopped before the answer was complete"));
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    // A second signal stops at once.
+    let mut server = Serving::start(&fixture("lfm2"), &["--prefill-chunk", "1", "--slots", "1"]);
+    let _running = server.send("POST", "/v1/completions", "", body.as_bytes());
+    server.wait("slots_running", |count| count == 1.0);
+    signal(&server, "-TERM");
+    thread::sleep(Duration::from_millis(200));
+    signal(&server, "-TERM");
+    assert_eq!(server.child.wait().unwrap().code(), Some(143));
+}
+
+/// A text of many tokens.
+fn long_text(bytes: usize) -> String {
+    "aé漢 ".repeat(bytes / 7)
+}
+
+#[test]
+fn texts_are_bounded_before_they_are_tokenized() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let text = long_text(300_000);
+    let messages = json!([{ "role": "user", "content": text }]);
+    for (path, body, param) in [
+        ("/v1/completions", json!({ "prompt": text }), "prompt"),
+        ("/tokenize", json!({ "prompt": text }), "prompt"),
+        ("/tokenize", json!({ "messages": messages }), "messages"),
+        ("/v1/chat/completions", json!({ "messages": messages }), "messages"),
+    ] {
+        let error = server.post(path, &body).refused(400, "this server handles 160 tokens");
+        assert_eq!(
+            (&error["code"], &error["param"]),
+            (&json!("context_length_exceeded"), &json!(param)),
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn long_texts_do_not_hold_up_short_ones() {
+    let server = Serving::start(&fixture("falcon_mamba"), &[]);
+    let long = json!({ "prompt": long_text(1_500_000) }).to_string();
+    let waiting: Vec<TcpStream> =
+        (0..10).map(|_| server.send("POST", "/tokenize", "", long.as_bytes())).collect();
+    server.wait("requests_in_flight", |count| count == 10.0);
+    server.complete(&json!({ "prompt": "Hi", "max_tokens": 1 })).ok();
+    assert!(server.metric("requests_in_flight") > 5.0);
+    // What clients no longer wait for is not begun.
+    drop(waiting);
+    server.wait("requests_in_flight", |count| count == 0.0);
+    let short = server.post("/tokenize", &json!({ "prompt": long_text(100_000) })).ok();
+    assert_eq!(short["count"], json!(short["tokens"].as_array().unwrap().len()));
+}
+
+#[test]
+fn late_requests_are_told_so() {
+    let server = Serving::start(
+        &fixture("falcon_mamba"),
+        &["--slots", "2", "--queue", "4", "--request-timeout", "1"],
+    );
+    let body = |streamed: bool| {
+        let body = json!({ "prompt": "Hello", "max_tokens": 30000, "ignore_eos": true, "stream": streamed });
+        server.complete(&body)
+    };
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..6).map(|n| scope.spawn(move || (n, body(n % 2 == 0)))).collect();
+        for one in all {
+            let (n, reply) = one.join().unwrap();
+            if n % 2 == 0 {
+                assert!(reply.body.contains("\"code\":\"timeout\""), "{}", reply.body);
+            } else {
+                assert_eq!(reply.refused(503, "took longer")["code"], "timeout");
+            }
+        }
+    });
+}
+
+#[test]
+fn large_bodies_do_not_keep_small_requests_out() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let most = 8 << 20;
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {most}\r\n\r\n"
+    );
+    let part = vec![b' '; most - 100];
+    let mut large: Vec<TcpStream> = Vec::new();
+    for _ in 0..9 {
+        let mut stream = server.connect();
+        stream.write_all(head.as_bytes()).unwrap();
+        // The last ones may be refused before all of it is sent.
+        stream.write_all(&part).ok();
+        large.push(stream);
+    }
+    let padded = |bytes: usize| {
+        let body = format!("{}{}", greedy(&json!([1, 2]), 1), " ".repeat(bytes));
+        reply(server.send("POST", "/v1/completions", "", body.as_bytes()))
+    };
+    let begun = Instant::now();
+    let refused = loop {
+        let reply = padded(2 << 20);
+        if reply.status != 200 {
+            break reply;
+        }
+        assert!(begun.elapsed() < PATIENCE);
+    };
+    assert_eq!(refused.refused(503, "more than 128 KiB")["code"], "bodies_full");
+    padded(100_000).ok();
+}
+
+#[test]
+fn settings_that_cannot_be_used_say_why() {
+    let model = fixture("lfm2");
+    let serve = |arguments: &[&str]| {
+        run(onboard().arg("serve").arg(&model).args(["--port", "0"]).args(arguments)).code(2)
+    };
+    serve(&["--slots", "18446744073709551615"])
+        .says("`slots` is 18446744073709551615; expected at most 4096");
+    serve(&["--keep", "5000"]).says("expected at most 4096");
+    serve(&["--max-prompts", "0"]).says("--max-prompts");
+    serve(&["--host", "no such host"]).says("expected an IP address");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad_key");
+    fs_err::write(&file, "two words\n").unwrap();
+    serve(&["--api-key-file", file.to_str().unwrap()]).says("bad_key` has characters");
+    let named = Serving::start(&model, &["--host", "localhost"]);
+    named.get("/health").ok();
+    let port = named.address.port().to_string();
+    let taken = run(onboard().arg("serve").arg(&model).args(["--port", &port])).code(2);
+    assert_eq!(taken.err.matches("in use").count(), 1, "{}", taken.err);
+    // A model that declares no length takes the one of the flag.
+    let long = Serving::start(&fixture("falcon_mamba"), &["--context", "50000", "--slots", "2"]);
+    assert_eq!(long.get("/health").ok()["context"], 50000);
+}
