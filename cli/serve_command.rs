@@ -21,7 +21,7 @@ use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::token_io::{ModelTokenizer, end_tokens};
 use crate::{CommandOutcome, chat_template, interrupt, term};
 
-/// Serves a model over HTTP, as the reference that answers
+/// Serves a model over HTTP, with answers that can be reproduced
 ///
 /// The API is that of OpenAI: completions, conversations, scores of prompts, and streams. Answers are
 /// deterministic: a request gets the same bits alone and beside others. It is for evaluations,
