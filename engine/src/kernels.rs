@@ -12,3 +12,4 @@ mod prefetch;
 pub mod q8;
 pub mod round;
 pub mod tokens;
+pub mod wide;

@@ -31,7 +31,7 @@ mod register_tile;
 mod sweep;
 mod tile;
 
-use super::q8::{self, IntegerProduct, PackedMatrix, RoundedRows};
+use super::q8::{self, IntegerProduct, PackedMatrix};
 use pack::{CacheLine, PackLayout, Panels};
 use tile::RowBlock;
 
@@ -231,7 +231,7 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
     }
     let (in_integers, mut linears): (Vec<_>, Vec<_>) =
         linears.iter_mut().partition(|linear| linear.weight.packed.is_some());
-    multiply_in_integers(x, rows, inner, in_integers);
+    multiply_in_integers(x, rows, in_integers);
     let panels = Panels::new(rows, isa.tile_rows());
     let paired = |linear: &Linear<'_>| linear.weight.dtype == Dtype::Bf16;
     let pairs = if isa == Isa::Avx512Bf16
@@ -253,11 +253,7 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
 }
 
 /// Rounds `x` once and runs the linear ops whose weights are packed.
-fn multiply_in_integers(x: &[f32], rows: usize, inner: usize, linears: Vec<&mut Linear<'_>>) {
-    if linears.is_empty() {
-        return;
-    }
-    let x = RoundedRows::new(x, rows, inner);
+fn multiply_in_integers(x: &[f32], rows: usize, linears: Vec<&mut Linear<'_>>) {
     let products = linears.into_iter().filter_map(|linear| {
         let MatrixView { packed, bytes, .. } = linear.weight;
         Some(IntegerProduct {
@@ -268,7 +264,7 @@ fn multiply_in_integers(x: &[f32], rows: usize, inner: usize, linears: Vec<&mut 
             y: linear.y,
         })
     });
-    q8::products(&x, &mut products.collect::<Vec<_>>());
+    q8::products(x, rows, &mut products.collect::<Vec<_>>());
 }
 
 /// Cuts the chosen ops into blocks of weight rows, in the order of memory.

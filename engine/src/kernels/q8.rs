@@ -21,7 +21,6 @@ mod avx2;
 mod avx512;
 mod portable;
 
-pub use input::RoundedRows;
 pub use multiply::{IntegerProduct, products, products_on};
 pub use pack::PackedMatrix;
 

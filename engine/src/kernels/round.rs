@@ -1,11 +1,15 @@
 //! Rounding f32 to the grid of a narrower dtype, to nearest, ties to even.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for wide vectors")]
+
 use half::{bf16, f16};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
+use super::wide::{Wide, wide};
+
 /// Rounds one number.
-#[inline]
+#[inline(always)]
 pub fn round1(dtype: Dtype, x: f32) -> f32 {
     match dtype {
         Dtype::F32 => x,
@@ -15,7 +19,7 @@ pub fn round1(dtype: Dtype, x: f32) -> f32 {
 }
 
 /// Rounds to bf16, without branches, so that loops over it vectorise; NaN stays NaN.
-#[inline]
+#[inline(always)]
 pub fn round_bf16(x: f32) -> f32 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
@@ -24,7 +28,7 @@ pub fn round_bf16(x: f32) -> f32 {
 
 /// Rounds to f16, like [`round_bf16`]. Below 2^-14 the grid is 2^-24 apart, which adding and subtracting 0.5
 /// gives; from 65520 on, half precision has only infinity.
-#[inline]
+#[inline(always)]
 pub fn round_f16(x: f32) -> f32 {
     let sign = x.to_bits() & 0x8000_0000;
     let bits = x.to_bits() & 0x7fff_ffff;
@@ -44,17 +48,28 @@ pub fn round(dtype: Dtype, data: &mut [f32]) {
         return;
     }
     if data.len() >= PARALLEL {
-        data.par_chunks_mut(PARALLEL / 4).for_each(|part| round_serial(dtype, part));
+        data.par_chunks_mut(PARALLEL / 4).for_each(|part| wide(Rounding(dtype, part)));
     } else {
-        round_serial(dtype, data);
+        wide(Rounding(dtype, data));
     }
 }
 
-fn round_serial(dtype: Dtype, data: &mut [f32]) {
+/// Rounds every number, in place, as part of a loop that [`wide`] compiles.
+#[inline(always)]
+pub(crate) fn round_inline(dtype: Dtype, data: &mut [f32]) {
     match dtype {
         Dtype::F32 => {}
         Dtype::Bf16 => data.iter_mut().for_each(|x| *x = round_bf16(*x)),
         Dtype::F16 => data.iter_mut().for_each(|x| *x = round_f16(*x)),
+    }
+}
+
+struct Rounding<'a>(Dtype, &'a mut [f32]);
+
+impl Wide for Rounding<'_> {
+    #[inline(always)]
+    fn run(self) {
+        round_inline(self.0, self.1);
     }
 }
 

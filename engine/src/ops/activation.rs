@@ -3,12 +3,15 @@
 //! Most are one function in f32 and one rounding; those that transformers writes as several
 //! tensor operations round after each of them.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for wide vectors")]
+
 use registry::dtype::Dtype;
 
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math;
-use crate::kernels::round::{round, round1};
+use crate::kernels::round::{round_inline, round1};
+use crate::kernels::wide::{Wide, wide};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     for (name, function) in FUNCTIONS {
@@ -62,12 +65,25 @@ pub(super) fn by_name(name: &str) -> Option<Activation> {
     FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, function)| *function)
 }
 
-#[inline]
 fn each(dtype: Dtype, y: &mut [f32], f: impl Fn(f32) -> f32) {
-    for x in y.iter_mut() {
-        *x = f(*x);
+    wide(Each { dtype, y, f });
+}
+
+/// Applies a function to each number and rounds.
+struct Each<'a, F> {
+    dtype: Dtype,
+    y: &'a mut [f32],
+    f: F,
+}
+
+impl<F: Fn(f32) -> f32> Wide for Each<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        for x in self.y.iter_mut() {
+            *x = (self.f)(*x);
+        }
+        round_inline(self.dtype, self.y);
     }
-    round(dtype, y);
 }
 
 fn relu(x: f32) -> f32 {

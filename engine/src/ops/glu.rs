@@ -1,9 +1,14 @@
 //! `glu`: an activation of one value times another, as a rewrite makes it of two nodes.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for wide vectors")]
+
+use registry::dtype::Dtype;
+
 use super::activation::Activation;
 use super::{Args, Ctx, Kernel, Kernels, activation, rows};
 use crate::Error;
-use crate::kernels::round::round;
+use crate::kernels::round::round_inline;
+use crate::kernels::wide::{Wide, wide};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("glu", Glu::prepare);
@@ -33,9 +38,23 @@ impl Kernel for Glu {
         let y = rows::pieces(&gate.view(), |at, gate, y| {
             y.copy_from_slice(gate);
             then(dtype, y);
-            y.iter_mut().zip(&up[at..]).for_each(|(y, u)| *y *= u);
-            round(dtype, y);
+            wide(Times { dtype, y, by: &up[at..] });
         });
         ctx.set(0, y)
+    }
+}
+
+/// Multiplies each number and rounds.
+struct Times<'a> {
+    dtype: Dtype,
+    y: &'a mut [f32],
+    by: &'a [f32],
+}
+
+impl Wide for Times<'_> {
+    #[inline(always)]
+    fn run(self) {
+        self.y.iter_mut().zip(self.by).for_each(|(y, by)| *y *= by);
+        round_inline(self.dtype, self.y);
     }
 }

@@ -1,8 +1,13 @@
 //! `rope`: rotates pairs of the first dims of every head by the row's position.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for wide vectors")]
+
+use registry::dtype::Dtype;
+
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
-use crate::kernels::round::round1;
+use crate::kernels::round::{round_bf16, round_f16};
+use crate::kernels::wide::{Wide, wide};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("rope", Rope::prepare);
@@ -66,8 +71,6 @@ impl Kernel for Rope {
         let x = ctx.input(0)?;
         let angles = ctx.angles()?;
         let &Self { compute, layout, inverse } = self;
-        let interleaved = layout != PairLayout::Half;
-        let gathers = layout != PairLayout::Interleaved;
         let head = x.shape().last().copied().unwrap_or(1);
         let (pairs, width) = (angles.pairs, x.width());
         if 2 * pairs > head || angles.cos.len() != x.rows() * pairs {
@@ -80,25 +83,87 @@ impl Kernel for Rope {
                 (&angles.cos_rounded, &angles.sin_rounded)
             }
         };
-        let inner =
-            if compute == RopeCompute::Activation { dtype } else { registry::dtype::Dtype::F32 };
+        let inner = if compute == RopeCompute::Activation { dtype } else { Dtype::F32 };
+        let sign = if inverse { -1.0 } else { 1.0 };
         let y = rows::map(&x.view(), width, width, |row, x, y| {
             let cos = &cos[row * pairs..(row + 1) * pairs];
             let sin = &sin[row * pairs..(row + 1) * pairs];
             for (x, y) in x.chunks_exact(head).zip(y.chunks_exact_mut(head)) {
-                for n in 0..pairs {
-                    let (a, b) = if interleaved { (2 * n, 2 * n + 1) } else { (n, n + pairs) };
-                    let (c, s) = (cos[n], if inverse { -sin[n] } else { sin[n] });
-                    let turned = |x: f32, c: f32, z: f32, s: f32| {
-                        round1(dtype, round1(inner, x * c) + round1(inner, z * s))
-                    };
-                    let (first, second) = (turned(x[a], c, -x[b], s), turned(x[b], c, x[a], s));
-                    let (a, b) = if gathers { (n, n + pairs) } else { (a, b) };
-                    (y[a], y[b]) = (first, second);
+                let head = Head { layout, cos, sin, sign, x, y };
+                // Each pair of grids is a loop of its own.
+                match (dtype, inner) {
+                    (Dtype::F32, _) => wide(Rotation { head, outer: same, inner: same }),
+                    (Dtype::Bf16, Dtype::F32) => {
+                        wide(Rotation { head, outer: round_bf16, inner: same });
+                    }
+                    (Dtype::Bf16, _) => {
+                        wide(Rotation { head, outer: round_bf16, inner: round_bf16 });
+                    }
+                    (Dtype::F16, Dtype::F32) => {
+                        wide(Rotation { head, outer: round_f16, inner: same });
+                    }
+                    (Dtype::F16, _) => wide(Rotation { head, outer: round_f16, inner: round_f16 }),
                 }
-                y[2 * pairs..].copy_from_slice(&x[2 * pairs..]);
             }
         });
         ctx.set(0, y)
+    }
+}
+
+#[inline(always)]
+fn same(x: f32) -> f32 {
+    x
+}
+
+/// One head of one row.
+struct Head<'a> {
+    layout: PairLayout,
+    cos: &'a [f32],
+    sin: &'a [f32],
+    /// The factor on sines.
+    sign: f32,
+    x: &'a [f32],
+    y: &'a mut [f32],
+}
+
+/// Rotates a head, with the rounding of products and that of sums.
+struct Rotation<'a, O, I> {
+    head: Head<'a>,
+    outer: O,
+    inner: I,
+}
+
+impl<O: Fn(f32) -> f32, I: Fn(f32) -> f32> Wide for Rotation<'_, O, I> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { head: Head { layout, cos, sin, sign, x, y }, outer, inner } = self;
+        let pairs = cos.len();
+        let turned = |a: f32, b: f32, c: f32, s: f32| {
+            let s = sign * s;
+            (outer(inner(a * c) + inner(-b * s)), outer(inner(b * c) + inner(a * s)))
+        };
+        let (x, x_rest) = x.split_at(2 * pairs);
+        let (y, y_rest) = y.split_at_mut(2 * pairs);
+        y_rest.copy_from_slice(x_rest);
+        let angles = cos.iter().zip(sin);
+        if layout == PairLayout::Interleaved {
+            let numbers = y.as_chunks_mut::<2>().0.iter_mut().zip(x.as_chunks::<2>().0);
+            for ((y, x), (c, s)) in numbers.zip(angles) {
+                (y[0], y[1]) = turned(x[0], x[1], *c, *s);
+            }
+            return;
+        }
+        let (first, second) = y.split_at_mut(pairs);
+        let numbers = first.iter_mut().zip(second);
+        if layout == PairLayout::InterleavedToHalf {
+            for (((first, second), x), (c, s)) in numbers.zip(x.as_chunks::<2>().0).zip(angles) {
+                (*first, *second) = turned(x[0], x[1], *c, *s);
+            }
+            return;
+        }
+        let (a, b) = x.split_at(pairs);
+        for (((first, second), (a, b)), (c, s)) in numbers.zip(a.iter().zip(b)).zip(angles) {
+            (*first, *second) = turned(*a, *b, *c, *s);
+        }
     }
 }

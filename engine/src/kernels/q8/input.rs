@@ -1,121 +1,124 @@
 //! Rows of `x`, rounded to blocks of 32 codes of 8 bits with one scale.
 
-#![expect(unsafe_code, reason = "calls the copy of a loop that is compiled for AVX2")]
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for AVX2")]
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for wide vectors")]
 
 use rayon::prelude::*;
 
 use super::form::STEP;
+use crate::kernels::wide::{Wide, wide};
 
 /// The greatest magnitude of a code.
 const MOST: f32 = 127.0;
 /// Blocks of smaller magnitude are zeros: the reciprocal of their scale would overflow.
 const TINY: f32 = 1e-35;
-/// Values that one task rounds, at least.
-const TASK: usize = 1 << 15;
 
-/// Rounded rows.
-#[derive(Debug, Clone)]
-pub struct RoundedRows {
-    rows: usize,
+/// Rounded rows, in panels of at most some rows, which lie side by side in each block of codes.
+#[derive(Debug)]
+pub(super) struct RoundedRows {
     inputs: usize,
-    /// `[rows, inputs]`.
-    codes: Vec<i8>,
-    /// `[rows, inputs / 32]`.
+    /// The most rows of a panel.
+    most: usize,
+    /// `[panel, block, row]`.
+    codes: Vec<[i8; STEP]>,
+    /// `[panel, block, row]`.
     scales: Vec<f32>,
-    /// Sums of each 16 codes: `[rows, inputs / 16]`.
-    sums: Vec<i16>,
+    /// Sums of each 16 codes: `[panel, block, row]`.
+    halves: Vec<[i16; 2]>,
 }
 
 impl RoundedRows {
-    /// Rounds `rows` rows. A block with a number that is not finite gets a scale of NaN.
+    /// Rounds rows. A block with a number that is not finite gets a scale of NaN.
     ///
     /// # Panics
-    /// If `x` is not `[rows, inputs]`, or 32 does not divide `inputs`.
-    pub fn new(x: &[f32], rows: usize, inputs: usize) -> Self {
-        assert_eq!(Some(x.len()), rows.checked_mul(inputs), "x is [rows, inputs]");
+    /// If `x` is not made of rows, or 32 does not divide `inputs`.
+    pub(super) fn new(x: &[f32], inputs: usize, most: usize) -> Self {
         assert!(inputs.is_multiple_of(STEP), "rows divide into blocks of {STEP}");
+        assert!(x.len().is_multiple_of(inputs), "x is made of rows");
+        let (x, blocks) = (x.as_chunks::<STEP>().0, inputs / STEP);
         let mut made = Self {
-            rows,
             inputs,
-            codes: vec![0; x.len()],
-            scales: vec![0.0; x.len() / STEP],
-            sums: vec![0; x.len() / 16],
+            most,
+            codes: vec![[0; STEP]; x.len()],
+            scales: vec![0.0; x.len()],
+            halves: vec![[0; 2]; x.len()],
         };
-        let blocks = x.as_chunks::<STEP>().0;
-        let codes = made.codes.as_chunks_mut::<STEP>().0;
-        let sums = made.sums.as_chunks_mut::<2>().0;
-        let tasks = blocks.par_chunks(TASK / STEP).zip(codes.par_chunks_mut(TASK / STEP));
-        let tasks = tasks.zip(made.scales.par_chunks_mut(TASK / STEP));
-        tasks.zip(sums.par_chunks_mut(TASK / STEP)).for_each(|(((x, codes), scales), sums)| {
-            round_blocks(x, codes, scales, sums);
-        });
+        let panel = most * blocks;
+        x.par_chunks(panel)
+            .zip(made.codes.par_chunks_mut(panel))
+            .zip(made.scales.par_chunks_mut(panel))
+            .zip(made.halves.par_chunks_mut(panel))
+            .for_each(|(((x, codes), scales), halves)| {
+                panels(x.len() / blocks, most, |first, rows| {
+                    let panel = first * blocks..(first + rows) * blocks;
+                    wide(RoundPanel {
+                        rows,
+                        x: &x[panel.clone()],
+                        codes: &mut codes[panel.clone()],
+                        scales: &mut scales[panel.clone()],
+                        halves: &mut halves[panel],
+                    });
+                });
+            });
         made
     }
 
-    /// Returns the number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
+    pub(super) fn rows(&self) -> usize {
+        self.codes.len() * STEP / self.inputs
     }
 
-    /// Returns the length of a row.
-    pub fn inputs(&self) -> usize {
-        self.inputs
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
-    /// Returns the codes, `[rows, inputs]`.
-    pub fn codes(&self) -> &[i8] {
+    /// Returns the codes, `[panel, block, row]`.
+    pub(super) fn codes(&self) -> &[[i8; STEP]] {
         &self.codes
     }
 
-    /// Returns the scales, `[rows, inputs / 32]`.
-    pub fn scales(&self) -> &[f32] {
+    /// Returns the scales, `[panel, block, row]`.
+    pub(super) fn scales(&self) -> &[f32] {
         &self.scales
     }
 }
 
-/// Rounds blocks, with AVX2 where the CPU has it; the arithmetic is the same.
-fn round_blocks(
-    x: &[[f32; STEP]],
-    codes: &mut [[i8; STEP]],
-    scales: &mut [f32],
-    sums: &mut [[i16; 2]],
-) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, as just asked.
-        unsafe { round_avx2(x, codes, scales, sums) };
-        return;
+/// Calls `each` with the first row and the height of each panel.
+pub(super) fn panels(rows: usize, most: usize, mut each: impl FnMut(usize, usize)) {
+    let mut first = 0;
+    while first < rows {
+        // Kernels are compiled for powers of two.
+        let height = most.min(1 << (rows - first).ilog2());
+        each(first, height);
+        first += height;
     }
-    round_plain(x, codes, scales, sums);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn round_avx2(
-    x: &[[f32; STEP]],
-    codes: &mut [[i8; STEP]],
-    scales: &mut [f32],
-    sums: &mut [[i16; 2]],
-) {
-    round_plain(x, codes, scales, sums);
+/// The rounding of one panel.
+struct RoundPanel<'a> {
+    rows: usize,
+    /// `[row, block]`.
+    x: &'a [[f32; STEP]],
+    /// `[block, row]`, as all that follow.
+    codes: &'a mut [[i8; STEP]],
+    scales: &'a mut [f32],
+    halves: &'a mut [[i16; 2]],
 }
 
-#[inline(always)]
-fn round_plain(
-    x: &[[f32; STEP]],
-    codes: &mut [[i8; STEP]],
-    scales: &mut [f32],
-    sums: &mut [[i16; 2]],
-) {
-    for (((x, codes), scale), sums) in x.iter().zip(codes).zip(scales).zip(sums) {
-        (*scale, *sums) = round(x, codes);
+impl Wide for RoundPanel<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let blocks = self.x.len() / self.rows;
+        for (row, x) in self.x.chunks_exact(blocks).enumerate() {
+            for (block, x) in x.iter().enumerate() {
+                let at = block * self.rows + row;
+                (self.scales[at], self.halves[at]) = round(x, &mut self.codes[at]);
+            }
+        }
     }
 }
 
 /// Rounds a block: to nearest, ties to even. Returns its scale and the sums of both halves.
 #[inline(always)]
-fn round(x: &[f32; STEP], codes: &mut [i8; STEP]) -> (f32, [i16; 2]) {
+pub(super) fn round(x: &[f32; STEP], codes: &mut [i8; STEP]) -> (f32, [i16; 2]) {
     // Adding and subtracting 1.5 * 2^23 rounds to integers; its bits leave the integer in the low half.
     const MAGIC: f32 = 12_582_912.0;
     let bits = x.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));
@@ -136,61 +139,6 @@ fn round(x: &[f32; STEP], codes: &mut [i8; STEP]) -> (f32, [i16; 2]) {
     (most / MOST, [sum(&codes[..16]), sum(&codes[16..])])
 }
 
-/// Returns the height of the next panel of `rows` rows that are left: kernels are compiled for powers of two.
-pub(super) fn panel_rows(rows: usize, most: usize) -> usize {
-    most.min(1 << rows.ilog2())
-}
-
-/// Interleaves the rows of each panel: of `[rows, row]`, `[row, rows]` for every panel.
-fn interleave<T: Copy + Send + Sync>(from: &[T], row: usize, most: usize) -> Vec<T> {
-    let mut to = from.to_vec();
-    if from.len() <= row {
-        return to;
-    }
-    let tasks = to.par_chunks_mut(most * row).zip(from.par_chunks(most * row));
-    tasks.for_each(|(mut to, mut from)| {
-        while !from.is_empty() {
-            let rows = panel_rows(from.len() / row, most);
-            let (panel, left);
-            (panel, from) = from.split_at(rows * row);
-            (left, to) = std::mem::take(&mut to).split_at_mut(rows * row);
-            for (r, values) in panel.chunks_exact(row).enumerate() {
-                for (to, value) in left.chunks_exact_mut(rows).zip(values) {
-                    to[r] = *value;
-                }
-            }
-        }
-    });
-    to
-}
-
-/// Rounded rows in panels of at most some rows, which lie side by side in each block of codes.
-#[derive(Debug)]
-pub(super) struct RowPanels {
-    /// `[panel, block, row]`.
-    codes: Vec<[i8; STEP]>,
-    /// `[panel, block, row]`.
-    scales: Vec<f32>,
-}
-
-impl RowPanels {
-    pub(super) fn new(x: &RoundedRows, most: usize) -> Self {
-        let blocks = x.inputs / STEP;
-        Self {
-            codes: interleave(x.codes.as_chunks::<STEP>().0, blocks, most),
-            scales: interleave(&x.scales, blocks, most),
-        }
-    }
-
-    pub(super) fn codes(&self) -> &[[i8; STEP]] {
-        &self.codes
-    }
-
-    pub(super) fn scales(&self) -> &[f32] {
-        &self.scales
-    }
-}
-
 /// Sums of codes for one layout of weights: `[panel, group, row]`.
 #[derive(Debug)]
 pub(super) struct CodeSums {
@@ -202,23 +150,14 @@ pub(super) struct CodeSums {
 
 impl CodeSums {
     /// Computes the sums for groups of `group` values.
-    pub(super) fn new(x: &RoundedRows, form: (u8, usize, bool), most: usize) -> Self {
+    pub(super) fn new(x: &RoundedRows, form: (u8, usize, bool)) -> Self {
         let (offset, group, mins) = form;
-        let each = |at: usize| -> i32 {
-            if group == STEP {
-                i32::from(x.sums[2 * at]) + i32::from(x.sums[2 * at + 1])
-            } else {
-                i32::from(x.sums[at])
-            }
-        };
-        let count = x.codes.len() / group;
-        let starts = if offset == 0 { 0 } else { count };
-        let sums = if mins { count } else { 0 };
-        let starts: Vec<i32> = (0..starts).map(|at| -i32::from(offset) * each(at)).collect();
-        let sums: Vec<f32> =
-            (0..sums).map(|at| x.scales[at * group / STEP] * each(at) as f32).collect();
-        let row = x.inputs / group;
-        Self { starts: interleave(&starts, row, most), sums: interleave(&sums, row, most) }
+        let offset = i32::from(offset);
+        let starts =
+            if offset == 0 { Vec::new() } else { grouped(x, group, |_, sum| -offset * sum) };
+        let sums =
+            if mins { grouped(x, group, |scale, sum| scale * sum as f32) } else { Vec::new() };
+        Self { starts, sums }
     }
 
     pub(super) fn starts(&self) -> &[i32] {
@@ -228,4 +167,24 @@ impl CodeSums {
     pub(super) fn sums(&self) -> &[f32] {
         &self.sums
     }
+}
+
+/// Computes a number of the scale and the sum of codes of each group.
+fn grouped<T>(x: &RoundedRows, group: usize, each: impl Fn(f32, i32) -> T) -> Vec<T> {
+    let blocks = x.scales.iter().zip(&x.halves);
+    if group == STEP {
+        let sum = |[a, b]: [i16; 2]| i32::from(a) + i32::from(b);
+        return blocks.map(|(scale, halves)| each(*scale, sum(*halves))).collect();
+    }
+    let mut made = Vec::with_capacity(2 * x.scales.len());
+    let row = x.inputs / STEP;
+    panels(x.rows(), x.most, |first, rows| {
+        for block in (first * row..(first + rows) * row).step_by(rows) {
+            for half in 0..2 {
+                let rows = block..block + rows;
+                made.extend(rows.map(|at| each(x.scales[at], i32::from(x.halves[at][half]))));
+            }
+        }
+    });
+    made
 }

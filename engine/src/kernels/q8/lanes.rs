@@ -1,5 +1,11 @@
 //! The vector operations that the kernel is written in.
 #![expect(unsafe_code, reason = "vector loads and intrinsics")]
+#![expect(
+    clippy::inline_always,
+    reason = "intrinsics are fast only inside a function with features"
+)]
+
+use super::form::STEP;
 
 /// Vectors of [`Self::LANES`] numbers of 32 bits, or of four times as many bytes.
 ///
@@ -55,4 +61,47 @@ pub(super) trait ByteLanes: Copy {
     /// Computes `c - a * b`, rounded once.
     unsafe fn minus(a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
     unsafe fn store(a: Self::Float, to: *mut f32);
+
+    /// Adds the products of one group to the sum of row `ROW` of a panel. `levels` are four or eight vectors,
+    /// signed ones by [`Self::signed`]; `weight` is their scale.
+    #[inline(always)]
+    unsafe fn add_group<const ROW: usize>(
+        total: Self::Float,
+        levels: &[Self::Int],
+        signed: bool,
+        weight: Self::Float,
+        rows: &GroupRows<Self>,
+    ) -> Self::Float {
+        // SAFETY: the caller's promise: the pointers of `rows` are those of a panel with a row `ROW`.
+        unsafe {
+            let start = rows.starts.map_or(0, |starts| *starts.add(ROW));
+            let mut sum = Self::splat_int(start);
+            for (n, levels) in levels.iter().enumerate() {
+                let x = rows.codes.add(STEP * ROW + 4 * n);
+                sum = if signed {
+                    Self::dot_signed(sum, *levels, x)
+                } else {
+                    Self::dot(sum, *levels, x)
+                };
+            }
+            let both = Self::mul(weight, Self::splat(*rows.scales.add(ROW)));
+            let total = Self::fma(Self::to_float(sum), both, total);
+            match rows.sums {
+                Some((min, sums)) => Self::minus(min, Self::splat(*sums.add(ROW)), total),
+                None => total,
+            }
+        }
+    }
+}
+
+/// What the rows of a panel have for one group of a weight.
+pub(super) struct GroupRows<L: ByteLanes> {
+    /// Codes of the first row; those of the next one follow [`STEP`] bytes later.
+    pub(super) codes: *const i8,
+    /// The integers that sums begin with, one for each row; none if they are 0.
+    pub(super) starts: Option<*const i32>,
+    /// The scale of each row.
+    pub(super) scales: *const f32,
+    /// The minima of the weight, and the sum of codes times scale of each row; none without minima.
+    pub(super) sums: Option<(L::Float, *const f32)>,
 }

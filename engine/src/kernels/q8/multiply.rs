@@ -5,11 +5,10 @@ use rayon::prelude::*;
 use registry::dtype::Dtype;
 
 use super::form::{self, LayoutVisitor, LevelBits, LevelFormat, PackedLayout, ROWS, STEP};
-use super::input::{CodeSums, RoundedRows, RowPanels, panel_rows};
+use super::input::{self, CodeSums, RoundedRows};
 use super::pack::PackedMatrix;
 use super::panel::RowPanel;
 use super::{IntegerIsa, portable};
-use crate::kernels::finish::finish;
 
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
@@ -34,40 +33,42 @@ pub struct IntegerProduct<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Multiplies rows with several weights.
+/// Multiplies `rows` rows of `x` `[rows, inputs]`, rounded to 8 bits, with several weights.
 ///
 /// # Panics
 /// If a slice is not as long as the shapes say.
-pub fn products(x: &RoundedRows, products: &mut [IntegerProduct<'_>]) {
-    products_on(IntegerIsa::best(), x, products);
+pub fn products(x: &[f32], rows: usize, products: &mut [IntegerProduct<'_>]) {
+    products_on(IntegerIsa::best(), x, rows, products);
 }
 
 /// Computes [`products`] with the kernels of one instruction set.
 ///
 /// # Panics
 /// As [`products`], and if this CPU does not have `isa`.
-pub fn products_on(isa: IntegerIsa, x: &RoundedRows, products: &mut [IntegerProduct<'_>]) {
+pub fn products_on(isa: IntegerIsa, x: &[f32], rows: usize, products: &mut [IntegerProduct<'_>]) {
     assert!(isa.available(), "this CPU has no {isa:?}");
+    let Some(inputs) = products.first().map(|product| product.weight.inputs()) else { return };
+    assert_eq!(Some(x.len()), rows.checked_mul(inputs), "x is [rows, inputs]");
     for IntegerProduct { weight, bytes, bias, y, .. } in &*products {
         assert!(weight.fits(bytes), "the weight has as many bytes as its shape says");
-        assert_eq!(weight.inputs(), x.inputs(), "every weight has the inputs of x");
-        assert_eq!(Some(y.len()), x.rows().checked_mul(weight.outputs()), "y is [rows, outputs]");
+        assert_eq!(weight.inputs(), inputs, "every weight has the inputs of x");
+        assert_eq!(Some(y.len()), rows.checked_mul(weight.outputs()), "y is [rows, outputs]");
         assert!(bias.is_none_or(|b| b.len() == weight.outputs()), "bias is [outputs]");
     }
-    if x.rows() == 0 {
+    if rows == 0 {
         return;
     }
     let most = match isa {
         IntegerIsa::Vnni => 16,
         IntegerIsa::Avx2 | IntegerIsa::Portable => 4,
     };
-    let panels = RowPanels::new(x, most);
+    let x = RoundedRows::new(x, inputs, most);
     let mut sums: Vec<((u8, usize, bool), CodeSums)> = Vec::new();
     let key = |form: &LevelFormat| (offset(isa, form), form.group, form.mins);
     for product in &*products {
         let key = key(&product.weight.form());
         if sums.iter().all(|(other, _)| *other != key) {
-            sums.push((key, CodeSums::new(x, key, most)));
+            sums.push((key, CodeSums::new(&x, key)));
         }
     }
     let threads = rayon::current_num_threads();
@@ -84,9 +85,7 @@ pub fn products_on(isa: IntegerIsa, x: &RoundedRows, products: &mut [IntegerProd
                 weight: product.weight,
                 bytes: product.bytes,
                 tiles: first..(first + size).min(tiles),
-                rows: x.rows(),
-                most,
-                panels: &panels,
+                x: &x,
                 sums,
                 bias: product.bias,
                 round: product.round,
@@ -116,10 +115,7 @@ struct TileTask<'a> {
     weight: &'a PackedMatrix,
     bytes: &'a [u8],
     tiles: std::ops::Range<usize>,
-    /// Rows of `x`, and the most of a panel.
-    rows: usize,
-    most: usize,
-    panels: &'a RowPanels,
+    x: &'a RoundedRows,
     sums: &'a CodeSums,
     bias: Option<&'a [f32]>,
     round: Dtype,
@@ -141,30 +137,34 @@ impl LayoutVisitor for TileRun<'_> {
     type Out = ();
 
     fn visit<F: PackedLayout>(self) {
-        let TileTask { weight, bytes, tiles, rows, most, panels, sums, bias, round, y } = self.task;
+        let TileTask { weight, bytes, tiles, x, sums, bias, round, y } = self.task;
         let steps = weight.inputs() / STEP;
         let groups = steps * F::FORM.groups();
-        let mut out = [[0.0_f32; ROWS]; 16];
         let mut room = Vec::new();
         let packed = weight.packed(tiles.clone(), bytes, &mut room);
-        let mut first = 0;
-        while first < *rows {
-            // The tiles of a task stay in the L2 cache, a panel of `x` in the L1 cache.
-            let height = panel_rows(rows - first, *most);
+        // The tiles of a task stay in the L2 cache, a panel of `x` in the L1 cache.
+        input::panels(x.rows(), x.most(), |first, rows| {
             for (tile, packed) in tiles.clone().zip(packed.chunks_exact(weight.tile_bytes())) {
+                let column = tile * ROWS;
+                let columns = ROWS.min(weight.outputs() - column);
                 let panel = RowPanel {
-                    rows: height,
-                    once: height == *rows,
+                    rows,
+                    once: rows == x.rows(),
                     steps,
                     tile: packed.as_ptr(),
-                    codes: &panels.codes()[first * steps..],
-                    scales: &panels.scales()[first * steps..],
+                    codes: &x.codes()[first * steps..],
+                    scales: &x.scales()[first * steps..],
                     starts: sums.starts().get(first * groups..).unwrap_or_default(),
                     sums: sums.sums().get(first * groups..).unwrap_or_default(),
-                    out: out.as_mut_ptr().cast(),
+                    factor: weight.factor(),
+                    bias: bias.map(|bias| &bias[column..column + columns]),
+                    round: *round,
+                    y: y.wrapping_add(first * weight.outputs() + column),
+                    stride: weight.outputs(),
+                    columns,
                 };
-                // SAFETY: `products_on` checked the CPU and all lengths; a tile holds its steps, and `out` has
-                // room for sixteen rows.
+                // SAFETY: `products_on` checked the CPU and all lengths, and a tile holds its steps. These
+                // columns of `y` belong to this task alone, and `y` is [rows, outputs].
                 unsafe {
                     match self.isa {
                         #[cfg(target_arch = "x86_64")]
@@ -174,23 +174,7 @@ impl LayoutVisitor for TileRun<'_> {
                         _ => portable::run::<F>(&panel),
                     }
                 }
-                let column = tile * ROWS;
-                let columns = ROWS.min(weight.outputs() - column);
-                let bias = bias.map(|bias| &bias[column..column + columns]);
-                for (row, out) in out.iter_mut().enumerate().take(height) {
-                    let out = &mut out[..columns];
-                    if weight.factor() != 1.0 {
-                        for out in out.iter_mut() {
-                            *out *= weight.factor();
-                        }
-                    }
-                    finish(out, bias, *round);
-                    let at = (first + row) * weight.outputs() + column;
-                    // SAFETY: these columns of `y` belong to this task alone, and `y` is [rows, outputs].
-                    unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), y.add(at), columns) };
-                }
             }
-            first += height;
-        }
+        });
     }
 }

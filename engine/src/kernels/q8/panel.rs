@@ -6,13 +6,15 @@
 )]
 
 use super::form::{LevelBits, LevelFormat, PackedLayout, ROWS, SPAN, STEP, ScaleFormat};
-use super::lanes::ByteLanes;
+use super::lanes::{ByteLanes, GroupRows};
+use crate::kernels::finish::finish;
 use crate::kernels::prefetch::prefetch;
+use registry::dtype::Dtype;
 
 /// Distance at which a tile that is read once is asked for. Loads alone keep too few lines of memory under way.
 const AHEAD: usize = 4096;
 
-/// Sixteen rows of a weight and a panel of `x`, whose products go to `out`.
+/// Sixteen rows of a weight and a panel of `x`, whose products go to `y`.
 pub(super) struct RowPanel<'a> {
     /// Rows of `x`.
     pub(super) rows: usize,
@@ -29,26 +31,66 @@ pub(super) struct RowPanel<'a> {
     pub(super) starts: &'a [i32],
     /// `[group, row]`.
     pub(super) sums: &'a [f32],
-    /// `[rows, 16]`.
-    pub(super) out: *mut f32,
+    /// The factor on sums, the bias of each column, and the grid of the results.
+    pub(super) factor: f32,
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) round: Dtype,
+    /// `columns` numbers in each row, which are `stride` apart.
+    pub(super) y: *mut f32,
+    pub(super) stride: usize,
+    pub(super) columns: usize,
 }
 
 /// Multiplies a panel of `R` rows.
 ///
 /// # Safety
 /// The CPU has the features of `L`; `tile` holds all steps of a tile of `F`; codes, scales and sums are of
-/// `R` rows and of `F`; `out` is writable at `R` rows of 16.
+/// `R` rows and of `F`; `y` is writable at `columns` numbers, at most 16, of `R` rows.
 #[inline(always)]
 pub(super) unsafe fn panel<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>) {
+    let mut out = [[0.0_f32; ROWS]; R];
     for part in 0..ROWS / L::LANES {
         // SAFETY: the caller's promise.
-        unsafe { lanes::<L, F, R>(of, part) }
+        unsafe { lanes::<L, F, R>(of, part, &mut out) }
     }
+    for (row, out) in out.iter_mut().enumerate() {
+        if of.factor != 1.0 {
+            out.iter_mut().for_each(|out| *out *= of.factor);
+        }
+        finish(out, of.bias, of.round);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let y = of.y.add(row * of.stride);
+            if of.columns == ROWS {
+                y.cast::<[f32; ROWS]>().write_unaligned(*out);
+            } else {
+                y.copy_from_nonoverlapping(out.as_ptr(), of.columns);
+            }
+        }
+    }
+}
+
+/// Writes a block out for each row, so that the sums of all rows stay in registers: a loop of this length is
+/// not unrolled by the compiler.
+macro_rules! each_row {
+    ($rows:expr, $row:ident, $body:block) => {
+        each_row!(@ $rows, $row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $rows:expr, $row:ident, $body:block, $($n:literal)*) => {
+        $(if $n < $rows {
+            const $row: usize = $n;
+            $body
+        })*
+    };
 }
 
 /// Multiplies as many rows of a tile as a vector has lanes.
 #[inline(always)]
-unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>, part: usize) {
+unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(
+    of: &RowPanel<'_>,
+    part: usize,
+    out: &mut [[f32; ROWS]; R],
+) {
     let form = F::FORM;
     let (groups, share) = (form.groups(), L::LANES * part);
     // SAFETY: the caller's promise; every address lies within a tile, or a row of `x` or of its sums.
@@ -96,29 +138,17 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>
                             L::zero()
                         },
                     );
-                    for (r, total) in sums.iter_mut().enumerate() {
-                        let x = codes.add(r * STEP + group * form.group);
-                        let mut sum = if unsigned::<L>(&form) {
-                            L::splat_int(0)
-                        } else {
-                            L::splat_int(*starts.add(group * R + r))
-                        };
-                        for n in 0..form.group / 4 {
-                            let bytes = bytes[group * form.group / 4 + n];
-                            sum = match form.bits {
-                                LevelBits::Table | LevelBits::Eight => {
-                                    L::dot_signed(sum, bytes, x.add(4 * n))
-                                }
-                                _ => L::dot(sum, bytes, x.add(4 * n)),
-                            };
-                        }
-                        let both = L::mul(weight, L::splat(*x_scales.add(r)));
-                        *total = L::fma(L::to_float(sum), both, *total);
-                        if form.mins {
-                            let x_sum = L::splat(*x_sums.add(group * R + r));
-                            *total = L::minus(min, x_sum, *total);
-                        }
-                    }
+                    let rows = GroupRows {
+                        codes: codes.add(group * form.group),
+                        starts: (!unsigned::<L>(&form)).then(|| starts.add(group * R)),
+                        scales: x_scales,
+                        sums: form.mins.then(|| (min, x_sums.add(group * R))),
+                    };
+                    let levels = &bytes[group * form.group / 4..][..form.group / 4];
+                    let signed = matches!(form.bits, LevelBits::Table | LevelBits::Eight);
+                    each_row!(R, ROW, {
+                        sums[ROW] = L::add_group::<ROW>(sums[ROW], levels, signed, weight, &rows);
+                    });
                 }
                 levels = levels.add(form.level_bytes());
                 scales = scales.add(form.scale_bytes());
@@ -129,8 +159,8 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>
             }
             span = span.wrapping_add(form.span_bytes());
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            L::store(sum, of.out.add(r * ROWS + share));
+        for (sum, out) in sums.into_iter().zip(out) {
+            L::store(sum, out.as_mut_ptr().add(share));
         }
     }
 }

@@ -3,7 +3,8 @@
 use formats::codec::{self, BlockType, Levels};
 use registry::dtype::Dtype;
 
-use super::{IntegerIsa, IntegerProduct, PackedMatrix, RoundedRows, products_on};
+use super::input::round as round_block;
+use super::{IntegerIsa, IntegerProduct, PackedMatrix, products_on};
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::round::round1;
 
@@ -34,7 +35,7 @@ fn weight(ty: BlockType, outputs: usize, inputs: usize, random: &mut Random) -> 
 
 /// The plain form: one element at a time, in the order of additions of the law.
 fn reference(
-    x: &RoundedRows,
+    x: &[f32],
     weight: &MatrixView<'_>,
     group: usize,
     bias: Option<&[f32]>,
@@ -43,10 +44,15 @@ fn reference(
     let ty = weight.blocks.unwrap();
     let (row, inputs) = (ty.row_bytes(weight.inputs).unwrap(), weight.inputs);
     let mut block = Levels::default();
-    let mut y = vec![0.0; x.rows() * weight.outputs];
+    let rows = x.len() / inputs;
+    let mut codes = vec![[0; 32]; x.len() / 32];
+    let blocks = x.as_chunks().0.iter().zip(&mut codes);
+    let scales: Vec<f32> = blocks.map(|(x, codes)| round_block(x, codes).0).collect();
+    let mut y = vec![0.0; rows * weight.outputs];
     for o in 0..weight.outputs {
-        for r in 0..x.rows() {
-            let (codes, scales) = (&x.codes()[r * inputs..], &x.scales()[r * inputs / 32..]);
+        for r in 0..rows {
+            let codes = &codes.as_flattened()[r * inputs..];
+            let scales = &scales[r * inputs / 32..];
             let mut sum = 0.0_f32;
             for (b, bytes) in weight.bytes[o * row..][..row].chunks(ty.bytes()).enumerate() {
                 assert!(codec::levels(ty, bytes, &mut block));
@@ -104,7 +110,6 @@ fn every_kernel_keeps_the_law() {
             x[5] = 900.0;
             x[32..64].fill(0.0);
             x[70] = 1e-38;
-            let x = RoundedRows::new(&x, rows, inputs);
             let bias: Vec<f32> = (0..outputs).map(|_| random.number()).collect();
             let bias = (outputs != 16).then_some(&bias[..]);
             let (packed, in_place) = (packed(&view), in_place(&view));
@@ -116,6 +121,7 @@ fn every_kernel_keeps_the_law() {
                     products_on(
                         isa,
                         &x,
+                        rows,
                         &mut [IntegerProduct {
                             weight: packed,
                             bytes: &bytes,
@@ -153,12 +159,12 @@ fn results_are_those_of_numbers_rounded_to_eight_bits() {
             packed: None,
         };
         let numbers: Vec<f32> = (0..inputs).map(|_| random.number()).collect();
-        let x = RoundedRows::new(&numbers, 1, inputs);
         let packed = packed(&view);
         let mut y = vec![0.0; outputs];
         products_on(
             IntegerIsa::best(),
-            &x,
+            &numbers,
+            1,
             &mut [IntegerProduct {
                 weight: &packed,
                 bytes: &bytes,
@@ -198,10 +204,10 @@ fn numbers_that_are_not_finite_are_seen() {
         let mut x = vec![1.0; 512];
         x[300] = bad;
         let mut y = vec![0.0; 32];
-        let x = RoundedRows::new(&x, 2, 256);
         products_on(
             IntegerIsa::best(),
             &x,
+            2,
             &mut [IntegerProduct {
                 weight: &packed,
                 bytes: &bytes,
