@@ -48,9 +48,9 @@ pub fn round(dtype: Dtype, data: &mut [f32]) {
         return;
     }
     if data.len() >= PARALLEL {
-        data.par_chunks_mut(PARALLEL / 4).for_each(|part| wide(Rounding(dtype, part)));
+        data.par_chunks_mut(PARALLEL / 4).for_each(|part| wide(GridRounding(dtype, part)));
     } else {
-        wide(Rounding(dtype, data));
+        wide(GridRounding(dtype, data));
     }
 }
 
@@ -64,9 +64,9 @@ pub(crate) fn round_inline(dtype: Dtype, data: &mut [f32]) {
     }
 }
 
-struct Rounding<'a>(Dtype, &'a mut [f32]);
+struct GridRounding<'a>(Dtype, &'a mut [f32]);
 
-impl Wide for Rounding<'_> {
+impl Wide for GridRounding<'_> {
     #[inline(always)]
     fn run(self) {
         round_inline(self.0, self.1);

@@ -55,7 +55,9 @@ pub(super) unsafe fn panel<L: ByteLanes, F: PackedLayout, const R: usize>(of: &R
     }
     for (row, out) in out.iter_mut().enumerate() {
         if of.factor != 1.0 {
-            out.iter_mut().for_each(|out| *out *= of.factor);
+            for out in out.iter_mut() {
+                *out *= of.factor;
+            }
         }
         finish(out, of.bias, of.round);
         // SAFETY: the caller's promise.
