@@ -53,8 +53,8 @@ pub(super) fn of_folder(plan: &FolderPlan<'_>) -> Result<String> {
     Ok(format!("{:x}", hash.finalize()))
 }
 
-/// Returns the hash of a run that writes GGUF files: a run that resumes it reads the same files. Their lengths
-/// and times stand for the weights, because hashing them can take as long as the conversion.
+/// Returns the hash of a run that writes GGUF files: a run that resumes it reads the same files. Files are
+/// identified by length and time, because hashing the weights can take as long as the conversion.
 pub(super) fn of_gguf_run(
     model: &GgufModel<'_>,
     planned: &[(GgufOutput, Vec<GgufPlan>)],
