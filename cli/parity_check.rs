@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use engine::InputRounding;
+use engine::{Engine, InputRounding, ModelSource};
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
 use parity::quantized::has_other_weights;
@@ -184,7 +184,10 @@ impl ParityCheckArgs {
         target.model = parity::of_layers(target.model, &dump).map_err(check_error)?;
         let checkpoint = target.checkpoint()?;
         target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
-        warn(&target.nonfinite()?);
+        term::part("values that are not finite");
+        let nonfinite = target.nonfinite();
+        term::end_parts();
+        warn(&nonfinite?);
         if has_other_weights(&checkpoint, &dump).map_err(check_error)? {
             return self.run_coded(&target, &checkpoint, (&path, &dump));
         }
@@ -263,8 +266,7 @@ impl ParityCheckArgs {
         options: &CheckOptions,
     ) -> Result<CommandOutcome> {
         let engine = self.engine.of_models()?;
-        let mut report = parity::check(engine.as_ref(), &target::source(target), dump, options)
-            .map_err(check_error)?;
+        let mut report = check(engine.as_ref(), &target::source(target), dump, options)?;
         report.subject.sha256.spec = Some(target.spec.sha256.clone());
         if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
             if self.diagnose {
@@ -317,6 +319,19 @@ impl ParityCheckArgs {
         }
         Ok(())
     }
+}
+
+/// Compares an engine with a dump and shows the progress.
+fn check(
+    engine: &dyn Engine,
+    source: &ModelSource<'_>,
+    dump: &Dump,
+    options: &CheckOptions,
+) -> Result<Report> {
+    let options = CheckOptions { progress: Some(term::part), ..options.clone() };
+    let report = parity::check(engine, source, dump, &options);
+    term::end_parts();
+    report.map_err(check_error)
 }
 
 /// Returns the prefixes of `--set` options that set the dtypes of KV caches.

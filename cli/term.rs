@@ -4,10 +4,14 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IsTerminal, Write};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, Once, PoisonError};
+use std::thread;
+use std::time::Duration;
 
-use indicatif::ProgressStyle;
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
+
+/// Time between two lines of progress without a terminal.
+const PACE: Duration = Duration::from_secs(15);
 
 /// Colour with a meaning.
 #[derive(Debug, Clone, Copy)]
@@ -149,20 +153,20 @@ pub(crate) fn paint_if(colour: bool, tone: Tone, text: &str) -> String {
     format!("\x1b[{code};{mark}m{text}\x1b[0;{mark}m")
 }
 
-/// Returns a progress bar on stderr for bytes; hidden without a terminal.
+/// Returns a progress bar on stderr for bytes; lines without a terminal.
 #[cfg(feature = "hub")]
 pub(crate) fn byte_bar(length: u64, what: &str) -> ProgressBar {
     bar(length, what, "  {msg:32!} {wide_bar} {bytes:>10}/{total_bytes:10} {bytes_per_sec} {eta}")
 }
 
-/// Returns a progress bar on stderr for a count; hidden without a terminal.
+/// Returns a progress bar on stderr for a count; lines without a terminal.
 pub(crate) fn count_bar(length: u64, what: &str) -> ProgressBar {
     bar(length, what, "  {wide_bar} {human_pos}/{human_len} {msg}  {per_sec}  {eta} left")
 }
 
 fn bar(length: u64, what: &str, template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+        return in_lines(Some(length), what);
     }
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
@@ -170,15 +174,64 @@ fn bar(length: u64, what: &str, template: &str) -> ProgressBar {
     bar
 }
 
-/// Returns a spinner on stderr for work of unknown length.
+/// Returns a spinner on stderr for work of unknown length; lines without a terminal.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+        return in_lines(None, what);
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     bar.set_message(clean(what).into_owned());
-    bar.enable_steady_tick(std::time::Duration::from_millis(120));
+    bar.enable_steady_tick(Duration::from_millis(120));
     bar
+}
+
+/// Bars that are shown as lines.
+static LINES: Mutex<Vec<WeakProgressBar>> = Mutex::new(Vec::new());
+
+/// Returns a bar that writes a line from time to time, for logs. Short work writes none.
+fn in_lines(length: Option<u64>, what: &str) -> ProgressBar {
+    static ONCE: Once = Once::new();
+    let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
+    bar.set_message(what.to_owned());
+    LINES.lock().unwrap_or_else(PoisonError::into_inner).push(bar.downgrade());
+    ONCE.call_once(|| {
+        let write = || {
+            loop {
+                thread::sleep(PACE);
+                let mut bars = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+                bars.retain(|bar| bar.upgrade().is_some_and(|bar| !bar.is_finished()));
+                bars.iter().filter_map(WeakProgressBar::upgrade).for_each(|bar| note(&line(&bar)));
+            }
+        };
+        // Without the thread there are no lines.
+        drop(thread::Builder::new().name("progress".to_owned()).spawn(write));
+    });
+    bar
+}
+
+/// Describes the state of a bar.
+fn line(bar: &ProgressBar) -> String {
+    let (what, seconds) = (bar.message(), bar.elapsed().as_secs());
+    match bar.length() {
+        Some(length) => format!("  {} of {length} {what}, {seconds} s", bar.position()),
+        None => format!("  {what}, {seconds} s"),
+    }
+}
+
+/// Spinner of a command that names its parts.
+static PARTS: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Shows the part of a command that begins.
+pub(crate) fn part(text: &str) {
+    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    parts.get_or_insert_with(|| spinner(text)).set_message(clean(text).into_owned());
+}
+
+/// Removes what [`part`] shows.
+pub(crate) fn end_parts() {
+    if let Some(bar) = PARTS.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        bar.finish_and_clear();
+    }
 }
 
 #[cfg(test)]
@@ -226,5 +279,15 @@ mod tests {
         let json = serde_json::json!({ "a": "\x1b\u{9b}\x7f" }).to_string();
         let shown: serde_json::Value = serde_json::from_str(&clean(&json)).unwrap();
         assert_eq!(shown["a"], "\x1b\u{9b}\x7f");
+    }
+
+    #[test]
+    fn bars_without_a_terminal_are_lines() {
+        let bar = in_lines(Some(3), "chunks");
+        bar.inc(2);
+        assert_eq!(line(&bar), "  2 of 3 chunks, 0 s");
+        let bar = in_lines(None, "writing");
+        bar.set_message("reading");
+        assert_eq!(line(&bar), "  reading, 0 s");
     }
 }

@@ -21,6 +21,12 @@ pub(super) fn of_gguf(
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(model.checkpoint.fingerprint()?);
+    add_settings(&mut hash, model, output, identity);
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Adds everything that a GGUF file depends on besides the weights.
+fn add_settings(hash: &mut Sha256, model: &GgufModel<'_>, output: &GgufOutput, identity: bool) {
     hash.update(&model.spec.sha256);
     // Resolved rules of the spec, with the settings of the command line.
     let rules = listed(&model.gguf.rules, rule);
@@ -32,7 +38,6 @@ pub(super) fn of_gguf(
         hash.update(format!("{name} {}", weights.len()));
         weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
     }
-    Ok(format!("{:x}", hash.finalize()))
 }
 
 /// Returns the hash of one conversion of the same weights to a checkpoint, on any machine.
@@ -48,22 +53,24 @@ pub(super) fn of_folder(plan: &FolderPlan<'_>) -> Result<String> {
     Ok(format!("{:x}", hash.finalize()))
 }
 
-/// Returns the hash of a run that writes GGUF files: a run that resumes it reads the same files.
+/// Returns the hash of a run that writes GGUF files: a run that resumes it reads the same files. Files are
+/// identified by length and time, because hashing the weights can take as long as the conversion.
 pub(super) fn of_gguf_run(
     model: &GgufModel<'_>,
     planned: &[(GgufOutput, Vec<GgufPlan>)],
     identity: bool,
-) -> Result<String> {
+) -> String {
     let mut hash = Sha256::new();
+    hash.update(env!("CARGO_PKG_VERSION"));
     model.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
     for (output, files) in planned {
-        hash.update(of_gguf(model, output, identity)?);
+        add_settings(&mut hash, model, output, identity);
         hash.update(format!("{:?} {:?}", output.shard, output.split));
         for file in files {
             hash.update(&file.layout.header);
         }
     }
-    Ok(format!("{:x}", hash.finalize()))
+    format!("{:x}", hash.finalize())
 }
 
 /// Returns the hash of a run that writes a checkpoint: a run that resumes it reads the same files.

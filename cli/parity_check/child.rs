@@ -9,10 +9,9 @@ use models::is_gguf;
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
-use super::ParityCheckArgs;
+use super::{ParityCheckArgs, check};
 use crate::dump::model_of;
 use crate::engines::{self, ChildCommand};
-use crate::findings::check_error;
 use crate::reference::open_dump;
 use crate::target;
 use crate::{CommandOutcome, term};
@@ -50,7 +49,7 @@ impl ParityCheckArgs {
         let engine = child.engine(engines::room(&dump).max(SCHEDULES));
         let source = ModelSource { model: Arc::new(model), dir: &dir };
         let options = CheckOptions { own_caches: true, ..self.options(dtypes) };
-        let mut report = parity::check(&engine, &source, &dump, &options).map_err(check_error)?;
+        let mut report = check(&engine, &source, &dump, &options)?;
         report.subject.sha256.spec = spec.map(|spec| spec.sha256);
         report.notes.extend(engine.facts());
         if self.diagnose && report.first_failing().is_some() {

@@ -11,9 +11,8 @@ use parity::quantized::{QuantizedWeights, is_quantized};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
-use super::ParityCheckArgs;
 use super::gguf::tensors;
-use crate::findings::check_error;
+use super::{ParityCheckArgs, check};
 use crate::{CommandOutcome, convert, engines};
 
 /// Maximum `|Δlogprob|` of an f32 file in an engine with different arithmetic. It is ten times the bound of
@@ -74,8 +73,7 @@ impl ParityCheckArgs {
             logprob: Some(bound),
             ..self.options(self.dtypes_of_file())
         };
-        let mut report =
-            parity::check(opened.engine.as_ref(), &model, &dump, &options).map_err(check_error)?;
+        let mut report = check(opened.engine.as_ref(), &model, &dump, &options)?;
         report.notes.push(format!(
             "a log-probability may differ by {bound:.0e}: the arithmetic of `{name}` is its own"
         ));

@@ -30,6 +30,7 @@ import shutil
 import struct
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -37,6 +38,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Large pages for tensors of 2 MB and more. A run of one layer at a time makes each weight anew, and most of its time was spent on page faults.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 FORMAT, VERSION = "onboard-dump", 2
 DTYPES = ("f32", "bf16", "f16")
@@ -56,6 +59,8 @@ SHAKES, PERMUTATIONS = 7, 6
 CHUNKS = (3, 1, 4, 2, 5)
 # In place of a distance that is not finite.
 FAR = 1e30
+# Bytes of a tensor up to which all of them are hashed; seconds between lines of progress meanwhile.
+WHOLE, PACE = 4 << 20, 15.0
 
 
 class Fail(Exception):
@@ -154,7 +159,8 @@ def hash_weights(files: list[Path], wanted=None) -> tuple[str, str, int]:
         if before[0] == after[0]:
             raise Fail(f"tensor {before[1][0]} is both in {before[2].name} and in {after[2].name}")
     digest, by_dtype = hashlib.sha256(), {}
-    maps = {}
+    maps, done, said = {}, 0, time.monotonic()
+    total = sum(min(end - begin, WHOLE) for _, (*_, begin, end), _ in entries)
     for path in files:
         with path.open("rb") as file:
             maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -162,8 +168,12 @@ def hash_weights(files: list[Path], wanted=None) -> tuple[str, str, int]:
         data, length = maps[path], end - begin
         by_dtype[dtype] = by_dtype.get(dtype, 0) + length
         digest.update(raw + b"\0" + dtype.encode() + b"\0" + ",".join(map(str, shape)).encode() + b"\0")
-        if length <= 4 << 20:
-            digest.update(data[begin:end])
+        done += min(length, WHOLE)
+        if time.monotonic() - said > PACE:
+            said = time.monotonic()
+            say(f"{path.parent.name}: hash of the weights: {done / 1e9:.1f} of {total / 1e9:.1f} GB")
+        if length <= WHOLE:
+            digest.update(memoryview(data)[begin:end])
         else:
             for window in range(64):
                 start = begin + window * (length - 4096) // 63
@@ -1940,6 +1950,8 @@ def dump(args) -> None:
             taps.close()
             if layerwise is not None and len(runner.lockstep.layers):
                 say(f"{folder.name}: {run}: each layer was loaded {runner.lockstep.loads / len(runner.lockstep.layers):.0f} times, {store.read_bytes / 1e9:.1f} GB read")
+                # The model is in cycles and may live on beside that of the next run.
+                store.drop()
         if ensemble is not None and ensemble.prompts:
             members[run], spread[run] = entry, most
         if nextn is not None and choice is None:
@@ -1953,6 +1965,8 @@ def dump(args) -> None:
         audit[run] = checked
         kinds.update(seen_kinds)
         shared.update(taps.shared)
+        if layerwise is not None:
+            store.drop()
         del model, runner
 
     if parts is not None and parts.piece is not None:

@@ -244,6 +244,7 @@ fn compare_unchanged(
         }
         let choices: Vec<_> = own.iter().map(|side| &side.taps.prefill_choices).collect();
         pool(dtype, &mut gates, prompts, &choices);
+        options.begin(|| format!("{dtype}: greedy tokens"));
         let greedy = if shows.steps {
             greedy(&mut session, dump, dtype, own, options.logprob, &mut agreement)?
         } else {
@@ -262,7 +263,8 @@ fn compare_unchanged(
             if let Some(prompt) = longest(prompts) {
                 session.rows = hidden(model, dump, dtype, prompt)?;
             }
-            let rows = run_schedules(&mut session, prompts, dtype, engine.exact(), noise)?;
+            let rows =
+                run_schedules(&mut session, prompts, (dtype, engine.exact()), noise, options)?;
             report.schedules.extend(rows);
         }
     }
@@ -339,7 +341,8 @@ pub fn check_schedules(
     let mut rows = Vec::new();
     for dtype in dtypes {
         let mut session = engine.open(source, &masked(prompts, options.engine(dtype)))?;
-        rows.extend(run_schedules(session.as_mut(), prompts, dtype, engine.exact(), None)?);
+        let run = (dtype, engine.exact());
+        rows.extend(run_schedules(session.as_mut(), prompts, run, None, options)?);
     }
     Ok(rows)
 }
@@ -359,13 +362,16 @@ impl Agreement<'_> {
     }
 }
 
+/// Runs the schedules of a model. `run` has the dtype, and true for an engine whose schedules agree bit for
+/// bit.
 fn run_schedules(
     session: &mut dyn Session,
     prompts: &[Prompt],
-    dtype: Dtype,
-    exact: bool,
+    run: (Dtype, bool),
     noise: Option<f64>,
+    options: &CheckOptions,
 ) -> Result<Vec<schedules::ScheduleRow>, engine::Error> {
+    let (dtype, exact) = run;
     let tokens = longest(prompts).map_or_else(|| vec![0], |p| p.tokens.clone());
     let (length, all) = schedules::derive(session.model(), tokens.len());
     let mut rows = Vec::new();
@@ -386,7 +392,8 @@ fn run_schedules(
         let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
         let baseline = Baseline::run(session, prompt, length, &parts)?;
         let limit = if exact { 0.0 } else { rule::schedule(dtype, baseline.scale, noise) };
-        for schedule in &all {
+        for (n, schedule) in all.iter().enumerate() {
+            options.begin(|| format!("{dtype}: schedule {} of {}", n + 1, all.len()));
             rows.push(schedules::run(session, schedule, &baseline, limit)?);
         }
     }

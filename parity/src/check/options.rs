@@ -31,6 +31,8 @@ pub struct CheckOptions {
     pub rounds: Option<InputRounding>,
     /// True if keys and values are stored as the model declares, whatever the dump's reference did.
     pub own_caches: bool,
+    /// Function that is given a description of each part of the check before it runs.
+    pub progress: Option<fn(&str)>,
 }
 
 impl Default for CheckOptions {
@@ -46,11 +48,19 @@ impl Default for CheckOptions {
             logprob: None,
             rounds: None,
             own_caches: false,
+            progress: None,
         }
     }
 }
 
 impl CheckOptions {
+    /// Reports the part of a check that begins.
+    pub(crate) fn begin(&self, part: impl FnOnce() -> String) {
+        if let Some(progress) = self.progress {
+            progress(&part());
+        }
+    }
+
     /// Returns the options for opening a session.
     pub(crate) fn engine(&self, dtype: Dtype) -> SessionOptions {
         SessionOptions {

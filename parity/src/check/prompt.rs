@@ -24,6 +24,8 @@ pub(super) fn compare_prompt(
             continue;
         }
         let place = format!("{} {phase}", prompt.name);
+        let begin = |how: &str| options.begin(|| format!("{}: {place}{how}", comparison.dtype));
+        begin("");
         let mut steer = agreement.steer(Mode::Cumulative, place.clone());
         let run = match phase {
             Phase::Prefill => {
@@ -42,11 +44,13 @@ pub(super) fn compare_prompt(
                 run::steps(session, prompt, &own.taps, feed, steer, &|at| comparison.seed(at))
             }
         };
-        let mut steer = agreement.steer(Mode::Local, place);
+        begin(", each op on the reference's inputs");
+        let mut steer = agreement.steer(Mode::Local, place.clone());
         let Some(clean) = fed(session, InputSource::Reference, &mut steer)? else { continue };
         session.nudge(rule::MOVED);
         let mut moved = Vec::new();
         for seed in 0..rule::MOVES {
+            begin(&format!(", perturbation {} of {}", seed + 1, rule::MOVES));
             let mut row = RouterRow::new(Mode::Local);
             let mut steer =
                 RoutingProbe::new(agreement.routers, comparison.dtype, String::new(), &mut row);

@@ -35,6 +35,7 @@ pub(super) fn identify(
         Err(error) => return Err(error.into()),
     };
     let config = sha256(&source.dir.join("config.json"))?;
+    options.begin(|| "hash of the weights".to_owned());
     let weights = checkpoint.fingerprint()?;
     if options.same_model {
         dump.verify_model(&config, &weights)?;
