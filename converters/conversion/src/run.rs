@@ -315,7 +315,7 @@ fn read_back(
 ) -> Result<(), Error> {
     let maps: Vec<FileMap> =
         parts.iter().map(|part| FileMap::open(&part.path)).collect::<Result<_, _>>()?;
-    let check = |n: usize| {
+    let check = |n: usize, copied: &mut Vec<u8>| {
         let (job, task) = (&jobs[n], &work.tasks[jobs[n].task]);
         for (target, written) in task.targets.iter().zip(&done[&n]) {
             let (from, len) = slab::place(task, target, job);
@@ -323,9 +323,11 @@ fn read_back(
                 file: parts[target.file].path.clone(),
                 part: format!("tensor `{}`", shown(&target.name)),
             };
-            let bytes =
-                maps[target.file].get(from as usize..from as usize + len).ok_or_else(wrong)?;
-            if XxHash3_64::oneshot(bytes) != written.hash {
+            let range = maps[target.file].range(from as usize..from as usize + len);
+            let range = range.ok_or_else(wrong)?;
+            copied.resize(len, 0);
+            range.copy(0, copied);
+            if XxHash3_64::oneshot(copied) != written.hash {
                 return Err(wrong());
             }
         }
@@ -333,12 +335,13 @@ fn read_back(
     };
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
     on_threads(threads, || {
+        let mut copied = Vec::new();
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
             if n >= jobs.len() {
                 return;
             }
-            if let Err(error) = check(n) {
+            if let Err(error) = check(n, &mut copied) {
                 let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                 // The first place is reported, whichever thread is faster.
                 if failed.as_ref().is_none_or(|(at, _)| n < *at) {
