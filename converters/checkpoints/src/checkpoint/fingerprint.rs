@@ -31,6 +31,18 @@ pub(super) fn fingerprint(checkpoint: &Checkpoint) -> Result<String, Error> {
     Ok(text)
 }
 
+/// Hashes the names, dtypes and shapes of the tensors and the first bytes of each, without the samples of
+/// [`fingerprint`].
+pub(super) fn quick_fingerprint(checkpoint: &Checkpoint) -> Result<String, Error> {
+    let mut hash = Sha256::new();
+    for (name, info) in &checkpoint.stored {
+        hash.update(format!("{name} {} {:?} {:?}\n", info.dtype, info.shape, info.range));
+        let bytes = checkpoint.stored_bytes(name)?;
+        hash.update(&bytes[..bytes.len().min(WINDOW)]);
+    }
+    Ok(format!("{:x}", hash.finalize()))
+}
+
 /// Passes on all bytes of a short tensor, and evenly spread windows of a long one.
 pub fn sample(bytes: &[u8], mut pass: impl FnMut(&[u8])) {
     if bytes.len() <= WHOLE {
