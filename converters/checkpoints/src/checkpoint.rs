@@ -19,7 +19,7 @@ pub use nonfinite::NonFinite;
 pub use quantized::{BlockEncoding, CodeType, Rounding, ScaleSharing};
 pub use stamp::Stamp;
 
-use crate::flow::{Flow, PlainValues};
+use crate::flow::{FileValues, Flow};
 use formats::gguf::split::SET_KEY;
 use formats::numbers;
 use formats::safetensors::{FileDtype, SafetensorsFile};
@@ -187,8 +187,8 @@ impl Checkpoint {
         }
         let TensorInfo { dtype, shape, file, range } = self.entry(name)?;
         // The header's reader has compared the range with the dtype and the shape.
-        let bytes = self.slice(*file, *range)?;
-        Ok(Flow::new(shape, Arc::new(PlainValues { dtype: *dtype, bytes })))
+        let range = self.files[*file].range(*range)?;
+        Ok(Flow::new(shape, Arc::new(FileValues { dtype: *dtype, range })))
     }
 
     /// Returns every tensor by name.

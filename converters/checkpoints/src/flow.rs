@@ -3,11 +3,13 @@
 //! A [`Flow`] is a lazy tensor: it knows its shape and can read any range of its values from their sources.
 //! Only the requested range is held in memory, so a stack of experts costs no more memory than a norm.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use registry::weight_map::{HeadLayout, StepError, WeightStep, shapes};
 
 pub(crate) use compute::ValueStep;
+use formats::mmap::MappedRange;
 use formats::numbers;
 use formats::safetensors::FileDtype;
 
@@ -46,6 +48,14 @@ pub trait ValueReader: Send + Sync {
     fn bytes(&self) -> Option<(FileDtype, &[u8])> {
         None
     }
+
+    /// Copies stored bytes from offset `at` on. Returns false if the reader has none: see
+    /// [`ValueReader::bytes`].
+    fn copy(&self, at: usize, out: &mut [u8]) -> bool {
+        let Some((_, bytes)) = self.bytes() else { return false };
+        out.copy_from_slice(&bytes[at..at + out.len()]);
+        true
+    }
 }
 
 /// Values of a plain dtype in memory or in a memory map.
@@ -66,6 +76,46 @@ impl ValueReader for PlainValues<'_> {
 
     fn bytes(&self) -> Option<(FileDtype, &[u8])> {
         Some((self.dtype, self.bytes))
+    }
+}
+
+/// Values of a plain dtype in a file, which are copied from it piece by piece when they are read.
+pub struct FileValues<'a> {
+    /// Dtype of the values. Other than floating-point types are copied and not read.
+    pub dtype: FileDtype,
+    /// Little-endian.
+    pub range: MappedRange<'a>,
+}
+
+/// Number of bytes that are copied from a file at a time: they stay in the cache of a core.
+const COPY: usize = 1 << 15;
+
+thread_local! {
+    /// Bytes of a piece.
+    static COPIED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl ValueReader for FileValues<'_> {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        let size = self.dtype.size();
+        COPIED.with_borrow_mut(|copied| {
+            copied.resize(COPY, 0);
+            for (n, out) in out.chunks_mut(COPY / size).enumerate() {
+                let bytes = &mut copied[..out.len() * size];
+                self.range.copy((at + n * (COPY / size)) * size, bytes);
+                // On this thread: callers are threads themselves.
+                numbers::widen(self.dtype, bytes, out);
+            }
+        });
+    }
+
+    fn bytes(&self) -> Option<(FileDtype, &[u8])> {
+        Some((self.dtype, self.range.bytes()))
+    }
+
+    fn copy(&self, at: usize, out: &mut [u8]) -> bool {
+        self.range.copy(at, out);
+        true
     }
 }
 

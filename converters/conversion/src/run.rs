@@ -1,6 +1,7 @@
 //! Runs a conversion.
 
 use std::collections::BTreeMap;
+use std::hash::Hasher as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -305,6 +306,9 @@ fn measures(
     tensors
 }
 
+/// Number of bytes that are read back at a time: they stay in the cache of a core.
+const COPY: usize = 1 << 17;
+
 /// Checks the files against the hashes of the written bytes.
 fn read_back(
     work: &Work<'_>,
@@ -315,7 +319,7 @@ fn read_back(
 ) -> Result<(), Error> {
     let maps: Vec<FileMap> =
         parts.iter().map(|part| FileMap::open(&part.path)).collect::<Result<_, _>>()?;
-    let check = |n: usize| {
+    let check = |n: usize, copied: &mut [u8]| {
         let (job, task) = (&jobs[n], &work.tasks[jobs[n].task]);
         for (target, written) in task.targets.iter().zip(&done[&n]) {
             let (from, len) = slab::place(task, target, job);
@@ -323,9 +327,15 @@ fn read_back(
                 file: parts[target.file].path.clone(),
                 part: format!("tensor `{}`", shown(&target.name)),
             };
-            let bytes =
-                maps[target.file].get(from as usize..from as usize + len).ok_or_else(wrong)?;
-            if XxHash3_64::oneshot(bytes) != written.hash {
+            let range = maps[target.file].range(from as usize..from as usize + len);
+            let range = range.ok_or_else(wrong)?;
+            let mut hash = XxHash3_64::new();
+            for at in (0..len).step_by(COPY) {
+                let copied = &mut copied[..COPY.min(len - at)];
+                range.copy(at, copied);
+                hash.write(copied);
+            }
+            if hash.finish() != written.hash {
                 return Err(wrong());
             }
         }
@@ -333,12 +343,13 @@ fn read_back(
     };
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
     on_threads(threads, || {
+        let mut copied = vec![0; COPY];
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
             if n >= jobs.len() {
                 return;
             }
-            if let Err(error) = check(n) {
+            if let Err(error) = check(n, &mut copied) {
                 let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                 // The first place is reported, whichever thread is faster.
                 if failed.as_ref().is_none_or(|(at, _)| n < *at) {

@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 mod recorder;
+mod writeback;
 
 pub use recorder::DiskRecorder;
+pub use writeback::{reserve, start_writeback};
 
 /// System calls that determine the state after a crash. Tests record them or stop before one.
 pub trait Disk: Debug + Send + Sync {

@@ -57,12 +57,12 @@ impl<'a> Flow<'a> {
             let next = done + piece.count() * size;
             let out = &mut out[done..next];
             match piece {
-                SourceRange::Source(source, from, count) => match source.bytes() {
-                    Some((kept, bytes)) if kept == dtype => {
-                        out.copy_from_slice(&bytes[from * size..(from + count) * size]);
+                SourceRange::Source(source, from, _) => {
+                    let kept = source.bytes().is_some_and(|(kept, _)| kept == dtype);
+                    if !(kept && source.copy(from * size, out)) {
+                        return Break(());
                     }
-                    _ => return Break(()),
-                },
+                }
                 SourceRange::Zeros(_) => out.fill(0),
                 SourceRange::Computed(..) => return Break(()),
             }

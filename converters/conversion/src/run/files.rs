@@ -8,7 +8,7 @@ use registry::file;
 
 use super::{Error, RunOptions, journal_path};
 use crate::{OutFile, Work};
-use formats::output::{Disk, folder_of, part_path};
+use formats::output::{Disk, folder_of, part_path, reserve, start_writeback};
 
 /// File that is being written, or that an earlier run has already renamed.
 #[derive(Debug)]
@@ -27,6 +27,7 @@ impl PartFile {
             file.set_len(0)?;
         }
         file.set_len(out.len)?;
+        reserve(file.file(), out.len)?;
         let part = Self { path: part_path(&out.path), finished: out.path.clone(), file };
         part.write(&out.header, 0)?;
         Ok(part)
@@ -53,7 +54,9 @@ impl PartFile {
     pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         use std::os::unix::fs::FileExt as _;
         let named = |error| io::Error::other(format!("`{}`: {error}", self.path.display()));
-        self.file.file().write_all_at(bytes, at).map_err(named)
+        self.file.file().write_all_at(bytes, at).map_err(named)?;
+        start_writeback(self.file.file(), at, bytes.len() as u64);
+        Ok(())
     }
 
     /// Reads bytes at an offset.

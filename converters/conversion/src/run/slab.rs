@@ -21,7 +21,7 @@ pub(super) struct Buffers {
 
 /// Number of values that are read, encoded, decoded and measured at a time: they stay in the cache of a
 /// core.
-const PIECE: usize = 1 << 13;
+const PIECE: usize = 1 << 14;
 
 /// Returns the number of values in a slab.
 pub(super) fn numbers(work: &Work<'_>, job: &SlabJob) -> u64 {

@@ -1,8 +1,8 @@
 //! Ends the process with a message when a mapped file becomes shorter while it is read.
 //!
 //! Accessing a page beyond the end of a mapped file raises SIGBUS, whose default action ends the process
-//! without a message. Reading with `pread` would return an error instead, but every kernel reads weights
-//! from the memory map, and a copy of each would cost memory and time in every run. The handler writes the
+//! without a message. Reading with `pread` would return an error instead, but kernels read weights from the
+//! memory map more than once, and conversions fall back to the map. The handler writes the
 //! message and exits at once, so no result is computed from unread data, and an output remains a `.part`
 //! file.
 

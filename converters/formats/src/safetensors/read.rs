@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::{Error, SafetensorsHeader, TensorEntry};
-use crate::mmap::FileMap;
+use crate::mmap::{FileMap, MappedRange};
 
 /// Open file. Only its header is read until a tensor's bytes are requested.
 #[derive(Debug)]
@@ -38,10 +38,15 @@ impl SafetensorsFile {
     }
 
     /// Returns the bytes of a range that the header gave.
-    pub fn slice(&self, (begin, end): (u64, u64)) -> Result<&[u8], Error> {
+    pub fn slice(&self, range: (u64, u64)) -> Result<&[u8], Error> {
+        Ok(self.range(range)?.bytes())
+    }
+
+    /// Returns a range that the header gave; its bytes can be copied piece by piece.
+    pub fn range(&self, (begin, end): (u64, u64)) -> Result<MappedRange<'_>, Error> {
         let map = self.map()?;
         // The header's ranges lie in `file_len`, which `map` has compared with the map's length.
-        Ok(map.get(begin as usize..end as usize).unwrap_or(&[]))
+        Ok(map.range(begin as usize..end as usize).unwrap_or_default())
     }
 
     fn map(&self) -> Result<&FileMap, Error> {
