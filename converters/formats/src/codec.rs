@@ -15,6 +15,7 @@ mod layout;
 mod by_peak;
 mod crumbs;
 mod declaration;
+mod decoder;
 mod fp4;
 mod halves;
 mod iq;
@@ -186,9 +187,19 @@ pub fn encode_factored(
 
 /// Decodes whole blocks.
 pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
+    decode_in(LaneCount::widest(), ty, bytes, out)
+}
+
+/// Decodes like [`decode`] with a given number of lanes; with one lane if the CPU lacks them.
+pub fn decode_in(
+    lanes: LaneCount,
+    ty: BlockType,
+    bytes: &[u8],
+    out: &mut [f32],
+) -> Result<(), Error> {
     lengths(ty, out.len(), bytes.len())?;
     let decode = ty.declaration().decode.ok_or(Error::NotWritten { ty })?;
-    decode(bytes, out);
+    decode(lanes, bytes, out);
     Ok(())
 }
 

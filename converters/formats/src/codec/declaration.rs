@@ -2,11 +2,9 @@
 
 use registry::dtype::Dtype;
 
+use super::decoder::DecodeFn;
 use super::levels::Levels;
 use super::{BlockType, EncodeFn, LaneCount};
-
-/// `(bytes, out)`. Lengths are checked before.
-type DecodeFn = fn(&[u8], &mut [f32]);
 
 /// `(block, to)`. The levels arrive with scales of 1 and no minima.
 type LevelsFn = fn(&[u8], &mut Levels);
