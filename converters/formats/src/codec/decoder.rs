@@ -9,6 +9,7 @@ mod avx2;
 mod avx512;
 
 use super::LaneCount;
+use super::layout::each;
 use crate::numbers::f16_to_f32;
 
 /// `(lanes, bytes, out)`. Lengths are checked before.
@@ -22,7 +23,7 @@ pub(super) trait BlockDecoder {
 /// Proof that the CPU has a set of features, with operations that use them.
 pub(super) trait DecoderOps: Copy {
     /// Sixteen values, in registers.
-    type Table: Copy;
+    type Vector: Copy;
 
     /// Widens f16 bits.
     fn widen(self, bits: u16) -> f32;
@@ -31,20 +32,26 @@ pub(super) trait DecoderOps: Copy {
     fn f16(self, bytes: &[u8], at: usize) -> f32 {
         self.widen(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
     }
+    fn load(self, values: &[f32; 16]) -> Self::Vector;
+    /// Returns the value of bytes as signed integers.
+    fn integers(self, bytes: &[u8; 16]) -> Self::Vector;
     /// Returns `values[i] * by`.
-    fn scaled(self, values: &[f32; 16], by: f32) -> Self::Table;
-    /// Returns `table[i] + number`.
-    fn plus(self, table: Self::Table, number: f32) -> Self::Table;
-    /// Returns `table[i] - number`.
-    fn minus(self, table: Self::Table, number: f32) -> Self::Table;
+    fn times(self, values: Self::Vector, by: f32) -> Self::Vector;
+    /// Returns `values[i] + number`.
+    fn plus(self, values: Self::Vector, number: f32) -> Self::Vector;
+    /// Returns `values[i] - number`.
+    fn minus(self, values: Self::Vector, number: f32) -> Self::Vector;
+    /// Returns `values[i] * -1.0` for every bit that is set.
+    fn negate(self, values: Self::Vector, bits: u16) -> Self::Vector;
+    fn store(self, values: Self::Vector, out: &mut [f32; 16]);
     /// Writes the values of the lower halves of bytes, from the first table, and of the upper halves, from the
     /// second.
-    fn lookup4(self, tables: [Self::Table; 2], bytes: &[u8; 16], out: [&mut [f32; 16]; 2]);
+    fn lookup4(self, tables: [Self::Vector; 2], bytes: &[u8; 16], out: [&mut [f32; 16]; 2]);
     /// Writes values as [`Self::lookup4`]. Each half has two tables, between which its `fifths` choose: bit `j`
     /// is that of byte `j`.
     fn lookup5(
         self,
-        tables: [[Self::Table; 2]; 2],
+        tables: [[Self::Vector; 2]; 2],
         bytes: &[u8; 16],
         fifths: [u16; 2],
         out: [&mut [f32; 16]; 2],
@@ -74,23 +81,42 @@ pub(super) fn decode<D: BlockDecoder>(lanes: LaneCount, bytes: &[u8], out: &mut 
 struct PlainOps;
 
 impl DecoderOps for PlainOps {
-    type Table = [f32; 16];
+    type Vector = [f32; 16];
 
     #[inline(always)]
     fn widen(self, bits: u16) -> f32 {
         f16_to_f32(bits)
     }
     #[inline(always)]
-    fn scaled(self, values: &[f32; 16], by: f32) -> [f32; 16] {
-        values.map(|x| x * by)
+    fn load(self, values: &[f32; 16]) -> [f32; 16] {
+        *values
     }
     #[inline(always)]
-    fn plus(self, table: [f32; 16], number: f32) -> [f32; 16] {
-        table.map(|x| x + number)
+    fn integers(self, bytes: &[u8; 16]) -> [f32; 16] {
+        each(bytes, |byte| f32::from(byte.cast_signed()))
     }
     #[inline(always)]
-    fn minus(self, table: [f32; 16], number: f32) -> [f32; 16] {
-        table.map(|x| x - number)
+    fn times(self, values: [f32; 16], by: f32) -> [f32; 16] {
+        each(&values, |x| x * by)
+    }
+    #[inline(always)]
+    fn plus(self, values: [f32; 16], number: f32) -> [f32; 16] {
+        each(&values, |x| x + number)
+    }
+    #[inline(always)]
+    fn minus(self, values: [f32; 16], number: f32) -> [f32; 16] {
+        each(&values, |x| x - number)
+    }
+    #[inline(always)]
+    fn negate(self, mut values: [f32; 16], bits: u16) -> [f32; 16] {
+        for (i, x) in values.iter_mut().enumerate() {
+            *x *= if bits >> i & 1 == 1 { -1.0 } else { 1.0 };
+        }
+        values
+    }
+    #[inline(always)]
+    fn store(self, values: [f32; 16], out: &mut [f32; 16]) {
+        *out = values;
     }
     #[inline(always)]
     fn lookup4(self, tables: [[f32; 16]; 2], bytes: &[u8; 16], out: [&mut [f32; 16]; 2]) {

@@ -23,7 +23,7 @@ pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
     wide: Some(simd::encoder::<ByPeak<Mxfp4Blocks, 32, 17>>),
     decode: decoder!(17, 32, |ops, block, out| {
         let scale = half_e8m0(block[0]);
-        values4(ops, ops.scaled(&HALVES, scale), &block[1..], out);
+        values4(ops, ops.times(ops.load(&HALVES), scale), &block[1..], out);
     }),
     ..BlockDeclaration::new("MXFP4", 39, 32, 17)
 };
@@ -45,7 +45,7 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
         let (scales, bytes) = block.split_at(4);
         // The bytes of two groups are looked up at once.
         let (scales, bytes) = (scales.as_chunks::<2>().0, bytes.as_chunks::<16>().0);
-        let halves = ops.scaled(&HALVES, 1.0);
+        let halves = ops.load(&HALVES);
         let parts = out.as_chunks_mut::<32>().0.iter_mut().zip(bytes).zip(scales);
         for ((out, bytes), &scales) in parts {
             let (mut low, mut high) = ([0.0; 16], [0.0; 16]);

@@ -34,7 +34,7 @@ pub(super) const IQ4_NL: BlockDeclaration = BlockDeclaration {
         }
     }),
     decode: decoder!(18, 32, |ops, block, out| {
-        let table = ops.scaled(&const { values() }, ops.f16(block, 0));
+        let table = ops.times(ops.load(&const { values() }), ops.f16(block, 0));
         values4(ops, table, &block[2..], out);
     }),
     ..BlockDeclaration::new("IQ4_NL", 20, 32, 18)
@@ -68,7 +68,7 @@ pub(super) const IQ4_XS: BlockDeclaration = BlockDeclaration {
             let low = block[4 + j / 2] >> (4 * (j % 2)) & 15;
             let scale = low as i32 | ((high >> (2 * j) & 3) as i32) << 4;
             let scale = d * (scale - 32) as f32;
-            values4(ops, ops.scaled(&const { values() }, scale), bytes, out);
+            values4(ops, ops.times(ops.load(&const { values() }), scale), bytes, out);
         }
     }),
     ..BlockDeclaration::new("IQ4_XS", 23, 256, 136)

@@ -39,7 +39,7 @@ pub(super) const fn values_from(first: i32) -> [f32; 16] {
 
 /// Writes the value of each of 32 levels of 4 bits.
 #[inline(always)]
-pub(super) fn values4<O: DecoderOps>(ops: O, table: O::Table, bytes: &[u8], out: &mut [f32; 32]) {
+pub(super) fn values4<O: DecoderOps>(ops: O, table: O::Vector, bytes: &[u8], out: &mut [f32; 32]) {
     let [low, high] = out.as_chunks_mut::<16>().0 else { return };
     let Some(bytes) = bytes.first_chunk() else { return };
     ops.lookup4([table; 2], bytes, [low, high]);
@@ -49,7 +49,7 @@ pub(super) fn values4<O: DecoderOps>(ops: O, table: O::Table, bytes: &[u8], out:
 #[inline(always)]
 pub(super) fn values5<O: DecoderOps>(
     ops: O,
-    tables: [O::Table; 2],
+    tables: [O::Vector; 2],
     bytes: &[u8],
     out: &mut [f32; 32],
 ) {

@@ -38,9 +38,10 @@ pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
         let bytes = block.first_chunk::<16>().expect("84 bytes");
         let scales = each(bytes, |byte| d * (byte & 15) as f32);
         let mins = each(bytes, |byte| dmin * (byte >> 4) as f32);
+        let (scales, mins) = (alone(&scales), alone(&mins));
         for (j, (group, x)) in levels.as_chunks::<16>().0.iter().zip(groups(out)).enumerate() {
-            let (scale, min) = (scales[j], mins[j]);
-            *x = each(alone(group), |q| scale * q as f32 - min);
+            let values = ops.times(ops.integers(group), scales[j]);
+            ops.store(ops.minus(values, mins[j]), x);
         }
     }),
     ..BlockDeclaration::new("Q2_K", 10, 256, 84)

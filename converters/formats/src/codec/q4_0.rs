@@ -21,7 +21,7 @@ pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
     encode: Some(encode::<18>),
     wide: Some(simd::encoder::<SignedBlocks<18>>),
     decode: decoder!(18, 32, |ops, block, out| {
-        let table = ops.scaled(&const { values_from(-8) }, ops.f16(block, 0));
+        let table = ops.times(ops.load(&const { values_from(-8) }), ops.f16(block, 0));
         values4(ops, table, &block[2..], out);
     }),
     ..BlockDeclaration::new("Q4_0", 2, 32, 18)
@@ -39,7 +39,7 @@ pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
     decode: decoder!(22, 32, |ops, block, out| {
         let d = ops.f16(block, 0);
         let values = const { [values_from(-16), values_from(0)] };
-        let tables = [ops.scaled(&values[0], d), ops.scaled(&values[1], d)];
+        let tables = [ops.times(ops.load(&values[0]), d), ops.times(ops.load(&values[1]), d)];
         values5(ops, tables, &block[2..], out);
     }),
     ..BlockDeclaration::new("Q5_0", 6, 32, 22)

@@ -20,7 +20,7 @@ pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     wide: Some(simd::encoder::<AffineBlocks<20>>),
     decode: decoder!(20, 32, |ops, block, out| {
         let (d, m) = (ops.f16(block, 0), ops.f16(block, 2));
-        let table = ops.plus(ops.scaled(&const { values_from(0) }, d), m);
+        let table = ops.plus(ops.times(ops.load(&const { values_from(0) }), d), m);
         values4(ops, table, &block[4..], out);
     }),
     ..BlockDeclaration::new("Q4_1", 3, 32, 20)
@@ -38,7 +38,7 @@ pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
     decode: decoder!(24, 32, |ops, block, out| {
         let (d, m) = (ops.f16(block, 0), ops.f16(block, 2));
         let values = const { [values_from(0), values_from(16)] };
-        let table = |n: usize| ops.plus(ops.scaled(&values[n], d), m);
+        let table = |n: usize| ops.plus(ops.times(ops.load(&values[n]), d), m);
         values5(ops, [table(0), table(1)], &block[4..], out);
     }),
     ..BlockDeclaration::new("Q5_1", 7, 32, 24)

@@ -38,12 +38,12 @@ pub(super) const Q6_K: BlockDeclaration = BlockDeclaration {
     }),
     decode: decoder!(210, 256, |ops, block, out| {
         let d = ops.f16(block, 208);
-        let levels = split(block);
+        let levels = each(&split(block), |q| q.wrapping_sub(32));
         let scales = block[192..].first_chunk::<16>().expect("210 bytes");
         let scales = each(scales, |q| d * q.cast_signed() as f32);
         let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
-        for ((levels, out), scale) in groups.zip(scales) {
-            *out = each(alone(levels), |q| scale * (q as i32 - 32) as f32);
+        for ((levels, out), &scale) in groups.zip(alone(&scales)) {
+            ops.store(ops.times(ops.integers(levels), scale), out);
         }
     }),
     ..BlockDeclaration::new("Q6_K", 14, 256, 210)

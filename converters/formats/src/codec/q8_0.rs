@@ -17,8 +17,9 @@ pub(super) const Q8_0: BlockDeclaration = BlockDeclaration {
     wide: Some(simd::encoder::<ByPeak<Q8Blocks, 32, 34>>),
     decode: decoder!(34, 32, |ops, block, out| {
         let d = ops.f16(block, 0);
-        for (x, &q) in out.iter_mut().zip(&block[2..]) {
-            *x = q.cast_signed() as f32 * d;
+        let levels = block[2..].as_chunks::<16>().0.iter();
+        for (levels, out) in levels.zip(out.as_chunks_mut::<16>().0) {
+            ops.store(ops.times(ops.integers(levels), d), out);
         }
     }),
     ..BlockDeclaration::new("Q8_0", 8, 32, 34)

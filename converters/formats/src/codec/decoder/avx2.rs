@@ -2,13 +2,8 @@
 #![expect(unsafe_code, reason = "intrinsics")]
 
 use super::{BlockDecoder, DecoderOps};
-use std::arch::x86_64::{
-    __m256, __m256i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64,
-    _mm_loadu_si128, _mm_movemask_epi8, _mm_sll_epi16, _mm256_add_ps, _mm256_and_si256,
-    _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cvtepu8_epi32,
-    _mm256_loadu_ps, _mm256_mul_ps, _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setr_epi32, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
-};
+use std::arch::asm;
+use std::arch::x86_64::{__m256, __m256i, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_cvtepi8_epi32, _mm256_cvtepu8_epi32, _mm256_loadu_ps, _mm256_mul_ps, _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_movemask_epi8, _mm_sll_epi16};
 
 /// Decodes with these operations.
 ///
@@ -42,23 +37,40 @@ impl TwoVectors {
 }
 
 impl DecoderOps for Avx2Ops {
-    type Table = TwoVectors;
+    type Vector = TwoVectors;
 
     #[inline(always)]
     fn widen(self, bits: u16) -> f32 {
-        // SAFETY: the CPU has the features.
-        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits.into()))) }
+        let mut word = i32::from(bits);
+        // SAFETY: the CPU has the features; no instruction comes of the assembly. It keeps the compiler from
+        // inserting the bits into an older vector, for which the CPU would wait.
+        unsafe {
+            asm!("/* {0:e} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
+            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word)))
+        }
     }
     #[inline(always)]
-    fn scaled(self, values: &[f32; 16], by: f32) -> TwoVectors {
+    fn load(self, values: &[f32; 16]) -> TwoVectors {
         let (low, high) = values.split_at(8);
         // SAFETY: the CPU has the features; 32 bytes are read from each half.
+        unsafe { TwoVectors(_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())) }
+    }
+    #[inline(always)]
+    fn integers(self, bytes: &[u8; 16]) -> TwoVectors {
+        let (low, high) = bytes.split_at(8);
+        // SAFETY: the CPU has the features; 8 bytes are read from each half.
+        unsafe {
+            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(low.as_ptr().cast()));
+            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(high.as_ptr().cast()));
+            TwoVectors(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+    #[inline(always)]
+    fn times(self, TwoVectors(low, high): TwoVectors, by: f32) -> TwoVectors {
+        // SAFETY: the CPU has the features.
         unsafe {
             let by = _mm256_set1_ps(by);
-            TwoVectors(
-                _mm256_mul_ps(_mm256_loadu_ps(low.as_ptr()), by),
-                _mm256_mul_ps(_mm256_loadu_ps(high.as_ptr()), by),
-            )
+            TwoVectors(_mm256_mul_ps(low, by), _mm256_mul_ps(high, by))
         }
     }
     #[inline(always)]
@@ -75,6 +87,24 @@ impl DecoderOps for Avx2Ops {
         unsafe {
             let number = _mm256_set1_ps(number);
             TwoVectors(_mm256_sub_ps(low, number), _mm256_sub_ps(high, number))
+        }
+    }
+    #[inline(always)]
+    fn negate(self, TwoVectors(low, high): TwoVectors, bits: u16) -> TwoVectors {
+        // SAFETY: the CPU has the features.
+        unsafe {
+            let (one, minus_one) = (_mm256_set1_ps(1.0), _mm256_set1_ps(-1.0));
+            let sign = |bits| _mm256_blendv_ps(one, minus_one, lanes(bits));
+            TwoVectors(_mm256_mul_ps(low, sign(bits)), _mm256_mul_ps(high, sign(bits >> 8)))
+        }
+    }
+    #[inline(always)]
+    fn store(self, TwoVectors(low, high): TwoVectors, out: &mut [f32; 16]) {
+        let (first, last) = out.split_at_mut(8);
+        // SAFETY: the CPU has the features; 32 bytes are written to each half.
+        unsafe {
+            _mm256_storeu_ps(first.as_mut_ptr(), low);
+            _mm256_storeu_ps(last.as_mut_ptr(), high);
         }
     }
     #[inline(always)]
@@ -125,9 +155,17 @@ impl DecoderOps for Avx2Ops {
 unsafe fn choose(tables: [TwoVectors; 2], indices: __m256i, fifths: u16) -> __m256 {
     // SAFETY: the caller has the CPU features.
     unsafe {
-        let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-        let set = _mm256_and_si256(_mm256_set1_epi32(fifths.into()), bits);
-        let set = _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, bits));
-        _mm256_blendv_ps(tables[0].get(indices), tables[1].get(indices), set)
+        _mm256_blendv_ps(tables[0].get(indices), tables[1].get(indices), lanes(fifths))
+    }
+}
+
+/// Returns lanes of which all bits are those of bit `l` of `bits`.
+#[inline(always)]
+unsafe fn lanes(bits: u16) -> __m256 {
+    // SAFETY: the caller has the CPU features.
+    unsafe {
+        let of_lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        let set = _mm256_and_si256(_mm256_set1_epi32(bits.into()), of_lanes);
+        _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, of_lanes))
     }
 }

@@ -1,6 +1,7 @@
 //! Magnitudes of the points of grids, as decoders read them: a byte for each value.
 
-use super::{grids, lattice, signs};
+use super::{grids, lattice};
+use crate::codec::decoder::DecoderOps;
 
 pub(super) static IQ2_XXS: [[u8; 8]; 256] = of_points(grids::IQ2_XXS, &OF_TWO);
 pub(super) static IQ2_XS: [[u8; 8]; 512] = of_points(grids::IQ2_XS, &OF_TWO);
@@ -30,10 +31,18 @@ const fn of_points<const N: usize, const POINTS: usize>(
     points
 }
 
-/// Writes eight values.
+/// Writes sixteen values: magnitudes of eight and of eight more, with their signs.
 #[inline(always)]
-pub(super) fn write(x: &mut [f32; 8], scale: f32, magnitudes: &[u8; 8], signs: u8) {
-    for (i, (x, &magnitude)) in x.iter_mut().zip(magnitudes).enumerate() {
-        *x = scale * f32::from(magnitude) * signs::factor(signs, i);
-    }
+pub(super) fn write<O: DecoderOps>(
+    ops: O,
+    x: &mut [f32; 16],
+    scale: f32,
+    magnitudes: [[u8; 8]; 2],
+    signs: [u8; 2],
+) {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&magnitudes[0]);
+    bytes[8..].copy_from_slice(&magnitudes[1]);
+    let values = ops.times(ops.integers(&bytes), scale);
+    ops.store(ops.negate(values, u16::from_le_bytes(signs)), x);
 }

@@ -5,6 +5,7 @@ use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, Secon
 use super::{BLOCK, blocks, magnitudes, searched, signs, vectorized};
 use crate::codec::decoder::DecoderOps;
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
+use crate::codec::layout::each;
 use crate::codec::{BlockType, simd};
 
 /// Bytes: scale, 64 indices, then per 32 values a word of 4 x 7 signs and 4 bits of scale.
@@ -86,9 +87,14 @@ fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
     let words = words.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
     for (at, (x, word)) in x.as_chunks_mut::<32>().0.iter_mut().zip(words).enumerate() {
         let scale = scale * (0.5 + (word >> 28) as f32) * 0.5;
-        for (k, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let points = [0, 1].map(|h| magnitudes::IQ3_XXS[indices[8 * at + 2 * k + h] as usize]);
-            magnitudes::write(x, scale, &joined(points), signs::eighth(word >> (7 * k)));
+        for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let k = [2 * n, 2 * n + 1];
+            let points = each(&k, |k| {
+                let of = |h: usize| magnitudes::IQ3_XXS[indices[8 * at + 2 * k + h] as usize];
+                joined(of(0), of(1))
+            });
+            let signs = each(&k, |k| signs::eighth(word >> (7 * k)));
+            magnitudes::write(ops, x, scale, points, signs);
         }
     }
 }
@@ -122,19 +128,22 @@ fn pack_s(found: &IqBlock, out: &mut [u8; 110]) {
 #[inline(always)]
 fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 110], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
-    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let of_part = bytes[106 + at / 8] >> (4 * (at / 4 % 2)) & 15;
+    for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let of_part = bytes[106 + n / 4] >> (4 * (n / 2 % 2)) & 15;
         let scale = scale * (1.0 + 2.0 * f32::from(of_part));
-        let points = [0, 1].map(|h| {
-            let high = bytes[66 + at / 4] >> (2 * (at % 4) + h) & 1;
-            magnitudes::IQ3_S[bytes[2 + 2 * at + h] as usize | (high as usize) << 8]
+        let points = each(&[2 * n, 2 * n + 1], |at| {
+            let of = |h: usize| {
+                let high = bytes[66 + at / 4] >> (2 * (at % 4) + h) & 1;
+                magnitudes::IQ3_S[bytes[2 + 2 * at + h] as usize | (high as usize) << 8]
+            };
+            joined(of(0), of(1))
         });
-        magnitudes::write(x, scale, &joined(points), bytes[74 + at]);
+        magnitudes::write(ops, x, scale, points, [bytes[74 + 2 * n], bytes[75 + 2 * n]]);
     }
 }
 
-/// Returns the magnitudes of two points.
+/// Joins the magnitudes of two points.
 #[inline(always)]
-fn joined([a, b]: [[u8; 4]; 2]) -> [u8; 8] {
+fn joined(a: [u8; 4], b: [u8; 4]) -> [u8; 8] {
     [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
 }

@@ -5,6 +5,7 @@ use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, Secon
 use super::{BLOCK, blocks, magnitudes, searched, signs, vectorized};
 use crate::codec::decoder::DecoderOps;
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
+use crate::codec::layout::each;
 use crate::codec::search::TINY;
 use crate::codec::{BlockType, simd};
 
@@ -98,9 +99,11 @@ fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
     for (bytes, x) in bytes[2..].as_chunks::<8>().0.iter().zip(x.as_chunks_mut::<32>().0) {
         let word = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let scale = scale * (0.5 + (word >> 28) as f32) * 0.25;
-        for (k, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let point = &magnitudes::IQ2_XXS[bytes[k] as usize];
-            magnitudes::write(x, scale, point, signs::eighth(word >> (7 * k)));
+        for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let k = [2 * n, 2 * n + 1];
+            let points = each(&k, |k| magnitudes::IQ2_XXS[bytes[k] as usize]);
+            let signs = each(&k, |k| signs::eighth(word >> (7 * k)));
+            magnitudes::write(ops, x, scale, points, signs);
         }
     }
 }
@@ -128,10 +131,13 @@ fn pack_xs(found: &IqBlock, out: &mut [u8; 74]) {
 fn decode_xs<O: DecoderOps>(ops: O, bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
     let (words, scales) = bytes[2..].split_at(64);
-    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let word = u16::from_le_bytes([words[2 * at], words[2 * at + 1]]);
-        let point = &magnitudes::IQ2_XS[word as usize & 511];
-        magnitudes::write(x, part_scale(scale, scales, at / 2), point, signs::eighth(u32::from(word >> 9)));
+    let words = words.as_chunks::<4>().0.iter();
+    for (n, (x, words)) in x.as_chunks_mut::<16>().0.iter_mut().zip(words).enumerate() {
+        let words = [[words[0], words[1]], [words[2], words[3]]];
+        let words = each(&words, u16::from_le_bytes);
+        let points = each(&words, |word| magnitudes::IQ2_XS[word as usize & 511]);
+        let signs = each(&words, |word| signs::eighth(u32::from(word >> 9)));
+        magnitudes::write(ops, x, part_scale(scale, scales, n), points, signs);
     }
 }
 
@@ -155,10 +161,13 @@ fn pack_s(found: &IqBlock, out: &mut [u8; 82]) {
 #[inline(always)]
 fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 82], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
-    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let high = bytes[66 + at / 4] >> (2 * (at % 4)) & 3;
-        let point = &magnitudes::IQ2_S[bytes[2 + at] as usize | (high as usize) << 8];
-        magnitudes::write(x, part_scale(scale, &bytes[74..], at / 2), point, bytes[34 + at]);
+    for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let points = each(&[2 * n, 2 * n + 1], |at| {
+            let high = bytes[66 + at / 4] >> (2 * (at % 4)) & 3;
+            magnitudes::IQ2_S[bytes[2 + at] as usize | (high as usize) << 8]
+        });
+        let signs = [bytes[34 + 2 * n], bytes[35 + 2 * n]];
+        magnitudes::write(ops, x, part_scale(scale, &bytes[74..], n), points, signs);
     }
 }
 
