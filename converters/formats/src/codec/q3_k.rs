@@ -6,7 +6,9 @@
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{alone, blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of};
+use super::layout::{
+    alone, blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of,
+};
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;

@@ -7,8 +7,8 @@
 mod lanes;
 
 use super::BlockType;
-use super::decoder::DecoderOps;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
+use super::decoder::DecoderOps;
 use super::layout::{alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
 use super::levels::Levels;
 use super::nibbles::values_from;
@@ -61,10 +61,12 @@ fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut [f32
     let (d, dmin) = (ops.f16(block, 0), ops.f16(block, 2));
     let (scales, mins) = split_scales(&block[4..16]);
     // In memory, from where a load spreads one over a vector.
-    let (scales, mins) = (each(alone(&scales), |q| d * q as f32), each(alone(&mins), |q| dmin * q as f32));
+    let (scales, mins) =
+        (each(alone(&scales), |q| d * q as f32), each(alone(&mins), |q| dmin * q as f32));
     let (scales, mins) = (alone(&scales), alone(&mins));
     let values = const { [values_from(0), values_from(16)] };
-    let table = |j: usize, upper: usize| ops.minus(ops.times(ops.load(&values[upper]), scales[j]), mins[j]);
+    let table =
+        |j: usize, upper: usize| ops.minus(ops.times(ops.load(&values[upper]), scales[j]), mins[j]);
     let pairs = out.as_chunks_mut::<64>().0.iter_mut();
     for (n, (out, bytes)) in pairs.zip(block[B - 128..].as_chunks::<32>().0).enumerate() {
         let (low, high) = (2 * n, 2 * n + 1);
@@ -246,9 +248,8 @@ fn join_scales(scales: [u8; 8], mins: [u8; 8], out: &mut [u8]) {
 #[inline(always)]
 fn split_scales(bytes: &[u8]) -> ([u8; 8], [u8; 8]) {
     // Four bytes at a time.
-    let word = |at: usize| {
-        u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-    };
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let (scales, mins, last) = (word(0), word(4), word(8));
     let upper = |word: u32| word >> 2 & 0x3030_3030;
     let join = |first: u32, last: u32| {

@@ -28,11 +28,14 @@ const MAX_TILES: usize = BLOCK_ROWS / 2;
 const STRETCH_BYTES: usize = 24 << 10;
 
 /// Numbers of a row that are decoded at once: whole blocks of every format.
-const DECODED: usize = 1024;
+const DECODED: usize = 512;
 
-/// Decoded rows of a tile, from the start of a cache line.
+/// Decoded rows of a tile, from the start of a cache line. The first rows alone are used by lower tiles.
 #[repr(align(64))]
-struct DecodedWeights([f32; 4 * DECODED]);
+struct DecodedWeights([f32; LONE_ROW_TILE * DECODED]);
+
+/// Weight rows of the tile for one row of `x`, at most.
+const LONE_ROW_TILE: usize = 8;
 
 /// Some rows of a weight, times all of `x`.
 pub(super) struct RowBlock<'a> {
@@ -95,16 +98,19 @@ pub(super) unsafe fn block<F: WeightFormat, const N: usize>(block: &RowBlock<'_>
 }
 
 /// Computes one block whose weights are decoded into the L1 cache, a few rows and [`DECODED`] numbers at a time.
-/// Serves one panel of `x`: more would decode the weights again.
+/// Serves one panel of `x`: more would decode the weights again. One row of `x` is multiplied by `LONE` rows at
+/// a time, because fewer sums would wait for each other.
 ///
 /// # Safety
 /// As [`block`] for f32 weights; `weight` holds `count` rows of blocks.
 #[inline(always)]
-pub(super) unsafe fn decoded_block<L: Lanes, const N: usize>(block: &RowBlock<'_>) {
+pub(super) unsafe fn decoded_block<L: Lanes, const N: usize, const LONE: usize>(
+    block: &RowBlock<'_>,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         match block.panels.rows {
-            1 => decoded_tiles::<L, 1, N>(block),
+            1 => decoded_tiles::<L, 1, LONE>(block),
             2 => decoded_tiles::<L, 2, N>(block),
             3 if L::ROWS > 2 => decoded_tiles::<L, 3, N>(block),
             4 if L::ROWS > 3 => decoded_tiles::<L, 4, N>(block),
@@ -121,8 +127,8 @@ pub(super) unsafe fn decoded_block<L: Lanes, const N: usize>(block: &RowBlock<'_
 /// As [`decoded_block`].
 #[inline(always)]
 unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlock<'_>) {
-    let mut decoded = DecodedWeights([0.0; 4 * DECODED]);
-    const { assert!(N <= 4, "decoded rows have room for this tile") }
+    let mut decoded = DecodedWeights([0.0; LONE_ROW_TILE * DECODED]);
+    const { assert!(N <= LONE_ROW_TILE, "decoded rows have room for this tile") }
     let Some(ty) = block.blocks else { return };
     let steps = block.inner / STEP;
     let mut spilled = MaybeUninit::<[[L; N]; R]>::uninit();

@@ -3,7 +3,14 @@
 
 use super::{BlockDecoder, DecoderOps};
 use std::arch::asm;
-use std::arch::x86_64::{__m256, __m256i, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_cvtepi8_epi32, _mm256_cvtepu8_epi32, _mm256_loadu_ps, _mm256_mul_ps, _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_movemask_epi8, _mm_sll_epi16};
+use std::arch::x86_64::{
+    __m256, __m256i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64,
+    _mm_loadu_si128, _mm_movemask_epi8, _mm_sll_epi16, _mm256_add_ps, _mm256_and_si256,
+    _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cvtepi8_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_loadu_ps, _mm256_mul_ps,
+    _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+};
 
 /// Decodes with these operations.
 ///
@@ -154,9 +161,7 @@ impl DecoderOps for Avx2Ops {
 #[inline(always)]
 unsafe fn choose(tables: [TwoVectors; 2], indices: __m256i, fifths: u16) -> __m256 {
     // SAFETY: the caller has the CPU features.
-    unsafe {
-        _mm256_blendv_ps(tables[0].get(indices), tables[1].get(indices), lanes(fifths))
-    }
+    unsafe { _mm256_blendv_ps(tables[0].get(indices), tables[1].get(indices), lanes(fifths)) }
 }
 
 /// Returns lanes of which all bits are those of bit `l` of `bits`.

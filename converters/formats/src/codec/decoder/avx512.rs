@@ -3,7 +3,13 @@
 
 use super::{BlockDecoder, DecoderOps};
 use std::arch::asm;
-use std::arch::x86_64::{__m512, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_cvtepi8_epi32, _mm512_cvtepu8_epi32, _mm512_loadu_ps, _mm512_mask_mul_ps, _mm512_mask_permutexvar_ps, _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_ps, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128, _mm_set1_epi8, _mm_test_epi8_mask};
+use std::arch::x86_64::{
+    __m512, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128, _mm_set1_epi8,
+    _mm_test_epi8_mask, _mm512_add_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
+    _mm512_cvtepu8_epi32, _mm512_loadu_ps, _mm512_mask_mul_ps, _mm512_mask_permutexvar_ps,
+    _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_ps, _mm512_srli_epi32, _mm512_storeu_ps,
+    _mm512_sub_ps,
+};
 
 /// Decodes with these operations.
 ///
@@ -39,9 +45,7 @@ impl DecoderOps for Avx512Ops {
     #[inline(always)]
     fn integers(self, bytes: &[u8; 16]) -> __m512 {
         // SAFETY: the CPU has the features; 16 bytes are read.
-        unsafe {
-            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast())))
-        }
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()))) }
     }
     #[inline(always)]
     fn times(self, values: __m512, by: f32) -> __m512 {

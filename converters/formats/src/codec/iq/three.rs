@@ -3,8 +3,8 @@
 use super::lattice;
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
 use super::{BLOCK, blocks, magnitudes, searched, signs, vectorized};
-use crate::codec::decoder::DecoderOps;
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
+use crate::codec::decoder::DecoderOps;
 use crate::codec::layout::each;
 use crate::codec::{BlockType, simd};
 
