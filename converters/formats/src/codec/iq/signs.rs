@@ -32,12 +32,6 @@ pub(super) fn eighth(seven: u32) -> u8 {
     seven | ((seven.count_ones() as u8 & 1) << 7)
 }
 
-/// Returns the sign of value `i`, as a factor.
-#[inline(always)]
-pub(super) fn factor(signs: u8, i: usize) -> f32 {
-    if signs >> i & 1 == 1 { -1.0 } else { 1.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
