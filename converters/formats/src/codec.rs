@@ -43,6 +43,7 @@ mod validate;
 use crate::numbers::first_not_finite;
 
 pub use declaration::{FileType, ImportanceNeed};
+pub use decoder::BlockReader;
 pub use lane_count::LaneCount;
 pub use levels::{Levels, levels};
 pub use simd::{ErrorSums, sums};
@@ -199,7 +200,7 @@ pub fn decode_in(
 ) -> Result<(), Error> {
     lengths(ty, out.len(), bytes.len())?;
     let decode = ty.declaration().decode.ok_or(Error::NotWritten { ty })?;
-    decode(lanes, bytes, out);
+    decode(lanes)(bytes, out);
     Ok(())
 }
 

@@ -8,12 +8,36 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use super::LaneCount;
-use super::layout::each;
+use super::layout::{alone, each};
+use super::{BlockType, LaneCount};
 use crate::numbers::f16_to_f32;
 
-/// `(lanes, bytes, out)`. Lengths are checked before.
-pub(crate) type DecodeFn = fn(LaneCount, &[u8], &mut [f32]);
+/// `(bytes, out)`. Lengths are checked before.
+pub(crate) type DecodeFn = fn(&[u8], &mut [f32]);
+
+/// Decoder of a format for this CPU, to be called for a few blocks at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockReader {
+    decode: DecodeFn,
+    elements: usize,
+    bytes: usize,
+}
+
+impl BlockReader {
+    /// Returns the decoder of a format; none if the format has none.
+    pub fn new(ty: BlockType) -> Option<Self> {
+        let decode = ty.declaration().decode?(LaneCount::widest());
+        Some(Self { decode, elements: ty.elements(), bytes: ty.bytes() })
+    }
+
+    /// Decodes the first `count` blocks.
+    ///
+    /// # Panics
+    /// If a slice is shorter than the blocks.
+    pub fn read(&self, count: usize, bytes: &[u8], out: &mut [f32]) {
+        (self.decode)(&bytes[..count * self.bytes], &mut out[..count * self.elements]);
+    }
+}
 
 /// Decoder of a format, to be compiled for a set of CPU features. It must be inlined into its caller.
 pub(super) trait BlockDecoder {
@@ -60,19 +84,21 @@ pub(super) trait DecoderOps: Copy {
     fn bits(self, bytes: &[u8; 16], bit: usize) -> u16;
 }
 
-/// Decodes with a number of lanes; with one lane if the CPU lacks them.
+/// Returns the decoder for a number of lanes; for one lane if the CPU lacks them.
 #[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "CPU features"))]
-pub(super) fn decode<D: BlockDecoder>(lanes: LaneCount, bytes: &[u8], out: &mut [f32]) {
+pub(super) fn decoder<D: BlockDecoder>(lanes: LaneCount) -> DecodeFn {
     match lanes {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the CPU has the features.
-        LaneCount::Sixteen if crate::features::avx512() => unsafe {
+        LaneCount::Sixteen if crate::features::avx512() => |bytes, out| unsafe {
             avx512::decode::<D>(bytes, out);
         },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the CPU has the features.
-        LaneCount::Eight if crate::features::avx2() => unsafe { avx2::decode::<D>(bytes, out) },
-        _ => D::decode(PlainOps, bytes, out),
+        LaneCount::Eight if crate::features::avx2() => |bytes, out| unsafe {
+            avx2::decode::<D>(bytes, out);
+        },
+        _ => |bytes, out| D::decode(PlainOps, bytes, out),
     }
 }
 
@@ -89,7 +115,8 @@ impl DecoderOps for PlainOps {
     }
     #[inline(always)]
     fn load(self, values: &[f32; 16]) -> [f32; 16] {
-        *values
+        // The compiler would make a product with a known -1 a negation, which differs in the sign of a NaN.
+        *alone(values)
     }
     #[inline(always)]
     fn integers(self, bytes: &[u8; 16]) -> [f32; 16] {

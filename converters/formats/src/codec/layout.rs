@@ -37,7 +37,7 @@ macro_rules! decoder {
                 }
             }
         }
-        Some($crate::codec::decoder::decode::<Blocks>)
+        Some($crate::codec::decoder::decoder::<Blocks>)
     }};
 }
 

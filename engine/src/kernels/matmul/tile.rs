@@ -12,10 +12,10 @@
 use super::lanes::{F32Weights, Lanes, STEP, WeightFormat};
 use super::pack::{CacheLine, Panels};
 use super::register_tile::Sweep;
-use super::{BLOCK_ROWS, decode};
+use super::{BLOCK_ROWS, scale};
 use crate::kernels::finish::finish;
 use crate::kernels::prefetch::prefetch;
-use formats::codec::BlockType;
+use formats::codec::{BlockReader, BlockType};
 use registry::dtype::Dtype;
 use std::array::from_fn;
 use std::mem::MaybeUninit;
@@ -130,26 +130,28 @@ unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlo
     let mut decoded = DecodedWeights([0.0; LONE_ROW_TILE * DECODED]);
     const { assert!(N <= LONE_ROW_TILE, "decoded rows have room for this tile") }
     let Some(ty) = block.blocks else { return };
+    let reader = BlockReader::new(ty);
     let steps = block.inner / STEP;
     let mut spilled = MaybeUninit::<[[L; N]; R]>::uninit();
     for first in (0..block.count).step_by(N) {
         for start in (0..block.inner).step_by(DECODED) {
             let numbers = DECODED.min(block.inner - start);
+            let count = numbers / ty.elements();
+            let begins = start / ty.elements() * ty.bytes();
             for (n, decoded) in decoded.0.chunks_exact_mut(DECODED).enumerate().take(N) {
                 // Rows past the end are the last row once more, and are not stored.
                 let row = (first + n).min(block.count - 1);
-                let begin = row * block.stored + start * block.stored / block.inner;
-                let bytes = numbers * block.stored / block.inner;
+                let begin = row * block.stored + begins;
                 let later = block.weight.as_ptr().wrapping_add(begin + N * block.stored);
-                for line in (0..bytes).step_by(64) {
+                for line in (0..count * ty.bytes()).step_by(64) {
                     prefetch(later.wrapping_add(line));
                 }
-                decode(
-                    ty,
-                    block.factor,
-                    &block.weight[begin..begin + bytes],
-                    &mut decoded[..numbers],
-                );
+                match reader {
+                    Some(reader) => reader.read(count, &block.weight[begin..], decoded),
+                    // A format that is not decoded was refused on loading.
+                    None => decoded.fill(f32::NAN),
+                }
+                scale(block.factor, &mut decoded[..numbers]);
             }
             let from = decoded.0.as_ptr().cast::<u8>();
             let sweep = Sweep {
