@@ -15,6 +15,7 @@ mod layout;
 mod by_peak;
 mod crumbs;
 mod declaration;
+mod decoder;
 mod fp4;
 mod halves;
 mod iq;
@@ -42,6 +43,7 @@ mod validate;
 use crate::numbers::first_not_finite;
 
 pub use declaration::{FileType, ImportanceNeed};
+pub use decoder::BlockReader;
 pub use lane_count::LaneCount;
 pub use levels::{Levels, levels};
 pub use simd::{ErrorSums, sums};
@@ -186,9 +188,19 @@ pub fn encode_factored(
 
 /// Decodes whole blocks.
 pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
+    decode_in(LaneCount::widest(), ty, bytes, out)
+}
+
+/// Decodes like [`decode`] with a given number of lanes; with one lane if the CPU lacks them.
+pub fn decode_in(
+    lanes: LaneCount,
+    ty: BlockType,
+    bytes: &[u8],
+    out: &mut [f32],
+) -> Result<(), Error> {
     lengths(ty, out.len(), bytes.len())?;
     let decode = ty.declaration().decode.ok_or(Error::NotWritten { ty })?;
-    decode(bytes, out);
+    decode(lanes)(bytes, out);
     Ok(())
 }
 

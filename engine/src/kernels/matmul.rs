@@ -107,8 +107,13 @@ fn decode(ty: BlockType, factor: f32, bytes: &[u8], into: &mut [f32]) {
     if codec::decode(ty, bytes, into).is_err() {
         into.fill(f32::NAN);
     }
+    scale(factor, into);
+}
+
+/// Multiplies decoded numbers by the factor beside their blocks.
+fn scale(factor: f32, numbers: &mut [f32]) {
     if factor != 1.0 {
-        for x in into.iter_mut() {
+        for x in numbers.iter_mut() {
             *x *= factor;
         }
     }

@@ -2,11 +2,9 @@
 
 use registry::dtype::Dtype;
 
+use super::decoder::DecodeFn;
 use super::levels::Levels;
 use super::{BlockType, EncodeFn, LaneCount};
-
-/// `(bytes, out)`. Lengths are checked before.
-type DecodeFn = fn(&[u8], &mut [f32]);
 
 /// `(block, to)`. The levels arrive with scales of 1 and no minima.
 type LevelsFn = fn(&[u8], &mut Levels);
@@ -28,7 +26,7 @@ pub(crate) struct BlockDeclaration {
     /// Vectorized encoder of the same bytes, for a number of lanes.
     pub(crate) wide: Option<fn(LaneCount) -> Option<EncodeFn>>,
     /// Decoder of whole blocks; none for types that exist only while a model runs.
-    pub(crate) decode: Option<DecodeFn>,
+    pub(crate) decode: Option<fn(LaneCount) -> DecodeFn>,
     /// Reader of one block as integers with scales; none for types without that form.
     pub(crate) levels: Option<LevelsFn>,
     /// Rule of valid blocks.

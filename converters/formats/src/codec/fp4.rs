@@ -6,8 +6,8 @@
 
 use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::halves::{HALVES, half_e2m1, half_e4m3, nearest_halves};
-use super::layout::{alone, blocks, peak};
+use super::halves::{HALVES, half_e4m3, nearest_halves};
+use super::layout::{blocks, peak};
 use super::nibbles::{join4, split4, values4};
 use super::nvfp4;
 use super::rounding::cut;
@@ -21,9 +21,9 @@ pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("MXFP4_MOE", 38)],
     encode: Some(by_peak::<Mxfp4Blocks, 32, 17>),
     wide: Some(simd::encoder::<ByPeak<Mxfp4Blocks, 32, 17>>),
-    decode: decoder!(17, 32, |block, out| {
+    decode: decoder!(17, 32, |ops, block, out| {
         let scale = half_e8m0(block[0]);
-        values4(block[1..].first_chunk().expect("16 bytes"), out, |q| half_e2m1(q) * scale);
+        values4(ops, ops.times(ops.load(&HALVES), scale), &block[1..], out);
     }),
     ..BlockDeclaration::new("MXFP4", 39, 32, 17)
 };
@@ -41,14 +41,21 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
         }
     }),
     wide: Some(simd::encoder::<Nvfp4Lanes>),
-    decode: decoder!(36, 64, |block, out| {
+    decode: decoder!(36, 64, |ops, block, out| {
         let (scales, bytes) = block.split_at(4);
-        let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(bytes.as_chunks::<8>().0);
-        for (&scale, (out, bytes)) in scales.iter().zip(groups) {
-            let scale = half_e4m3(scale);
-            for (j, byte) in alone(bytes).iter().enumerate() {
-                out[j] = half_e2m1(i32::from(byte & 15)) * scale;
-                out[j + 8] = half_e2m1(i32::from(byte >> 4)) * scale;
+        // The bytes of two groups are looked up at once.
+        let (scales, bytes) = (scales.as_chunks::<2>().0, bytes.as_chunks::<16>().0);
+        let halves = ops.load(&HALVES);
+        let parts = out.as_chunks_mut::<32>().0.iter_mut().zip(bytes).zip(scales);
+        for ((out, bytes), &scales) in parts {
+            let (mut low, mut high) = ([0.0; 16], [0.0; 16]);
+            ops.lookup4([halves; 2], bytes, [&mut low, &mut high]);
+            for (n, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+                let scale = half_e4m3(scales[n]);
+                for j in 0..8 {
+                    out[j] = low[8 * n + j] * scale;
+                    out[j + 8] = high[8 * n + j] * scale;
+                }
             }
         }
     }),

@@ -29,30 +29,11 @@ pub(super) fn nearest_halves<const N: usize>(x: &[f32; N], scale: f32) -> [u8; N
     })
 }
 
-/// Returns the value of a level of 4 bits, in halves. A table would keep the compiler from using vectors.
-#[inline(always)]
-pub(super) fn half_e2m1(level: i32) -> f32 {
-    let (size, exponent) = (level & 7, level >> 1 & 3);
-    let size = if exponent == 0 { size } else { (2 | size & 1) << exponent >> 1 };
-    (if level & 8 == 0 { size } else { -size }) as f32
-}
-
 /// Returns half of the value of E4M3 bits. The sign bit is ignored, and NaN is 0.
+#[inline(always)]
 pub(super) fn half_e4m3(bits: u8) -> f32 {
     if bits == 0x7f {
         return 0.0;
     }
     crate::numbers::f8_e4m3_to_f32(bits & 0x7f) * 0.5
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_have_the_values_of_the_table() {
-        for (level, half) in (0..).zip(HALVES) {
-            assert_eq!(half_e2m1(level).to_bits(), half.to_bits(), "{level}");
-        }
-    }
 }

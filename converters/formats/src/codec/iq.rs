@@ -12,6 +12,7 @@
 
 mod grids;
 mod lattice;
+mod magnitudes;
 mod one;
 mod search;
 mod signs;

@@ -9,7 +9,7 @@ use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of};
 use super::levels::Levels;
-use super::nibbles::{join4, split4};
+use super::nibbles::{join4, split4, values4};
 use super::rounding::nearest;
 use super::search::TINY;
 use super::simd::{self, Simd, SimdEncoder};
@@ -33,9 +33,9 @@ pub(super) const IQ4_NL: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(18, 32, |block, out| {
-        let d = get_f16(block, 0);
-        *out = each(&split4(&block[2..]), |q| d * value(q));
+    decode: decoder!(18, 32, |ops, block, out| {
+        let table = ops.times(ops.load(&const { values() }), ops.f16(block, 0));
+        values4(ops, table, &block[2..], out);
     }),
     ..BlockDeclaration::new("IQ4_NL", 20, 32, 18)
 };
@@ -60,15 +60,15 @@ pub(super) const IQ4_XS: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(136, 256, |block, out| {
-        let d = get_f16(block, 0);
+    decode: decoder!(136, 256, |ops, block, out| {
+        let d = ops.f16(block, 0);
         let high = u16::from_le_bytes([block[2], block[3]]);
         let groups = out.as_chunks_mut::<32>().0.iter_mut();
         for (j, (out, bytes)) in groups.zip(block[8..].as_chunks::<16>().0).enumerate() {
             let low = block[4 + j / 2] >> (4 * (j % 2)) & 15;
             let scale = low as i32 | ((high >> (2 * j) & 3) as i32) << 4;
             let scale = d * (scale - 32) as f32;
-            *out = each(&split4(bytes), |q| scale * value(q));
+            values4(ops, ops.times(ops.load(&const { values() }), scale), bytes, out);
         }
     }),
     ..BlockDeclaration::new("IQ4_XS", 23, 256, 136)
@@ -76,6 +76,17 @@ pub(super) const IQ4_XS: BlockDeclaration = BlockDeclaration {
 
 /// Values of the levels (`kvalues_iq4nl`).
 const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Returns [`VALUES`] as f32.
+const fn values() -> [f32; 16] {
+    let mut values = [0.0; 16];
+    let mut level = 0;
+    while level < 16 {
+        values[level] = VALUES[level] as f32;
+        level += 1;
+    }
+    values
+}
 
 fn value(level: u8) -> f32 {
     VALUES[level as usize & 15] as f32

@@ -24,8 +24,8 @@ pub(super) const Q1_0: BlockDeclaration = BlockDeclaration {
         }
     }),
     wide: Some(simd::encoder::<SignLanes>),
-    decode: decoder!(18, 128, |block, out| {
-        let d = get_f16(block, 0);
+    decode: decoder!(18, 128, |ops, block, out| {
+        let d = ops.f16(block, 0);
         for (byte, x) in block[2..].iter().zip(out.as_chunks_mut::<8>().0) {
             *x = std::array::from_fn(|j| if byte >> j & 1 == 1 { d } else { -d });
         }
@@ -44,8 +44,8 @@ pub(super) const Q2_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q2_0", 41)],
     encode: Some(by_peak::<Q2Blocks, 64, 18>),
     wide: Some(simd::encoder::<ByPeak<Q2Blocks, 64, 18>>),
-    decode: decoder!(18, 64, |block, out| {
-        let d = get_f16(block, 0);
+    decode: decoder!(18, 64, |ops, block, out| {
+        let d = ops.f16(block, 0);
         for (byte, x) in block[2..].iter().zip(out.as_chunks_mut::<4>().0) {
             *x = std::array::from_fn(|j| ((byte >> (2 * j) & 3) as i32 - 1) as f32 * d);
         }

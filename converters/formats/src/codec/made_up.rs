@@ -16,8 +16,8 @@ pub(super) const MADE_UP: BlockDeclaration = BlockDeclaration {
             block[2] = (0..4).fold(0, |bits, n| bits | u8::from(x[n] < 0.0) << n);
         }
     }),
-    decode: decoder!(3, 4, |block, out| {
-        let d = get_f16(block, 0);
+    decode: decoder!(3, 4, |ops, block, out| {
+        let d = ops.f16(block, 0);
         *out = std::array::from_fn(|n| if block[2] >> n & 1 == 1 { -d } else { d });
     }),
     ..BlockDeclaration::new("MU1_0", 900, 4, 3)

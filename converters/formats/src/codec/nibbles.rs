@@ -3,6 +3,7 @@
 
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "intrinsics"))]
 
+use super::decoder::DecoderOps;
 use super::layout::each;
 
 /// Packs 32 levels of 4 bits into 16 bytes.
@@ -25,29 +26,39 @@ pub(super) fn split4(bytes: &[u8]) -> [u8; 32] {
     levels
 }
 
+/// Returns the value of sixteen levels in order, of which the lowest is `first`.
+pub(super) const fn values_from(first: i32) -> [f32; 16] {
+    let mut values = [0.0; 16];
+    let mut level = 0;
+    while level < 16 {
+        values[level as usize] = (first + level) as f32;
+        level += 1;
+    }
+    values
+}
+
 /// Writes the value of each of 32 levels of 4 bits.
 #[inline(always)]
-pub(super) fn values4(bytes: &[u8; 16], out: &mut [f32; 32], value: impl Fn(i32) -> f32) {
-    let (low, high) = out.split_at_mut(16);
-    for (x, &byte) in low.iter_mut().zip(bytes) {
-        *x = value(i32::from(byte & 15));
-    }
-    for (x, &byte) in high.iter_mut().zip(bytes) {
-        *x = value(i32::from(byte >> 4));
-    }
+pub(super) fn values4<O: DecoderOps>(ops: O, table: O::Vector, bytes: &[u8], out: &mut [f32; 32]) {
+    let [low, high] = out.as_chunks_mut::<16>().0 else { return };
+    let Some(bytes) = bytes.first_chunk() else { return };
+    ops.lookup4([table; 2], bytes, [low, high]);
 }
 
 /// Writes the value of each of 32 levels of 5 bits.
 #[inline(always)]
-pub(super) fn values5(bytes: &[u8; 20], out: &mut [f32; 32], value: impl Fn(i32) -> f32) {
-    let fifth = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let (low, high) = out.split_at_mut(16);
-    for (j, (x, &byte)) in low.iter_mut().zip(&bytes[4..]).enumerate() {
-        *x = value(i32::from(byte & 15) | (fifth >> j & 1) << 4);
-    }
-    for (j, (x, &byte)) in high.iter_mut().zip(&bytes[4..]).enumerate() {
-        *x = value(i32::from(byte >> 4) | (fifth >> (j + 16) & 1) << 4);
-    }
+pub(super) fn values5<O: DecoderOps>(
+    ops: O,
+    tables: [O::Vector; 2],
+    bytes: &[u8],
+    out: &mut [f32; 32],
+) {
+    let [low, high] = out.as_chunks_mut::<16>().0 else { return };
+    let (Some(fifths), Some(bytes)) = (bytes.first_chunk::<4>(), bytes[4..].first_chunk()) else {
+        return;
+    };
+    let fifths = [[fifths[0], fifths[1]], [fifths[2], fifths[3]]].map(u16::from_le_bytes);
+    ops.lookup5([tables; 2], bytes, fifths, [low, high]);
 }
 
 /// Packs 32 levels of 5 bits into 4 bytes of fifth bits and 16 of the others.
@@ -114,13 +125,8 @@ mod tests {
         let mut bytes = [0; 20];
         join5(&levels, &mut bytes);
         assert_eq!(split5(&bytes), levels);
-        let mut values = [0.0; 32];
-        values5(&bytes, &mut values, |level| level as f32);
-        assert_eq!(values, levels.map(f32::from));
         let levels = levels.map(|level| level & 15);
         join4(&levels, &mut bytes);
         assert_eq!(split4(&bytes[..16]), levels);
-        values4(bytes.first_chunk().expect("20 bytes"), &mut values, |level| level as f32);
-        assert_eq!(values, levels.map(f32::from));
     }
 }

@@ -5,7 +5,7 @@
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
+use super::layout::{alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
 use super::levels::Levels;
 use super::q4_1::ladder;
 use super::rounding::nearest;
@@ -32,13 +32,16 @@ pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(84, 256, |block, out| {
-        let (d, dmin) = (get_f16(block, 80), get_f16(block, 82));
+    decode: decoder!(84, 256, |ops, block, out| {
+        let (d, dmin) = (ops.f16(block, 80), ops.f16(block, 82));
         let levels = split2(&block[16..80]);
+        let bytes = block.first_chunk::<16>().expect("84 bytes");
+        let scales = each(bytes, |byte| d * (byte & 15) as f32);
+        let mins = each(bytes, |byte| dmin * (byte >> 4) as f32);
+        let (scales, mins) = (alone(&scales), alone(&mins));
         for (j, (group, x)) in levels.as_chunks::<16>().0.iter().zip(groups(out)).enumerate() {
-            let scale = d * (block[j] & 15) as f32;
-            let min = dmin * (block[j] >> 4) as f32;
-            *x = each(group, |q| scale * q as f32 - min);
+            let values = ops.times(ops.integers(group), scales[j]);
+            ops.store(ops.minus(values, mins[j]), x);
         }
     }),
     ..BlockDeclaration::new("Q2_K", 10, 256, 84)

@@ -6,7 +6,9 @@
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of};
+use super::layout::{
+    alone, blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of,
+};
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
@@ -37,18 +39,21 @@ pub(super) const Q3_K: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(110, 256, |block, out| {
-        let d = get_f16(block, 108);
-        let levels = split2(&block[32..96]);
-        let scales = split_scales(&block[96..108]);
-        let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
-        for (j, (group, out)) in groups.enumerate() {
-            let scale = d * (scales[j] as i32 - 32) as f32;
-            let bits = &block[16 * (j % 2)..][..16];
-            for ((x, &q), &bits) in out.iter_mut().zip(group).zip(bits) {
-                let third = bits >> (j / 2) & 1;
-                *x = scale * (q as i32 + 4 * third as i32 - 4) as f32;
+    decode: decoder!(110, 256, |ops, block, out| {
+        let d = ops.f16(block, 108);
+        let mut levels = split2(&block[32..96]);
+        let thirds = block.first_chunk::<32>().expect("110 bytes");
+        for (k, levels) in levels.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let mut joined = [0; 32];
+            for ((to, level), third) in joined.iter_mut().zip(&*levels).zip(alone(thirds)) {
+                *to = (level | (third >> k & 1) << 2).wrapping_sub(4);
             }
+            *levels = joined;
+        }
+        let scales = each(&split_scales(&block[96..108]), |q| d * (q as i32 - 32) as f32);
+        let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
+        for ((levels, out), &scale) in groups.zip(alone(&scales)) {
+            ops.store(ops.times(ops.integers(levels), scale), out);
         }
     }),
     ..BlockDeclaration::new("Q3_K", 11, 256, 110)
@@ -214,9 +219,12 @@ fn join_scales(scales: &[u8; 16], out: &mut [u8]) {
 }
 
 /// Unpacks 16 scales of 6 bits.
+#[inline(always)]
 fn split_scales(bytes: &[u8]) -> [u8; 16] {
-    std::array::from_fn(|j| {
+    let mut scales = [0; 16];
+    for (j, scale) in scales.iter_mut().enumerate() {
         let low = if j < 8 { bytes[j] & 15 } else { bytes[j - 8] >> 4 };
-        low | (bytes[8 + j % 4] >> (2 * (j / 4)) & 3) << 4
-    })
+        *scale = low | (bytes[8 + j % 4] >> (2 * (j / 4)) & 3) << 4;
+    }
+    scales
 }

@@ -6,7 +6,7 @@
 use super::by_peak::{PeakFormat, by_peak, by_peak_in};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
-use super::nibbles::{join4, join5, split4, split5, values4, values5};
+use super::nibbles::{join4, join5, split4, split5, values_from, values4, values5};
 use super::rounding::cut;
 use super::search::signed;
 use super::simd::{self, Simd, SimdEncoder};
@@ -20,9 +20,9 @@ pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q4_0", 2)],
     encode: Some(encode::<18>),
     wide: Some(simd::encoder::<SignedBlocks<18>>),
-    decode: decoder!(18, 32, |block, out| {
-        let d = get_f16(block, 0);
-        values4(block[2..].first_chunk().expect("16 bytes"), out, |q| (q - 8) as f32 * d);
+    decode: decoder!(18, 32, |ops, block, out| {
+        let table = ops.times(ops.load(&const { values_from(-8) }), ops.f16(block, 0));
+        values4(ops, table, &block[2..], out);
     }),
     ..BlockDeclaration::new("Q4_0", 2, 32, 18)
 };
@@ -36,9 +36,11 @@ pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q5_0", 8)],
     encode: Some(encode::<22>),
     wide: Some(simd::encoder::<SignedBlocks<22>>),
-    decode: decoder!(22, 32, |block, out| {
-        let d = get_f16(block, 0);
-        values5(block[2..].first_chunk().expect("20 bytes"), out, |q| (q - 16) as f32 * d);
+    decode: decoder!(22, 32, |ops, block, out| {
+        let d = ops.f16(block, 0);
+        let values = const { [values_from(-16), values_from(0)] };
+        let tables = [ops.times(ops.load(&values[0]), d), ops.times(ops.load(&values[1]), d)];
+        values5(ops, tables, &block[2..], out);
     }),
     ..BlockDeclaration::new("Q5_0", 6, 32, 22)
 };

@@ -4,7 +4,7 @@
 
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
-use super::nibbles::{join4, join5, split4, split5, values4, values5};
+use super::nibbles::{join4, join5, split4, split5, values_from, values4, values5};
 use super::rounding::cut;
 use super::search::Ladder;
 use super::simd::{self, Simd, SimdEncoder};
@@ -18,9 +18,10 @@ pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q4_1", 3)],
     encode: Some(encode::<20>),
     wide: Some(simd::encoder::<AffineBlocks<20>>),
-    decode: decoder!(20, 32, |block, out| {
-        let (d, m) = (get_f16(block, 0), get_f16(block, 2));
-        values4(block[4..].first_chunk().expect("16 bytes"), out, |q| q as f32 * d + m);
+    decode: decoder!(20, 32, |ops, block, out| {
+        let (d, m) = (ops.f16(block, 0), ops.f16(block, 2));
+        let table = ops.plus(ops.times(ops.load(&const { values_from(0) }), d), m);
+        values4(ops, table, &block[4..], out);
     }),
     ..BlockDeclaration::new("Q4_1", 3, 32, 20)
 };
@@ -34,9 +35,11 @@ pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q5_1", 9)],
     encode: Some(encode::<24>),
     wide: Some(simd::encoder::<AffineBlocks<24>>),
-    decode: decoder!(24, 32, |block, out| {
-        let (d, m) = (get_f16(block, 0), get_f16(block, 2));
-        values5(block[4..].first_chunk().expect("20 bytes"), out, |q| q as f32 * d + m);
+    decode: decoder!(24, 32, |ops, block, out| {
+        let (d, m) = (ops.f16(block, 0), ops.f16(block, 2));
+        let values = const { [values_from(0), values_from(16)] };
+        let table = |n: usize| ops.plus(ops.times(ops.load(&values[n]), d), m);
+        values5(ops, [table(0), table(1)], &block[4..], out);
     }),
     ..BlockDeclaration::new("Q5_1", 7, 32, 24)
 };

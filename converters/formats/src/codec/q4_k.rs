@@ -8,8 +8,10 @@ mod lanes;
 
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
+use super::decoder::DecoderOps;
+use super::layout::{alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
 use super::levels::Levels;
+use super::nibbles::values_from;
 use super::q2_k::most;
 use super::q4_1::ladder;
 use super::rounding::nearest;
@@ -24,7 +26,7 @@ pub(super) const Q4_K: BlockDeclaration = BlockDeclaration {
     fallback: Some(BlockType::Q50),
     file_types: &[FileType::new("Q4_K_M", 15), FileType::new("Q4_K_S", 14)],
     encode: Some(encode::<144>),
-    decode: decoder!(144, 256, |block, out| decode(block, out)),
+    decode: decoder!(144, 256, |ops, block, out| decode(ops, block, out)),
     ..BlockDeclaration::new("Q4_K", 12, 256, 144)
 };
 
@@ -36,7 +38,7 @@ pub(super) const Q5_K: BlockDeclaration = BlockDeclaration {
     fallback: Some(BlockType::Q51),
     file_types: &[FileType::new("Q5_K_M", 17), FileType::new("Q5_K_S", 16)],
     encode: Some(encode::<176>),
-    decode: decoder!(176, 256, |block, out| decode(block, out)),
+    decode: decoder!(176, 256, |ops, block, out| decode(ops, block, out)),
     ..BlockDeclaration::new("Q5_K", 13, 256, 176)
 };
 
@@ -55,18 +57,32 @@ fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]
 }
 
 #[inline(always)]
-fn decode<const B: usize>(block: &[u8; B], out: &mut [f32; 256]) {
-    let (d, dmin) = (get_f16(block, 0), get_f16(block, 2));
+fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut [f32; 256]) {
+    let (d, dmin) = (ops.f16(block, 0), ops.f16(block, 2));
     let (scales, mins) = split_scales(&block[4..16]);
-    let fifths: &[u8] = if B == 176 { &block[16..48] } else { &[0; 32] };
-    let groups = out.as_chunks_mut::<32>().0.iter_mut();
-    for (j, (out, bytes)) in groups.zip(halves(&block[B - 128..])).enumerate() {
-        let scale = d * scales[j] as f32;
-        let min = dmin * mins[j] as f32;
-        for ((x, &byte), &bits) in out.iter_mut().zip(bytes).zip(fifths) {
-            let low = if j % 2 == 0 { byte & 15 } else { byte >> 4 };
-            let q = low | (bits >> j & 1) << 4;
-            *x = scale * q as f32 - min;
+    // In memory, from where a load spreads one over a vector.
+    let (scales, mins) =
+        (each(alone(&scales), |q| d * q as f32), each(alone(&mins), |q| dmin * q as f32));
+    let (scales, mins) = (alone(&scales), alone(&mins));
+    let values = const { [values_from(0), values_from(16)] };
+    let table =
+        |j: usize, upper: usize| ops.minus(ops.times(ops.load(&values[upper]), scales[j]), mins[j]);
+    let pairs = out.as_chunks_mut::<64>().0.iter_mut();
+    for (n, (out, bytes)) in pairs.zip(block[B - 128..].as_chunks::<32>().0).enumerate() {
+        let (low, high) = (2 * n, 2 * n + 1);
+        let [low0, low1, high0, high1] = out.as_chunks_mut::<16>().0 else { return };
+        let parts = bytes.as_chunks::<16>().0.iter().zip([[low0, high0], [low1, high1]]);
+        if B == 144 {
+            let tables = [table(low, 0), table(high, 0)];
+            for (bytes, out) in parts {
+                ops.lookup4(tables, bytes, out);
+            }
+        } else {
+            let tables = [[table(low, 0), table(low, 1)], [table(high, 0), table(high, 1)]];
+            for ((bytes, out), fifths) in parts.zip(block[16..48].as_chunks::<16>().0) {
+                let fifths = [ops.bits(fifths, low), ops.bits(fifths, high)];
+                ops.lookup5(tables, bytes, fifths, out);
+            }
         }
     }
 }
@@ -229,13 +245,18 @@ fn join_scales(scales: [u8; 8], mins: [u8; 8], out: &mut [u8]) {
 }
 
 /// Unpacks 8 scales and 8 minima of 6 bits.
+#[inline(always)]
 fn split_scales(bytes: &[u8]) -> ([u8; 8], [u8; 8]) {
-    let (mut scales, mut mins) = ([0; 8], [0; 8]);
-    for j in 0..4 {
-        scales[j] = bytes[j] & 63;
-        mins[j] = bytes[j + 4] & 63;
-        scales[j + 4] = bytes[j + 8] & 15 | bytes[j] >> 6 << 4;
-        mins[j + 4] = bytes[j + 8] >> 4 | bytes[j + 4] >> 6 << 4;
-    }
-    (scales, mins)
+    // Four bytes at a time.
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let (scales, mins, last) = (word(0), word(4), word(8));
+    let upper = |word: u32| word >> 2 & 0x3030_3030;
+    let join = |first: u32, last: u32| {
+        (u64::from(first & 0x3f3f_3f3f) | u64::from(last) << 32).to_le_bytes()
+    };
+    (
+        join(scales, last & 0x0f0f_0f0f | upper(scales)),
+        join(mins, last >> 4 & 0x0f0f_0f0f | upper(mins)),
+    )
 }

@@ -36,13 +36,14 @@ pub(super) const Q6_K: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(210, 256, |block, out| {
-        let d = get_f16(block, 208);
-        let levels = split(block);
+    decode: decoder!(210, 256, |ops, block, out| {
+        let d = ops.f16(block, 208);
+        let levels = each(&split(block), |q| q.wrapping_sub(32));
+        let scales = block[192..].first_chunk::<16>().expect("210 bytes");
+        let scales = each(scales, |q| d * q.cast_signed() as f32);
         let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
-        for ((levels, out), scale) in groups.zip(&block[192..208]) {
-            let scale = d * scale.cast_signed() as f32;
-            *out = each(alone(levels), |q| scale * (q as i32 - 32) as f32);
+        for ((levels, out), &scale) in groups.zip(alone(&scales)) {
+            ops.store(ops.times(ops.integers(levels), scale), out);
         }
     }),
     ..BlockDeclaration::new("Q6_K", 14, 256, 210)
@@ -111,6 +112,7 @@ fn join(levels: &[u8; 256], block: &mut [u8; 210]) {
     join2(&each(levels, |level| level >> 4), &mut block[128..192]);
 }
 
+#[inline(always)]
 fn split(block: &[u8; 210]) -> [u8; 256] {
     let mut levels = split2(&block[128..192]);
     let bytes = block[..128].as_chunks::<64>().0;

@@ -24,7 +24,7 @@ pub use sums::{ErrorSums, sums};
 
 /// Returns the encoder compiled for a number of lanes; none for one lane, or if the CPU lacks them.
 ///
-/// Decoders have none: the compiler vectorizes them (`decoder!`).
+/// Decoders have a mechanism of their own ([`super::decoder`]).
 pub(super) fn encoder<W: SimdEncoder>(lanes: LaneCount) -> Option<EncodeFn> {
     match lanes {
         LaneCount::One => None,

@@ -19,8 +19,8 @@ pub(super) const TQ1_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("TQ1_0", 36)],
     encode: Some(by_peak::<Tq1Blocks, 256, 54>),
     wide: Some(simd::encoder::<ByPeak<Tq1Blocks, 256, 54>>),
-    decode: decoder!(54, 256, |block, out| {
-        let d = get_f16(block, 52);
+    decode: decoder!(54, 256, |ops, block, out| {
+        let d = ops.f16(block, 52);
         for run in RUNS {
             let mut power = 1_u8;
             for n in 0..run.digits {
@@ -46,8 +46,8 @@ pub(super) const TQ2_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("TQ2_0", 37)],
     encode: Some(by_peak::<Tq2Blocks, 256, 66>),
     wide: Some(simd::encoder::<ByPeak<Tq2Blocks, 256, 66>>),
-    decode: decoder!(66, 256, |block, out| {
-        let d = get_f16(block, 64);
+    decode: decoder!(66, 256, |ops, block, out| {
+        let d = ops.f16(block, 64);
         *out = each(&split2(&block[..64]), |trit| (trit as i32 - 1) as f32 * d);
     }),
     ..BlockDeclaration::new("TQ2_0", 35, 256, 66)

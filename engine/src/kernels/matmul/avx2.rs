@@ -113,7 +113,7 @@ pub(super) unsafe fn block(kind: PackLayout, block: &RowBlock<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match block.dtype {
-            Dtype::F32 if block.blocks.is_some() => tile::decoded_block::<Avx2, 2>(block),
+            Dtype::F32 if block.blocks.is_some() => tile::decoded_block::<Avx2, 2, 4>(block),
             Dtype::F32 => tile::block::<F32Weights<Avx2>, 2>(block),
             Dtype::F16 => tile::block::<F16Weights<Avx2>, 2>(block),
             Dtype::Bf16 => tile::block::<Bf16Weights<Avx2>, 2>(block),

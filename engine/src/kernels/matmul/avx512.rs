@@ -65,23 +65,25 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn sums<const N: usize>(of: [Self; N]) -> [f32; N] {
-        const { assert!(0 < N && N <= 4, "four sums are taken at once") }
-        let [a, b, c, d] = [of[0], of[1 % N], of[2 % N], of[3 % N]];
-        let mut all = [0.0; 4];
-        // SAFETY: the caller has the CPU features; `all` has room for four.
-        unsafe {
-            let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
-            // One quarter of the vector per sum.
-            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
-            let four = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
-            let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
-            let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
-            let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-            let packed = _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one));
-            _mm_storeu_ps(all.as_mut_ptr(), packed);
-        }
         let mut sums = [0.0; N];
-        sums.copy_from_slice(&all[..N]);
+        for (at, sums) in sums.chunks_mut(4).enumerate() {
+            let [a, b, c, d] =
+                [of[4 * at], of[(4 * at + 1) % N], of[(4 * at + 2) % N], of[(4 * at + 3) % N]];
+            let mut all = [0.0; 4];
+            // SAFETY: the caller has the CPU features; `all` has room for four.
+            unsafe {
+                let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
+                // One quarter of the vector per sum.
+                let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
+                let four = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+                let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
+                let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
+                let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+                let packed = _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one));
+                _mm_storeu_ps(all.as_mut_ptr(), packed);
+            }
+            sums.copy_from_slice(&all[..sums.len()]);
+        }
         sums
     }
     #[target_feature(enable = "avx512f,avx512vl,avx2,fma,f16c")]
@@ -155,7 +157,7 @@ unsafe fn widened(block: &RowBlock<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match block.dtype {
-            Dtype::F32 if block.blocks.is_some() => tile::decoded_block::<Avx512, 4>(block),
+            Dtype::F32 if block.blocks.is_some() => tile::decoded_block::<Avx512, 4, 8>(block),
             Dtype::F32 => tile::block::<F32Weights<Avx512>, 4>(block),
             Dtype::F16 => tile::block::<F16Weights<Avx512>, 4>(block),
             Dtype::Bf16 => tile::block::<Bf16Weights<Avx512>, 4>(block),

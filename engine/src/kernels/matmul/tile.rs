@@ -12,10 +12,10 @@
 use super::lanes::{F32Weights, Lanes, STEP, WeightFormat};
 use super::pack::{CacheLine, Panels};
 use super::register_tile::Sweep;
-use super::{BLOCK_ROWS, decode};
+use super::{BLOCK_ROWS, scale};
 use crate::kernels::finish::finish;
 use crate::kernels::prefetch::prefetch;
-use formats::codec::BlockType;
+use formats::codec::{BlockReader, BlockType};
 use registry::dtype::Dtype;
 use std::array::from_fn;
 use std::mem::MaybeUninit;
@@ -28,11 +28,14 @@ const MAX_TILES: usize = BLOCK_ROWS / 2;
 const STRETCH_BYTES: usize = 24 << 10;
 
 /// Numbers of a row that are decoded at once: whole blocks of every format.
-const DECODED: usize = 1024;
+const DECODED: usize = 512;
 
-/// Decoded rows of a tile, from the start of a cache line.
+/// Decoded rows of a tile, from the start of a cache line. The first rows alone are used by lower tiles.
 #[repr(align(64))]
-struct DecodedWeights([f32; 4 * DECODED]);
+struct DecodedWeights([f32; LONE_ROW_TILE * DECODED]);
+
+/// Weight rows of the tile for one row of `x`, at most.
+const LONE_ROW_TILE: usize = 8;
 
 /// Some rows of a weight, times all of `x`.
 pub(super) struct RowBlock<'a> {
@@ -95,16 +98,19 @@ pub(super) unsafe fn block<F: WeightFormat, const N: usize>(block: &RowBlock<'_>
 }
 
 /// Computes one block whose weights are decoded into the L1 cache, a few rows and [`DECODED`] numbers at a time.
-/// Serves one panel of `x`: more would decode the weights again.
+/// Serves one panel of `x`: more would decode the weights again. One row of `x` is multiplied by `LONE` rows at
+/// a time, because fewer sums would wait for each other.
 ///
 /// # Safety
 /// As [`block`] for f32 weights; `weight` holds `count` rows of blocks.
 #[inline(always)]
-pub(super) unsafe fn decoded_block<L: Lanes, const N: usize>(block: &RowBlock<'_>) {
+pub(super) unsafe fn decoded_block<L: Lanes, const N: usize, const LONE: usize>(
+    block: &RowBlock<'_>,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         match block.panels.rows {
-            1 => decoded_tiles::<L, 1, N>(block),
+            1 => decoded_tiles::<L, 1, LONE>(block),
             2 => decoded_tiles::<L, 2, N>(block),
             3 if L::ROWS > 2 => decoded_tiles::<L, 3, N>(block),
             4 if L::ROWS > 3 => decoded_tiles::<L, 4, N>(block),
@@ -121,29 +127,31 @@ pub(super) unsafe fn decoded_block<L: Lanes, const N: usize>(block: &RowBlock<'_
 /// As [`decoded_block`].
 #[inline(always)]
 unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlock<'_>) {
-    let mut decoded = DecodedWeights([0.0; 4 * DECODED]);
-    const { assert!(N <= 4, "decoded rows have room for this tile") }
+    let mut decoded = DecodedWeights([0.0; LONE_ROW_TILE * DECODED]);
+    const { assert!(N <= LONE_ROW_TILE, "decoded rows have room for this tile") }
     let Some(ty) = block.blocks else { return };
+    let reader = BlockReader::new(ty);
     let steps = block.inner / STEP;
     let mut spilled = MaybeUninit::<[[L; N]; R]>::uninit();
     for first in (0..block.count).step_by(N) {
         for start in (0..block.inner).step_by(DECODED) {
             let numbers = DECODED.min(block.inner - start);
+            let count = numbers / ty.elements();
+            let begins = start / ty.elements() * ty.bytes();
             for (n, decoded) in decoded.0.chunks_exact_mut(DECODED).enumerate().take(N) {
                 // Rows past the end are the last row once more, and are not stored.
                 let row = (first + n).min(block.count - 1);
-                let begin = row * block.stored + start * block.stored / block.inner;
-                let bytes = numbers * block.stored / block.inner;
+                let begin = row * block.stored + begins;
                 let later = block.weight.as_ptr().wrapping_add(begin + N * block.stored);
-                for line in (0..bytes).step_by(64) {
+                for line in (0..count * ty.bytes()).step_by(64) {
                     prefetch(later.wrapping_add(line));
                 }
-                decode(
-                    ty,
-                    block.factor,
-                    &block.weight[begin..begin + bytes],
-                    &mut decoded[..numbers],
-                );
+                match reader {
+                    Some(reader) => reader.read(count, &block.weight[begin..], decoded),
+                    // A format that is not decoded was refused on loading.
+                    None => decoded.fill(f32::NAN),
+                }
+                scale(block.factor, &mut decoded[..numbers]);
             }
             let from = decoded.0.as_ptr().cast::<u8>();
             let sweep = Sweep {

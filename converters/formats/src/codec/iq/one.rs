@@ -5,7 +5,8 @@ use super::search::{CodebookSearch, OneByOne};
 use super::split::{SHIFT, Split, VALUES};
 use super::{BLOCK, grids, larger, layout, mean_square, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::layout::{error_weights, get_f16, put_f16};
+use crate::codec::decoder::DecoderOps;
+use crate::codec::layout::{error_weights, put_f16};
 use crate::codec::rounding::nearest;
 use crate::codec::{BlockType, simd};
 use crate::numbers::{f16_to_f32, f32_to_f16};
@@ -20,21 +21,21 @@ pub(in crate::codec) const IQ1_S: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ1_S", 24)],
     encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq1SLanes>),
-    decode: decoder!(50, 256, |block, out| decode_s(block, out)),
+    decode: decoder!(50, 256, |ops, block, out| decode_s(ops, block, out)),
     ..BlockDeclaration::new("IQ1_S", 19, 256, 50)
 };
 
 /// Bytes: 32 low bytes of indices, 32 times 3 high bits and the direction of the shift, then 4
 /// words of 4 x 3 bits of scale and a quarter of the block's scale.
 pub(in crate::codec) const IQ1_M: BlockDeclaration = BlockDeclaration {
-    scales: ScaleRule::Number(|block| block_scale(words(&block[48..])).into()),
+    scales: ScaleRule::Number(|block| f16_to_f32(block_scale(words(&block[48..]))).into()),
     importance: ImportanceNeed::Advised,
     error: Some(0.584),
     fallback: Some(BlockType::Iq4Nl),
     file_types: &[FileType::new("IQ1_M", 31)],
     encode: Some(|x, row, importance, out| encode_m(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq1MLanes>),
-    decode: decoder!(56, 256, |block, out| decode_m(block, out)),
+    decode: decoder!(56, 256, |ops, block, out| decode_m(ops, block, out)),
     ..BlockDeclaration::new("IQ1_M", 29, 256, 56)
 };
 
@@ -183,8 +184,8 @@ fn pack_s(
 }
 
 #[inline(always)]
-fn decode_s(bytes: &[u8; 50], x: &mut [f32; BLOCK]) {
-    let scale = get_f16(bytes, 0);
+fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 50], x: &mut [f32; BLOCK]) {
+    let scale = ops.f16(bytes, 0);
     let (low, words) = bytes[2..].split_at(32);
     let words = words.as_chunks::<2>().0.iter().map(|&word| u16::from_le_bytes(word));
     for (at, (x, word)) in x.as_chunks_mut::<32>().0.iter_mut().zip(words).enumerate() {
@@ -273,9 +274,9 @@ fn pack_m(
 }
 
 #[inline(always)]
-fn decode_m(bytes: &[u8; 56], x: &mut [f32; BLOCK]) {
+fn decode_m<O: DecoderOps>(ops: O, bytes: &[u8; 56], x: &mut [f32; BLOCK]) {
     let words = words(&bytes[48..]);
-    let scale = block_scale(words);
+    let scale = ops.widen(block_scale(words));
     for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let of_part = words[at / 8] >> (3 * (at / 2 % 4)) & 7;
         let high = bytes[32 + at / 2] >> (4 * (at % 2)) & 15;
@@ -284,13 +285,15 @@ fn decode_m(bytes: &[u8; 56], x: &mut [f32; BLOCK]) {
     }
 }
 
+#[inline(always)]
 fn words(bytes: &[u8]) -> [u16; 4] {
     [0, 2, 4, 6].map(|at| u16::from_le_bytes([bytes[at], bytes[at + 1]]))
 }
 
 /// Returns the block's scale, an f16 in the upper quarters of its words.
-fn block_scale(words: [u16; 4]) -> f32 {
-    f16_to_f32((0..4).fold(0, |bits, k| bits | (words[k] >> 12) << (4 * k)))
+#[inline(always)]
+fn block_scale(words: [u16; 4]) -> u16 {
+    (0..4).fold(0, |bits, k| bits | (words[k] >> 12) << (4 * k))
 }
 
 /// Returns the scale level `s` of a part, in 0 to 7: `2 s + 1` multiplies the block's scale.
@@ -298,6 +301,7 @@ fn eighths(inverse: f32, scale: f32) -> i32 {
     nearest(0.5 * (inverse * scale - 1.0)).clamp(0, 7)
 }
 
+#[inline(always)]
 fn write(x: &mut [f32; 8], scale: f32, point: u16, down: bool) {
     let shift = if down { -SHIFT } else { SHIFT };
     for (i, x) in x.iter_mut().enumerate() {

@@ -26,15 +26,10 @@ pub(super) fn make_even(x: &mut [f32; 8], weight: &[f32; 8], signs: u8) -> u8 {
 }
 
 /// Restores eight signs from the first seven: the eighth makes the number of negative signs even.
+#[inline(always)]
 pub(super) fn eighth(seven: u32) -> u8 {
     let seven = seven as u8 & 0x7f;
     seven | ((seven.count_ones() as u8 & 1) << 7)
-}
-
-/// Returns the sign of value `i`, as a factor.
-#[inline]
-pub(super) fn factor(signs: u8, i: usize) -> f32 {
-    if signs >> i & 1 == 1 { -1.0 } else { 1.0 }
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! IQ3_XXS, IQ3_S: 4 values of 8 magnitudes as a point of 256 or 512.
 
-use super::lattice::{self, level};
+use super::lattice;
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
-use super::{BLOCK, blocks, grids, searched, signs, vectorized};
+use super::{BLOCK, blocks, magnitudes, searched, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::layout::get_f16;
+use crate::codec::decoder::DecoderOps;
+use crate::codec::layout::each;
 use crate::codec::{BlockType, simd};
 
 /// Bytes: scale, 64 indices, then per 32 values a word of 4 x 7 signs and 4 bits of scale.
@@ -16,7 +17,7 @@ pub(in crate::codec) const IQ3_XXS: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ3_XXS", 23)],
     encode: Some(|x, row, importance, out| encode_xxs(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq3XxsLanes>),
-    decode: decoder!(98, 256, |block, out| decode_xxs(block, out)),
+    decode: decoder!(98, 256, |ops, block, out| decode_xxs(ops, block, out)),
     ..BlockDeclaration::new("IQ3_XXS", 18, 256, 98)
 };
 
@@ -32,7 +33,7 @@ pub(in crate::codec) const IQ3_S: BlockDeclaration = BlockDeclaration {
     ],
     encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq3SLanes>),
-    decode: decoder!(110, 256, |block, out| decode_s(block, out)),
+    decode: decoder!(110, 256, |ops, block, out| decode_s(ops, block, out)),
     ..BlockDeclaration::new("IQ3_S", 21, 256, 110)
 };
 
@@ -80,15 +81,20 @@ fn pack_xxs(found: &IqBlock, out: &mut [u8; 98]) {
 }
 
 #[inline(always)]
-fn decode_xxs(bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
-    let scale = get_f16(bytes, 0);
+fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
+    let scale = ops.f16(bytes, 0);
     let (indices, words) = bytes[2..].split_at(64);
     let words = words.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
     for (at, (x, word)) in x.as_chunks_mut::<32>().0.iter_mut().zip(words).enumerate() {
         let scale = scale * (0.5 + (word >> 28) as f32) * 0.5;
-        for (k, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let points = [0, 1].map(|h| grids::IQ3_XXS[indices[8 * at + 2 * k + h] as usize]);
-            write(x, scale, &MAGNITUDES_XXS, points, signs::eighth(word >> (7 * k)));
+        for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let k = [2 * n, 2 * n + 1];
+            let points = each(&k, |k| {
+                let of = |h: usize| magnitudes::IQ3_XXS[indices[8 * at + 2 * k + h] as usize];
+                joined(of(0), of(1))
+            });
+            let signs = each(&k, |k| signs::eighth(word >> (7 * k)));
+            magnitudes::write(ops, x, scale, points, signs);
         }
     }
 }
@@ -120,25 +126,24 @@ fn pack_s(found: &IqBlock, out: &mut [u8; 110]) {
 }
 
 #[inline(always)]
-fn decode_s(bytes: &[u8; 110], x: &mut [f32; BLOCK]) {
-    let scale = get_f16(bytes, 0);
-    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let of_part = bytes[106 + at / 8] >> (4 * (at / 4 % 2)) & 15;
+fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 110], x: &mut [f32; BLOCK]) {
+    let scale = ops.f16(bytes, 0);
+    for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let of_part = bytes[106 + n / 4] >> (4 * (n / 2 % 2)) & 15;
         let scale = scale * (1.0 + 2.0 * f32::from(of_part));
-        let points = [0, 1].map(|h| {
-            let high = bytes[66 + at / 4] >> (2 * (at % 4) + h) & 1;
-            grids::IQ3_S[bytes[2 + 2 * at + h] as usize | (high as usize) << 8]
+        let points = each(&[2 * n, 2 * n + 1], |at| {
+            let of = |h: usize| {
+                let high = bytes[66 + at / 4] >> (2 * (at % 4) + h) & 1;
+                magnitudes::IQ3_S[bytes[2 + 2 * at + h] as usize | (high as usize) << 8]
+            };
+            joined(of(0), of(1))
         });
-        write(x, scale, &MAGNITUDES_S, points, bytes[74 + at]);
+        magnitudes::write(ops, x, scale, points, [bytes[74 + 2 * n], bytes[75 + 2 * n]]);
     }
 }
 
-const MAGNITUDES_XXS: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
-const MAGNITUDES_S: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
-
-fn write(x: &mut [f32; 8], scale: f32, magnitudes: &[f32; 8], points: [u16; 2], signs: u8) {
-    for (i, x) in x.iter_mut().enumerate() {
-        let level = level::<4>(points[i / 4].into(), i % 4);
-        *x = scale * magnitudes[level] * signs::factor(signs, i);
-    }
+/// Joins the magnitudes of two points.
+#[inline(always)]
+fn joined(a: [u8; 4], b: [u8; 4]) -> [u8; 8] {
+    [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
 }

@@ -1,10 +1,11 @@
 //! IQ2_XXS, IQ2_XS, IQ2_S: 8 values of 3 magnitudes as a point of 256, 512 or 1024.
 
-use super::lattice::{self, level};
+use super::lattice;
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
-use super::{BLOCK, blocks, grids, searched, signs, vectorized};
+use super::{BLOCK, blocks, magnitudes, searched, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::layout::get_f16;
+use crate::codec::decoder::DecoderOps;
+use crate::codec::layout::each;
 use crate::codec::search::TINY;
 use crate::codec::{BlockType, simd};
 
@@ -17,7 +18,7 @@ pub(in crate::codec) const IQ2_XXS: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ2_XXS", 19)],
     encode: Some(|x, row, importance, out| encode_xxs(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq2XxsLanes>),
-    decode: decoder!(66, 256, |block, out| decode_xxs(block, out)),
+    decode: decoder!(66, 256, |ops, block, out| decode_xxs(ops, block, out)),
     ..BlockDeclaration::new("IQ2_XXS", 16, 256, 66)
 };
 
@@ -30,7 +31,7 @@ pub(in crate::codec) const IQ2_XS: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ2_S", 28), FileType::new("IQ2_XS", 20)],
     encode: Some(|x, row, importance, out| encode_xs(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq2XsLanes>),
-    decode: decoder!(74, 256, |block, out| decode_xs(block, out)),
+    decode: decoder!(74, 256, |ops, block, out| decode_xs(ops, block, out)),
     ..BlockDeclaration::new("IQ2_XS", 17, 256, 74)
 };
 
@@ -43,7 +44,7 @@ pub(in crate::codec) const IQ2_S: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("IQ2_M", 29)],
     encode: Some(|x, row, importance, out| encode_s(OneByOne, x, row, importance, out)),
     wide: Some(simd::encoder::<Iq2SLanes>),
-    decode: decoder!(82, 256, |block, out| decode_s(block, out)),
+    decode: decoder!(82, 256, |ops, block, out| decode_s(ops, block, out)),
     ..BlockDeclaration::new("IQ2_S", 22, 256, 82)
 };
 
@@ -93,14 +94,16 @@ fn pack_xxs(found: &IqBlock, out: &mut [u8; 66]) {
 }
 
 #[inline(always)]
-fn decode_xxs(bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
-    let scale = get_f16(bytes, 0);
+fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
+    let scale = ops.f16(bytes, 0);
     for (bytes, x) in bytes[2..].as_chunks::<8>().0.iter().zip(x.as_chunks_mut::<32>().0) {
         let word = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let scale = scale * (0.5 + (word >> 28) as f32) * 0.25;
-        for (k, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let point = grids::IQ2_XXS[bytes[k] as usize];
-            write(x, scale, point, signs::eighth(word >> (7 * k)));
+        for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let k = [2 * n, 2 * n + 1];
+            let points = each(&k, |k| magnitudes::IQ2_XXS[bytes[k] as usize]);
+            let signs = each(&k, |k| signs::eighth(word >> (7 * k)));
+            magnitudes::write(ops, x, scale, points, signs);
         }
     }
 }
@@ -125,13 +128,16 @@ fn pack_xs(found: &IqBlock, out: &mut [u8; 74]) {
 }
 
 #[inline(always)]
-fn decode_xs(bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
-    let scale = get_f16(bytes, 0);
+fn decode_xs<O: DecoderOps>(ops: O, bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
+    let scale = ops.f16(bytes, 0);
     let (words, scales) = bytes[2..].split_at(64);
-    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let word = u16::from_le_bytes([words[2 * at], words[2 * at + 1]]);
-        let point = grids::IQ2_XS[word as usize & 511];
-        write(x, part_scale(scale, scales, at / 2), point, signs::eighth(u32::from(word >> 9)));
+    let words = words.as_chunks::<4>().0.iter();
+    for (n, (x, words)) in x.as_chunks_mut::<16>().0.iter_mut().zip(words).enumerate() {
+        let words = [[words[0], words[1]], [words[2], words[3]]];
+        let words = each(&words, u16::from_le_bytes);
+        let points = each(&words, |word| magnitudes::IQ2_XS[word as usize & 511]);
+        let signs = each(&words, |word| signs::eighth(u32::from(word >> 9)));
+        magnitudes::write(ops, x, part_scale(scale, scales, n), points, signs);
     }
 }
 
@@ -153,24 +159,20 @@ fn pack_s(found: &IqBlock, out: &mut [u8; 82]) {
 }
 
 #[inline(always)]
-fn decode_s(bytes: &[u8; 82], x: &mut [f32; BLOCK]) {
-    let scale = get_f16(bytes, 0);
-    for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let high = bytes[66 + at / 4] >> (2 * (at % 4)) & 3;
-        let point = grids::IQ2_S[bytes[2 + at] as usize | (high as usize) << 8];
-        write(x, part_scale(scale, &bytes[74..], at / 2), point, bytes[34 + at]);
+fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 82], x: &mut [f32; BLOCK]) {
+    let scale = ops.f16(bytes, 0);
+    for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let points = each(&[2 * n, 2 * n + 1], |at| {
+            let high = bytes[66 + at / 4] >> (2 * (at % 4)) & 3;
+            magnitudes::IQ2_S[bytes[2 + at] as usize | (high as usize) << 8]
+        });
+        let signs = [bytes[34 + 2 * n], bytes[35 + 2 * n]];
+        magnitudes::write(ops, x, part_scale(scale, &bytes[74..], n), points, signs);
     }
 }
 
 /// Returns the scale of 16 values, decoded from its 4 stored bits.
+#[inline(always)]
 fn part_scale(scale: f32, scales: &[u8], at: usize) -> f32 {
     scale * (0.5 + f32::from(scales[at / 2] >> (4 * (at % 2)) & 15)) * 0.25
-}
-
-fn write(x: &mut [f32; 8], scale: f32, point: u16, signs: u8) {
-    // Magnitudes of the levels; no point has the fourth.
-    const VALUES: [f32; 4] = [8.0, 25.0, 43.0, 0.0];
-    for (i, x) in x.iter_mut().enumerate() {
-        *x = scale * VALUES[level::<8>(point.into(), i)] * signs::factor(signs, i);
-    }
 }
