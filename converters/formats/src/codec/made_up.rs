@@ -2,7 +2,7 @@
 
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use super::layout::{blocks, get_f16, peak, put_f16};
+use super::layout::{blocks, peak, put_f16};
 
 pub(super) const MADE_UP: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::F16(&[0]),

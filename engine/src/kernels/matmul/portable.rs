@@ -74,7 +74,7 @@ pub(super) unsafe fn block(kind: PackLayout, block: &RowBlock<'_>) {
     unsafe {
         match block.dtype {
             Dtype::F32 if block.blocks.is_some() => {
-                tile::decoded_block::<PortableLanes, 2, 2>(block)
+                tile::decoded_block::<PortableLanes, 2, 2>(block);
             }
             Dtype::F32 => tile::block::<F32Weights<PortableLanes>, 2>(block),
             Dtype::F16 => tile::block::<F16Weights<PortableLanes>, 2>(block),
