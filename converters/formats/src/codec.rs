@@ -11,16 +11,16 @@
 #[macro_use]
 mod block;
 #[macro_use]
-mod layout;
+mod decoder;
 mod by_peak;
 mod crumbs;
 mod declaration;
-mod decoder;
 mod fp4;
 mod halves;
 mod iq;
 mod iq4;
 mod lane_count;
+mod layout;
 mod levels;
 mod low_bits;
 mod nibbles;

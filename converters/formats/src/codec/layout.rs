@@ -10,37 +10,6 @@ pub(super) fn blocks<'a, const N: usize, const B: usize>(
     numbers.as_chunks::<N>().0.iter().zip(bytes.as_chunks_mut::<B>().0)
 }
 
-/// Returns a decoder of blocks of `$bytes` bytes and `$numbers` values that is compiled for every vector width.
-///
-/// The body is a function and not a closure: a closure may be left out of line, without the CPU features.
-macro_rules! decoder {
-    ($bytes:literal, $numbers:literal, |$ops:ident, $block:ident, $out:ident| $body:expr) => {{
-        struct Blocks;
-        impl $crate::codec::decoder::BlockDecoder for Blocks {
-            #[inline(always)]
-            fn decode<O: $crate::codec::decoder::DecoderOps>(
-                ops: O,
-                bytes: &[u8],
-                out: &mut [f32],
-            ) {
-                #[inline(always)]
-                fn one<O: $crate::codec::decoder::DecoderOps>(
-                    $ops: O,
-                    $block: &[u8; $bytes],
-                    $out: &mut [f32; $numbers],
-                ) {
-                    $body;
-                }
-                let blocks = bytes.as_chunks::<$bytes>().0.iter();
-                for (block, out) in blocks.zip(out.as_chunks_mut::<$numbers>().0) {
-                    one(ops, $crate::codec::layout::alone(block), out);
-                }
-            }
-        }
-        Some($crate::codec::decoder::decoder::<Blocks>)
-    }};
-}
-
 /// Returns a block that the compiler does not see through: it would put several blocks in one vector, and
 /// gather and scatter their bytes.
 #[inline(always)]

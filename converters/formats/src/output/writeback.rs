@@ -11,10 +11,10 @@ const PAGE: u64 = 4096;
 /// The sync at the end then waits for the last pages alone, and the disk works while values are encoded. An
 /// error is no error of the output: the sync reports what was not written.
 pub fn start_writeback(file: &File, from: u64, len: u64) {
-    let (begin, end) = (from.next_multiple_of(PAGE), from.saturating_add(len) / PAGE * PAGE);
-    if end <= begin {
+    let end = from.saturating_add(len) / PAGE * PAGE;
+    let Some(begin) = from.checked_next_multiple_of(PAGE).filter(|begin| *begin < end) else {
         return;
-    }
+    };
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd as _;

@@ -1,7 +1,7 @@
 //! Operations of decoders with AVX2 and F16C.
 #![expect(unsafe_code, reason = "intrinsics")]
 
-use super::{BlockDecoder, DecoderOps};
+use super::{DecoderCode, DecoderOps};
 use std::arch::asm;
 use std::arch::x86_64::{
     __m256, __m256i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64,
@@ -17,7 +17,7 @@ use std::arch::x86_64::{
 /// # Safety
 /// The CPU has the features of [`crate::features::avx2`].
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn decode<D: BlockDecoder>(bytes: &[u8], out: &mut [f32]) {
+pub(super) unsafe fn decode<D: DecoderCode>(bytes: &[u8], out: &mut [f32]) {
     D::decode(Avx2Ops(()), bytes, out);
 }
 

@@ -1,7 +1,7 @@
 //! Operations of decoders with AVX-512.
 #![expect(unsafe_code, reason = "intrinsics")]
 
-use super::{BlockDecoder, DecoderOps};
+use super::{DecoderCode, DecoderOps};
 use std::arch::asm;
 use std::arch::x86_64::{
     __m512, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128, _mm_set1_epi8,
@@ -16,7 +16,7 @@ use std::arch::x86_64::{
 /// # Safety
 /// The CPU has the features of [`crate::features::avx512`].
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn decode<D: BlockDecoder>(bytes: &[u8], out: &mut [f32]) {
+pub(super) unsafe fn decode<D: DecoderCode>(bytes: &[u8], out: &mut [f32]) {
     D::decode(Avx512Ops(()), bytes, out);
 }
 
