@@ -204,11 +204,12 @@ impl Comparison<'_> {
                 rows.ours = flips::settle_flips(&rows.ours, &rows.own, rows.count);
             }
             let span = self.order.span(gate.place);
-            if span >= order::FAR {
+            if span.nodes >= order::FAR {
                 let why = "too many ops lie between recorded values and this one";
                 return Err(Box::new(gate.skipped(why)));
             }
-            let op = OpChain { dtype: self.dtype, exact: rows.kept != Dtype::F32, span };
+            let exact = rows.kept != Dtype::F32;
+            let op = OpChain { dtype: self.dtype, exact, span: span.nodes, terms: span.terms };
             let mut gate = gate.local(op, &rows.ours, &rows.own, &others, &rows.steps);
             gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
             Ok(gate)

@@ -11,6 +11,8 @@ pub struct OpChain {
     pub exact: bool,
     /// Number of graph nodes between the recorded values and its output.
     pub span: usize,
+    /// Number of terms of its longest sum.
+    pub terms: usize,
 }
 
 /// Difference of an op's output from the reference's.

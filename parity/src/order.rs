@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::{SessionFeatures, ShownParts};
-use registry::graph::{Graph, StateId, StateKind};
+use registry::graph::{Graph, StateId, StateKind, WeightId};
 
 use crate::dump::Phase;
 
@@ -41,6 +41,15 @@ pub struct GraphPlace {
 /// Place of the log-probabilities, after everything else.
 pub const LAST: GraphPlace = GraphPlace { node: usize::MAX, output: true };
 
+/// What lies between recorded values and the output of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeSpan {
+    /// Number of nodes, including the node itself; [`FAR`] at most.
+    pub(crate) nodes: usize,
+    /// Number of terms of the longest sum of a product with a matrix.
+    pub(crate) terms: usize,
+}
+
 /// Places of all taps and states of a graph.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutionOrder {
@@ -50,8 +59,8 @@ pub struct ExecutionOrder {
     pub states: BTreeMap<(usize, String), StatePlace>,
     /// True if the engine exposes its states.
     pub(crate) shows_states: bool,
-    /// Number of nodes between the values that the dump has and each node's output; [`FAR`] at most.
-    spans: Vec<usize>,
+    /// What lies between the values that the dump has and each node's output.
+    spans: Vec<NodeSpan>,
 }
 
 /// Part of a state, as named in reports.
@@ -108,10 +117,9 @@ impl ExecutionOrder {
         order
     }
 
-    /// Returns the number of nodes between the values that the dump has and a place, including its own
-    /// node.
-    pub(crate) fn span(&self, place: GraphPlace) -> usize {
-        let last = self.spans.last().copied().unwrap_or(1);
+    /// Returns what lies between the values that the dump has and a place.
+    pub(crate) fn span(&self, place: GraphPlace) -> NodeSpan {
+        let last = self.spans.last().copied().unwrap_or(NodeSpan { nodes: 1, terms: 1 });
         self.spans.get(place.node).copied().unwrap_or(last)
     }
 
@@ -135,7 +143,7 @@ impl ExecutionOrder {
 /// Upper limit of counted spans.
 pub(crate) const FAR: usize = 32;
 
-fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<usize> {
+fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<NodeSpan> {
     let mut makers: BTreeMap<usize, usize> = BTreeMap::new();
     let mut cones: Vec<BTreeSet<usize>> = Vec::new();
     for (n, node) in graph.nodes.iter().enumerate() {
@@ -153,5 +161,54 @@ fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<usize> {
             }
         }
     }
-    cones.iter().map(|cone| cone.len().min(FAR)).collect()
+    let terms = |node: &usize| terms(graph, *node);
+    let of = |cone: &BTreeSet<usize>| NodeSpan {
+        nodes: cone.len().min(FAR),
+        terms: cone.iter().map(terms).max().unwrap_or(1),
+    };
+    cones.iter().map(of).collect()
+}
+
+/// Returns the number of terms of the sums of a node: the width of what it multiplies with a matrix.
+fn terms(graph: &Graph, node: usize) -> usize {
+    let node = &graph.nodes[node];
+    let matrix = |weight: &WeightId| {
+        graph.weights.get(weight.0).is_some_and(|weight| weight.shape.len() > 1)
+    };
+    if !node.weights.values().any(matrix) {
+        return 1;
+    }
+    let input = node.inputs.first().and_then(|input| graph.values.get(input.0));
+    input.map_or(1, |input| input.shape.iter().product())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use registry::config::Config;
+    use registry::library::Library;
+    use registry::ops::OpSet;
+    use registry::resolve::resolve;
+
+    use super::*;
+
+    #[test]
+    fn sums_are_as_long_as_what_a_matrix_multiplies() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama/config.json");
+        let config = Config::read(&path).unwrap();
+        let library = Library::builtin();
+        let spec = library.load(library.find(&config)[0], &[]).unwrap();
+        let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
+        let order = ExecutionOrder::of(&model.graph, |_| true);
+        let terms = |tap: &str| order.span(order.taps[tap]).terms;
+        let size = |key: &str| {
+            let json: serde_json::Value =
+                serde_json::from_str(&fs_err::read_to_string(&path).unwrap()).unwrap();
+            json[key].as_u64().unwrap() as usize
+        };
+        assert_eq!(terms("model.layers.0.mlp.down_proj"), size("intermediate_size"));
+        assert_eq!(terms("model.layers.0.self_attn.q_proj"), size("hidden_size"));
+        assert_eq!(terms("model.layers.0.input_layernorm"), 1);
+    }
 }

@@ -6,9 +6,7 @@
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{
-    alone, blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of,
-};
+use super::layout::{blocks, each, error_weights, get_f16, peak, put_f16, squares, weights_of};
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
@@ -41,19 +39,16 @@ pub(super) const Q3_K: BlockDeclaration = BlockDeclaration {
     }),
     decode: decoder!(110, 256, |ops, block, out| {
         let d = ops.f16(block, 108);
-        let mut levels = split2(&block[32..96]);
-        let thirds = block.first_chunk::<32>().expect("110 bytes");
-        for (k, levels) in levels.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            let mut joined = [0; 32];
-            for ((to, level), third) in joined.iter_mut().zip(&*levels).zip(alone(thirds)) {
-                *to = (level | (third >> k & 1) << 2).wrapping_sub(4);
-            }
-            *levels = joined;
-        }
-        let scales = each(&split_scales(&block[96..108]), |q| d * (q as i32 - 32) as f32);
+        let levels = split2(&block[32..96]);
+        let scales = split_scales(&block[96..108]);
         let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
-        for ((levels, out), &scale) in groups.zip(alone(&scales)) {
-            ops.store(ops.times(ops.integers(levels), scale), out);
+        for (j, (group, out)) in groups.enumerate() {
+            let scale = d * (scales[j] as i32 - 32) as f32;
+            let bits = &block[16 * (j % 2)..][..16];
+            for ((x, &q), &bits) in out.iter_mut().zip(group).zip(bits) {
+                let third = bits >> (j / 2) & 1;
+                *x = scale * (q as i32 + 4 * third as i32 - 4) as f32;
+            }
         }
     }),
     ..BlockDeclaration::new("Q3_K", 11, 256, 110)
