@@ -247,7 +247,7 @@ impl ConvertArgs {
         target: &LocalModel,
         planned: &[(GgufOutput, Vec<GgufPlan>)],
     ) -> Result<CommandOutcome> {
-        let fingerprint = set_id::of_gguf_run(source, planned, self.types.identity());
+        let fingerprint = set_id::of_gguf_run(source, planned, self.types.identity())?;
         for (output, _) in planned {
             plan::measure(&source.tensors, output, self.threads())?;
         }

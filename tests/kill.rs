@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::tool::{convert, fixture, run};
+use crate::tool::{convert, copy, fixture, run};
 
 /// Number of kills, at moments spread over the whole conversion.
 const KILLS: usize = 10;
@@ -110,4 +110,33 @@ fn killed_checkpoints_resume_to_the_same_bytes() {
         let inside = Some("model.safetensors");
         killed(&Case { fixture: "llama_256", to, numbers: 1_200_000, inside });
     }
+}
+
+/// Weights that changed in place keep the length of their file, and archives can restore its time.
+#[test]
+fn other_weights_with_the_stamps_of_the_first_are_not_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, output) = (dir.path().join("model"), dir.path().join("model.gguf"));
+    copy("lfm2_256", &model);
+    let command = || {
+        let mut command = convert();
+        command.arg(&model).args(["--to", "gguf:q4_k_m", "--slab", "1", "--threads", "1", "-o"]);
+        command.arg(&output);
+        command
+    };
+    let mut child = command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let journal = dir.path().join("model.gguf.part.journal");
+    wait(&mut child, &journal, 5);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!output.exists() && journal.exists());
+
+    let weights = model.join("model.safetensors");
+    let modified = fs_err::metadata(&weights).unwrap().modified().unwrap();
+    let mut bytes = fs_err::read(&weights).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[header..].iter_mut().step_by(2).for_each(|byte| *byte ^= 1);
+    fs_err::write(&weights, bytes).unwrap();
+    std::fs::File::options().write(true).open(&weights).unwrap().set_modified(modified).unwrap();
+    run(command().arg("--resume")).code(2).says("other weights");
 }

@@ -54,15 +54,16 @@ pub(super) fn of_folder(plan: &FolderPlan<'_>) -> Result<String> {
 }
 
 /// Returns the hash of a run that writes GGUF files: a run that resumes it reads the same files. Files are
-/// identified by length and time, because hashing the weights can take as long as the conversion.
+/// identified by length, time and one window, because hashing the weights can take as long as the conversion.
 pub(super) fn of_gguf_run(
     model: &GgufModel<'_>,
     planned: &[(GgufOutput, Vec<GgufPlan>)],
     identity: bool,
-) -> String {
+) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     model.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
+    hash.update(model.checkpoint.file_samples()?);
     for (output, files) in planned {
         add_settings(&mut hash, model, output, identity);
         hash.update(format!("{:?} {:?}", output.shard, output.split));
@@ -70,7 +71,7 @@ pub(super) fn of_gguf_run(
             hash.update(&file.layout.header);
         }
     }
-    format!("{:x}", hash.finalize())
+    Ok(format!("{:x}", hash.finalize()))
 }
 
 /// Returns the hash of a run that writes a checkpoint: a run that resumes it reads the same files.

@@ -4,7 +4,7 @@ use registry::dtype::Dtype;
 
 use crate::metrics::{QUIET_ROW, gap, tensor_error};
 pub use crate::op_error::{OpChain, OpError, OpRowError};
-use crate::rule::{MOVED, OP, roundoff};
+use crate::rule::{MOVED, distance, roundoff};
 
 /// Typical maximum of some hundred normally distributed values, relative to their rms.
 const PEAK: f64 = 3.0;
@@ -76,7 +76,7 @@ fn narrow(op: OpChain, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -
     gaps.sort_by(f32::total_cmp);
     let middle = gaps.get(gaps.len() / 2).copied().map_or(0.0, f64::from);
     let noise = (middle / f64::from(MOVED)).max(roundoff(Dtype::F32) * size);
-    let equal = if op.exact { 0.0 } else { OP * noise };
+    let equal = if op.exact { 0.0 } else { distance(op) * noise };
     let differ =
         |x: &[f32]| x.iter().zip(ours).filter(|(x, y)| f64::from(gap(**x, **y)) > equal).count();
     let changed = moved.iter().map(|m| differ(m)).max().unwrap_or(0);

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::{SessionFeatures, ShownParts};
-use registry::graph::{Graph, StateId, StateKind, WeightId};
+use registry::graph::{Graph, StateId, StateKind};
 
 use crate::dump::Phase;
 
@@ -169,17 +169,21 @@ fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<NodeSpan> {
     cones.iter().map(of).collect()
 }
 
-/// Returns the number of terms of the sums of a node: the width of what it multiplies with a matrix.
+/// Returns the number of terms of the longest sum of a node: the last axis of its matrices.
+///
+/// Transposed matrices sum over the other one, which is of a similar size. Embeddings are read and not
+/// multiplied, and neither are weights in the shape of the input, as those of norms.
 fn terms(graph: &Graph, node: usize) -> usize {
     let node = &graph.nodes[node];
-    let matrix = |weight: &WeightId| {
-        graph.weights.get(weight.0).is_some_and(|weight| weight.shape.len() > 1)
+    let Some(input) = node.inputs.first().and_then(|input| graph.values.get(input.0)) else {
+        return 1;
     };
-    if !node.weights.values().any(matrix) {
+    if input.shape.iter().product::<usize>() == 1 {
         return 1;
     }
-    let input = node.inputs.first().and_then(|input| graph.values.get(input.0));
-    input.map_or(1, |input| input.shape.iter().product())
+    let weights = node.weights.values().filter_map(|weight| graph.weights.get(weight.0));
+    let matrices = weights.filter(|weight| weight.shape.len() > 1 && weight.shape != input.shape);
+    matrices.filter_map(|weight| weight.shape.last().copied()).max().unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -187,6 +191,7 @@ mod tests {
     use std::path::Path;
 
     use registry::config::Config;
+    use registry::graph::WeightId;
     use registry::library::Library;
     use registry::ops::OpSet;
     use registry::resolve::resolve;
@@ -194,21 +199,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_as_long_as_what_a_matrix_multiplies() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama/config.json");
-        let config = Config::read(&path).unwrap();
-        let library = Library::builtin();
-        let spec = library.load(library.find(&config)[0], &[]).unwrap();
-        let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
-        let order = ExecutionOrder::of(&model.graph, |_| true);
-        let terms = |tap: &str| order.span(order.taps[tap]).terms;
-        let size = |key: &str| {
-            let json: serde_json::Value =
-                serde_json::from_str(&fs_err::read_to_string(&path).unwrap()).unwrap();
-            json[key].as_u64().unwrap() as usize
-        };
-        assert_eq!(terms("model.layers.0.mlp.down_proj"), size("intermediate_size"));
-        assert_eq!(terms("model.layers.0.self_attn.q_proj"), size("hidden_size"));
-        assert_eq!(terms("model.layers.0.input_layernorm"), 1);
+    fn sums_are_as_long_as_a_side_of_the_matrix() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+        let (library, ops) = (Library::builtin(), OpSet::builtin());
+        let (mut matrices, mut vectors) = (0, 0);
+        for folder in fs_err::read_dir(fixtures).unwrap() {
+            let path = folder.unwrap().path().join("config.json");
+            let Ok(config) = Config::read(&path) else { continue };
+            let Some(name) = library.find(&config).into_iter().next() else { continue };
+            let spec = library.load(name, &[]).unwrap();
+            let Ok((model, _)) = resolve(&spec, &config, &ops) else { continue };
+            let graph = &model.graph;
+            for (tap, place) in &ExecutionOrder::of(graph, |_| true).taps {
+                let named = |id: &&WeightId| graph.weights[id.0].name == format!("{tap}.weight");
+                let node = &graph.nodes[place.node];
+                let Some(weight) = node.weights.values().find(named) else { continue };
+                match (graph.weights[weight.0].shape.as_slice(), node.weights.len()) {
+                    ([a, b], _) if !node.inputs.is_empty() => {
+                        assert!([*a, *b].contains(&terms(graph, place.node)), "{name} {tap}");
+                        matrices += 1;
+                    }
+                    ([_], 1) => {
+                        assert_eq!(terms(graph, place.node), 1, "{name} {tap}");
+                        vectors += 1;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(matrices > 500 && vectors > 200, "{matrices} {vectors}");
     }
 }

@@ -88,6 +88,11 @@ pub struct GateBounds {
     pub sees: f64,
 }
 
+/// Returns the maximum distance of an op's f32 output, in units of its noise.
+pub(crate) fn distance(op: OpChain) -> f64 {
+    OP * (op.terms as f64 / TERMS).max(1.0).sqrt()
+}
+
 /// Judges an op on the reference's own inputs.
 pub fn local(op: OpChain, measured: &OpError) -> GateBounds {
     let rows = &measured.rows;
@@ -95,8 +100,7 @@ pub fn local(op: OpChain, measured: &OpError) -> GateBounds {
     // Roundings accumulate over the nodes between recorded values.
     let several = (op.span as f64 / SPAN).max(1.0);
     if op.dtype == Dtype::F32 {
-        let longer = (op.terms as f64 / TERMS).max(1.0).sqrt();
-        let (times, most_times) = (values(&|row| row.times), several * OP * longer);
+        let (times, most_times) = (values(&|row| row.times), several * distance(op));
         let value = times.iter().copied().fold(0.0, f64::max);
         let bounds = vec![
             Bound { measure: "noise", value, limit: most_times },

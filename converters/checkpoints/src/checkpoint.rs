@@ -302,6 +302,12 @@ impl Checkpoint {
         Ok(self.fingerprint.get_or_init(|| made).clone())
     }
 
+    /// Returns a SHA-256 over one window of each file. Beside the stamps, it tells checkpoints apart whose files
+    /// have one length and time.
+    pub fn file_samples(&self) -> Result<String, Error> {
+        fingerprint::file_samples(self)
+    }
+
     /// Returns the stamps of the files, taken when they were opened.
     pub fn stamps(&self) -> &[Stamp] {
         &self.stamps

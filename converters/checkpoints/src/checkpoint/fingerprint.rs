@@ -2,6 +2,8 @@
 //!
 //! The algorithm must match the reference script; it is described in docs/dump.md.
 
+use std::collections::BTreeMap;
+
 use sha2::{Digest as _, Sha256};
 
 use super::{Checkpoint, Error};
@@ -29,6 +31,22 @@ pub(super) fn fingerprint(checkpoint: &Checkpoint) -> Result<String, Error> {
         }
     }
     Ok(text)
+}
+
+/// Hashes one window of each file, in the middle of its largest tensor.
+pub(super) fn file_samples(checkpoint: &Checkpoint) -> Result<String, Error> {
+    let mut largest: BTreeMap<usize, (u64, &str)> = BTreeMap::new();
+    for (name, info) in &checkpoint.stored {
+        let found = largest.entry(info.file).or_insert((0, name));
+        *found = (*found).max((info.range.1 - info.range.0, name));
+    }
+    let mut hash = Sha256::new();
+    for (_, name) in largest.into_values() {
+        let bytes = checkpoint.stored_bytes(name)?;
+        let begin = (bytes.len() / 2).saturating_sub(WINDOW / 2);
+        hash.update(&bytes[begin..bytes.len().min(begin + WINDOW)]);
+    }
+    Ok(format!("{:x}", hash.finalize()))
 }
 
 /// Passes on all bytes of a short tensor, and evenly spread windows of a long one.

@@ -27,7 +27,15 @@ impl PartFile {
             file.set_len(0)?;
         }
         file.set_len(out.len)?;
-        reserve(file.file(), out.len)?;
+        if let Err(error) = reserve(file.file(), out.len) {
+            // What was reserved of a new file is given back.
+            if !resume {
+                file.set_len(0)?;
+            }
+            let path = file.path().display();
+            let message = format!("`{path}`: no space for {} bytes: {error}", out.len);
+            return Err(io::Error::new(error.kind(), message));
+        }
         let part = Self { path: part_path(&out.path), finished: out.path.clone(), file };
         part.write(&out.header, 0)?;
         Ok(part)
@@ -106,7 +114,8 @@ pub(super) fn check(work: &Work<'_>, settings: &RunOptions) -> Result<(), Error>
     for file in &work.files {
         let folder = folder_of(&file.path).to_owned();
         fs_err::create_dir_all(&folder)?;
-        let there = if settings.resume { allocated(&part_path(&file.path)) } else { 0 };
+        // A new run frees the blocks of an earlier one before it takes its own.
+        let there = allocated(&part_path(&file.path));
         *needed.entry(folder).or_default() += file.len.saturating_sub(there);
     }
     for (folder, needed) in needed {

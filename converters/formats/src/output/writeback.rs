@@ -27,7 +27,7 @@ pub fn start_writeback(file: &File, from: u64, len: u64) {
         }
     }
     #[cfg(not(target_os = "linux"))]
-    let _ = file;
+    let _ = (file, begin);
 }
 
 /// Reserves the space of a file, so that a full disk is found before hours of work, and so that later

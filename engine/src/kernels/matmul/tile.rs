@@ -138,10 +138,10 @@ unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlo
             let numbers = DECODED.min(block.inner - start);
             let count = numbers / ty.elements();
             let begins = start / ty.elements() * ty.bytes();
-            for (n, decoded) in decoded.0.chunks_exact_mut(DECODED).enumerate().take(N) {
-                // Rows past the end are the last row once more, and are not stored.
-                let row = (first + n).min(block.count - 1);
-                let begin = row * block.stored + begins;
+            // Rows past the end keep the numbers of earlier ones, and are not stored.
+            let rows = N.min(block.count - first);
+            for (n, decoded) in decoded.0.chunks_exact_mut(DECODED).enumerate().take(rows) {
+                let begin = (first + n) * block.stored + begins;
                 let later = block.weight.as_ptr().wrapping_add(begin + N * block.stored);
                 for line in (0..count * ty.bytes()).step_by(64) {
                     prefetch(later.wrapping_add(line));

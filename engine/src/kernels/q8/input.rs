@@ -32,7 +32,7 @@ impl RoundedRows {
     /// # Panics
     /// If `x` is not made of rows, or 32 does not divide `inputs`.
     pub(super) fn new(x: &[f32], inputs: usize, most: usize) -> Self {
-        assert!(inputs.is_multiple_of(STEP), "rows divide into blocks of {STEP}");
+        assert!(inputs > 0 && inputs.is_multiple_of(STEP), "rows divide into blocks of {STEP}");
         assert!(x.len().is_multiple_of(inputs), "x is made of rows");
         let (x, blocks) = (x.as_chunks::<STEP>().0, inputs / STEP);
         let mut made = Self {
