@@ -156,6 +156,9 @@ pub(crate) fn paint_if(colour: bool, tone: Tone, text: &str) -> String {
 /// Returns a progress bar on stderr for bytes; lines without a terminal.
 #[cfg(feature = "hub")]
 pub(crate) fn byte_bar(length: u64, what: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return in_lines(Some(length), &format!("bytes of {what}"));
+    }
     bar(length, what, "  {msg:32!} {wide_bar} {bytes:>10}/{total_bytes:10} {bytes_per_sec} {eta}")
 }
 

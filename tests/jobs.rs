@@ -402,12 +402,12 @@ fn containers_see_all_paths() {
     let plan = |more: &[&str], output: &str| {
         let on = ["plan", "-n", "2", "--on", "kubernetes", "--image", "i", "--claim", "c"];
         let words = command(&format!("imatrix models/m --text=t.txt -o {output}"));
-        jobs(&[&on[..], &["--directory", "/data/work"], more].concat(), &words)
+        jobs(&[&on[..], &["--directory", "/data/runs"], more].concat(), &words)
     };
     plan(&[], "m.gguf").code(0).says("note: `models/m` is not on this machine").prints("\"t.txt\"");
     plan(&[], "../m.gguf").code(2).says("lie outside: `/data`, `/data/m.gguf.jobs`");
     plan(&["--mount", "/data"], "../m.gguf").code(0);
-    plan(&["--mount", "/date"], "m.gguf").code(2).says("`/data/work/models/m`");
+    plan(&["--mount", "/other"], "m.gguf").code(2).says("`/data/runs/models/m`");
     plan(&["--mount", "rel"], "m.gguf").code(2).says("--mount rel: expected a path that begins");
     plan(&["--parallel", "0"], "m.gguf").code(2).says("--parallel");
 }

@@ -4,7 +4,8 @@
 //! cache holds, as they do in a model. Compare ratios within one run: machines drift.
 #![expect(clippy::print_stdout, reason = "a program that a person runs and reads")]
 
-use onboard_engine::kernels::matmul::{Isa, Linear, MatrixView, matmul_many, matmul_many_on};
+use onboard_engine::kernels::isa::Isa;
+use onboard_engine::kernels::matmul::{Linear, MatrixView, matmul_many, matmul_many_on};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 use std::hint::black_box;

@@ -6,6 +6,7 @@
 pub mod attention;
 pub mod choose;
 mod finish;
+pub mod isa;
 pub mod math;
 pub mod matmul;
 mod prefetch;

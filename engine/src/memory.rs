@@ -1,4 +1,4 @@
-//! What the allocator does with freed memory.
+//! The setting of the allocator for freed memory.
 #![expect(unsafe_code, reason = "a setting of the C library")]
 
 /// Lets the allocator of glibc keep freed memory for the next op.

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::{SessionFeatures, ShownParts};
-use registry::graph::{Graph, StateId, StateKind};
+use registry::graph::{Graph, Node, StateId, StateKind};
 
 use crate::dump::Phase;
 
@@ -41,7 +41,7 @@ pub struct GraphPlace {
 /// Place of the log-probabilities, after everything else.
 pub const LAST: GraphPlace = GraphPlace { node: usize::MAX, output: true };
 
-/// What lies between recorded values and the output of a node.
+/// Size of the part of a graph between recorded values and the output of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeSpan {
     /// Number of nodes, including the node itself; [`FAR`] at most.
@@ -59,7 +59,7 @@ pub struct ExecutionOrder {
     pub states: BTreeMap<(usize, String), StatePlace>,
     /// True if the engine exposes its states.
     pub(crate) shows_states: bool,
-    /// What lies between the values that the dump has and each node's output.
+    /// Parts between the values that the dump has and each node's output.
     spans: Vec<NodeSpan>,
 }
 
@@ -117,7 +117,7 @@ impl ExecutionOrder {
         order
     }
 
-    /// Returns what lies between the values that the dump has and a place.
+    /// Returns the size of the part between the values that the dump has and a place.
     pub(crate) fn span(&self, place: GraphPlace) -> NodeSpan {
         let last = self.spans.last().copied().unwrap_or(NodeSpan { nodes: 1, terms: 1 });
         self.spans.get(place.node).copied().unwrap_or(last)
@@ -161,10 +161,10 @@ fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<NodeSpan> {
             }
         }
     }
-    let terms = |node: &usize| terms(graph, *node);
+    let terms: Vec<usize> = graph.nodes.iter().map(|node| terms(graph, node)).collect();
     let of = |cone: &BTreeSet<usize>| NodeSpan {
         nodes: cone.len().min(FAR),
-        terms: cone.iter().map(terms).max().unwrap_or(1),
+        terms: cone.iter().map(|node| terms[*node]).max().unwrap_or(1),
     };
     cones.iter().map(of).collect()
 }
@@ -173,8 +173,7 @@ fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<NodeSpan> {
 ///
 /// Transposed matrices sum over the other one, which is of a similar size. Embeddings are read and not
 /// multiplied, and neither are weights in the shape of the input, as those of norms.
-fn terms(graph: &Graph, node: usize) -> usize {
-    let node = &graph.nodes[node];
+fn terms(graph: &Graph, node: &Node) -> usize {
     let Some(input) = node.inputs.first().and_then(|input| graph.values.get(input.0)) else {
         return 1;
     };
@@ -222,11 +221,11 @@ mod tests {
                     // Ids of tokens have one number, and weights of norms the shape of their input.
                     ([a, b], _) if input.shape.iter().product::<usize>() > 1 => {
                         let sides = if *shape == input.shape { [1, 1] } else { [*a, *b] };
-                        assert!(sides.contains(&terms(graph, place.node)), "{name} {tap}");
+                        assert!(sides.contains(&terms(graph, node)), "{name} {tap}");
                         matrices += 1;
                     }
                     ([_], 1) => {
-                        assert_eq!(terms(graph, place.node), 1, "{name} {tap}");
+                        assert_eq!(terms(graph, node), 1, "{name} {tap}");
                         vectors += 1;
                     }
                     _ => {}

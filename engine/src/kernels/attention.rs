@@ -25,7 +25,7 @@ mod spans;
 mod tests;
 
 use super::finish::finish;
-use super::matmul::Isa;
+use super::isa::Isa;
 use product::{LANES, Line, room};
 use softmax::SoftmaxSums;
 use spans::{SpanBlock, SpanBuffers};

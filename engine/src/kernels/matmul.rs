@@ -31,6 +31,7 @@ mod register_tile;
 mod sweep;
 mod tile;
 
+use super::isa::Isa;
 use super::q8::{self, IntegerProduct, PackedMatrix};
 use pack::{CacheLine, PackLayout, Panels};
 use tile::RowBlock;
@@ -132,58 +133,12 @@ pub struct Linear<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Instruction sets with kernels of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Isa {
-    /// Any CPU.
-    Portable,
-    /// AVX2, FMA and F16C.
-    Avx2,
-    /// AVX-512F and VL; without VL half of the vector registers are out of reach for some uses.
-    Avx512,
-    /// `Avx512` with AVX512-BF16.
-    Avx512Bf16,
-}
-
-impl Isa {
-    /// Every instruction set, the plainest first.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
-
-    /// True if this CPU has the instruction set.
-    pub fn available(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        match self {
-            Self::Portable => true,
-            Self::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
-                    && is_x86_feature_detected!("f16c")
-            }
-            Self::Avx512 => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512vl")
-                    && Self::Avx2.available()
-            }
-            Self::Avx512Bf16 => is_x86_feature_detected!("avx512bf16") && Self::Avx512.available(),
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            self == Self::Portable
-        }
-    }
-
-    /// Returns the best instruction set of this CPU.
-    pub fn best() -> Self {
-        Self::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Self::Portable)
-    }
-
-    /// Rows of `x` in one register tile.
-    fn tile_rows(self) -> usize {
-        match self {
-            Self::Portable => 2,
-            Self::Avx2 => 3,
-            Self::Avx512 | Self::Avx512Bf16 => 6,
-        }
+/// Returns the rows of `x` in one register tile.
+fn tile_rows(isa: Isa) -> usize {
+    match isa {
+        Isa::Portable => 2,
+        Isa::Avx2 => 3,
+        Isa::Avx512 | Isa::Avx512Bf16 => 6,
     }
 }
 
@@ -237,7 +192,7 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
     let (in_integers, mut linears): (Vec<_>, Vec<_>) =
         linears.iter_mut().partition(|linear| linear.weight.packed.is_some());
     multiply_in_integers(x, rows, in_integers);
-    let panels = Panels::new(rows, isa.tile_rows());
+    let panels = Panels::new(rows, tile_rows(isa));
     let paired = |linear: &Linear<'_>| linear.weight.dtype == Dtype::Bf16;
     let pairs = if isa == Isa::Avx512Bf16
         && linears.iter().any(|linear| paired(linear))

@@ -21,6 +21,7 @@ mod avx2;
 mod avx512;
 mod portable;
 
+use super::isa::Isa;
 pub use multiply::{IntegerProduct, products, products_on};
 pub use pack::PackedMatrix;
 
@@ -44,17 +45,11 @@ impl IntegerIsa {
         #[cfg(target_arch = "x86_64")]
         match self {
             Self::Portable => true,
-            Self::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
-                    && is_x86_feature_detected!("f16c")
-            }
+            Self::Avx2 => Isa::Avx2.available(),
             Self::Vnni => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512vl")
+                is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vnni")
-                    && Self::Avx2.available()
+                    && Isa::Avx512.available()
             }
         }
         #[cfg(not(target_arch = "x86_64"))]

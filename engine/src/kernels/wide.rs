@@ -4,6 +4,9 @@
     expect(unsafe_code, reason = "calls functions compiled for detected CPU features")
 )]
 
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
+
 /// A loop. Its `run` is always inlined, so that it is compiled anew for each instruction set; no operation is
 /// fused or reordered, so its results are the same for all of them.
 pub trait Wide {
@@ -15,7 +18,7 @@ pub trait Wide {
 pub fn wide(task: impl Wide) {
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl")]
         fn sixteen(task: impl Wide) {
             task.run();
         }
@@ -23,21 +26,14 @@ pub fn wide(task: impl Wide) {
         fn eight(task: impl Wide) {
             task.run();
         }
-        let avx2 = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
-        let avx512 = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
-        if avx2 && avx512 {
+        match Isa::best() {
             // SAFETY: the CPU has these features.
-            return unsafe { sixteen(task) };
-        }
-        if avx2 {
-            // SAFETY: the CPU has these features.
-            return unsafe { eight(task) };
+            Isa::Avx512 | Isa::Avx512Bf16 => unsafe { sixteen(task) },
+            // SAFETY: as above.
+            Isa::Avx2 => unsafe { eight(task) },
+            Isa::Portable => task.run(),
         }
     }
+    #[cfg(not(target_arch = "x86_64"))]
     task.run();
 }

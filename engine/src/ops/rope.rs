@@ -88,22 +88,14 @@ impl Kernel for Rope {
         let y = rows::map(&x.view(), width, width, |row, x, y| {
             let cos = &cos[row * pairs..(row + 1) * pairs];
             let sin = &sin[row * pairs..(row + 1) * pairs];
-            for (x, y) in x.chunks_exact(head).zip(y.chunks_exact_mut(head)) {
-                let head = Head { layout, cos, sin, sign, x, y };
-                // Each pair of grids is a loop of its own.
-                match (dtype, inner) {
-                    (Dtype::F32, _) => wide(Rotation { head, outer: same, inner: same }),
-                    (Dtype::Bf16, Dtype::F32) => {
-                        wide(Rotation { head, outer: round_bf16, inner: same });
-                    }
-                    (Dtype::Bf16, _) => {
-                        wide(Rotation { head, outer: round_bf16, inner: round_bf16 });
-                    }
-                    (Dtype::F16, Dtype::F32) => {
-                        wide(Rotation { head, outer: round_f16, inner: same });
-                    }
-                    (Dtype::F16, _) => wide(Rotation { head, outer: round_f16, inner: round_f16 }),
-                }
+            let row = RotatedRow { layout, head, cos, sin, sign, x, y };
+            // Each pair of grids is a loop of its own.
+            match (dtype, inner) {
+                (Dtype::F32, _) => wide(Rotation { row, outer: same, inner: same }),
+                (Dtype::Bf16, Dtype::F32) => wide(Rotation { row, outer: round_bf16, inner: same }),
+                (Dtype::Bf16, _) => wide(Rotation { row, outer: round_bf16, inner: round_bf16 }),
+                (Dtype::F16, Dtype::F32) => wide(Rotation { row, outer: round_f16, inner: same }),
+                (Dtype::F16, _) => wide(Rotation { row, outer: round_f16, inner: round_f16 }),
             }
         });
         ctx.set(0, y)
@@ -115,9 +107,11 @@ fn same(x: f32) -> f32 {
     x
 }
 
-/// One head of one row.
-struct Head<'a> {
+/// One row: all heads at one position.
+struct RotatedRow<'a> {
     layout: PairLayout,
+    /// Width of a head.
+    head: usize,
     cos: &'a [f32],
     sin: &'a [f32],
     /// The factor on sines.
@@ -126,9 +120,9 @@ struct Head<'a> {
     y: &'a mut [f32],
 }
 
-/// Rotates a head, with the rounding of products and that of sums.
+/// Rotates the heads of a row, with the rounding of products and that of sums.
 struct Rotation<'a, O, I> {
-    head: Head<'a>,
+    row: RotatedRow<'a>,
     outer: O,
     inner: I,
 }
@@ -136,34 +130,37 @@ struct Rotation<'a, O, I> {
 impl<O: Fn(f32) -> f32, I: Fn(f32) -> f32> Wide for Rotation<'_, O, I> {
     #[inline(always)]
     fn run(self) {
-        let Self { head: Head { layout, cos, sin, sign, x, y }, outer, inner } = self;
+        let Self { row: RotatedRow { layout, head, cos, sin, sign, x, y }, outer, inner } = self;
         let pairs = cos.len();
         let turned = |a: f32, b: f32, c: f32, s: f32| {
             let s = sign * s;
             (outer(inner(a * c) + inner(-b * s)), outer(inner(b * c) + inner(a * s)))
         };
-        let (x, x_rest) = x.split_at(2 * pairs);
-        let (y, y_rest) = y.split_at_mut(2 * pairs);
-        y_rest.copy_from_slice(x_rest);
-        let angles = cos.iter().zip(sin);
-        if layout == PairLayout::Interleaved {
-            let numbers = y.as_chunks_mut::<2>().0.iter_mut().zip(x.as_chunks::<2>().0);
-            for ((y, x), (c, s)) in numbers.zip(angles) {
-                (y[0], y[1]) = turned(x[0], x[1], *c, *s);
+        for (x, y) in x.chunks_exact(head).zip(y.chunks_exact_mut(head)) {
+            let (x, x_rest) = x.split_at(2 * pairs);
+            let (y, y_rest) = y.split_at_mut(2 * pairs);
+            y_rest.copy_from_slice(x_rest);
+            let angles = cos.iter().zip(sin);
+            if layout == PairLayout::Interleaved {
+                let numbers = y.as_chunks_mut::<2>().0.iter_mut().zip(x.as_chunks::<2>().0);
+                for ((y, x), (c, s)) in numbers.zip(angles) {
+                    (y[0], y[1]) = turned(x[0], x[1], *c, *s);
+                }
+                continue;
             }
-            return;
-        }
-        let (first, second) = y.split_at_mut(pairs);
-        let numbers = first.iter_mut().zip(second);
-        if layout == PairLayout::InterleavedToHalf {
-            for (((first, second), x), (c, s)) in numbers.zip(x.as_chunks::<2>().0).zip(angles) {
-                (*first, *second) = turned(x[0], x[1], *c, *s);
+            let (first, second) = y.split_at_mut(pairs);
+            let numbers = first.iter_mut().zip(second);
+            if layout == PairLayout::InterleavedToHalf {
+                let numbers = numbers.zip(x.as_chunks::<2>().0);
+                for (((first, second), x), (c, s)) in numbers.zip(angles) {
+                    (*first, *second) = turned(x[0], x[1], *c, *s);
+                }
+                continue;
             }
-            return;
-        }
-        let (a, b) = x.split_at(pairs);
-        for (((first, second), (a, b)), (c, s)) in numbers.zip(a.iter().zip(b)).zip(angles) {
-            (*first, *second) = turned(*a, *b, *c, *s);
+            let (a, b) = x.split_at(pairs);
+            for (((first, second), (a, b)), (c, s)) in numbers.zip(a.iter().zip(b)).zip(angles) {
+                (*first, *second) = turned(*a, *b, *c, *s);
+            }
         }
     }
 }

@@ -33,7 +33,10 @@ impl PartFile {
                 file.set_len(0)?;
             }
             let path = file.path().display();
-            let message = format!("`{path}`: no space for {} bytes: {error}", out.len);
+            let message = format!(
+                "`{path}`: no space for {} bytes ({error}): free some, or write to another disk",
+                out.len
+            );
             return Err(io::Error::new(error.kind(), message));
         }
         let part = Self { path: part_path(&out.path), finished: out.path.clone(), file };

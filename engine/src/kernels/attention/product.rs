@@ -8,7 +8,7 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use crate::kernels::matmul::Isa;
+use crate::kernels::isa::Isa;
 
 /// Lanes of a vector.
 pub(super) const LANES: usize = 16;

@@ -9,7 +9,7 @@ use super::product::{LANES, Line, TileProduct, VectorTask, Vectors, dispatch, ro
 use super::rows::{CachedColumns, CachedHead};
 use super::softmax::{SoftmaxSums, divide, exponentials, scale};
 use super::{AttentionParams, Query};
-use crate::kernels::matmul::Isa;
+use crate::kernels::isa::Isa;
 
 /// Positions whose values are summed together. Sums of spans are then added in order.
 pub(super) const SPAN: usize = 512;

@@ -94,7 +94,7 @@ pub(super) trait ByteLanes: Copy {
     }
 }
 
-/// What the rows of a panel have for one group of a weight.
+/// Rows of a panel in one group of a weight.
 pub(super) struct GroupRows<L: ByteLanes> {
     /// Codes of the first row; those of the next one follow [`STEP`] bytes later.
     pub(super) codes: *const i8,

@@ -25,6 +25,18 @@ pub(super) unsafe fn decode<D: DecoderCode>(bytes: &[u8], out: &mut [f32]) {
 #[derive(Clone, Copy)]
 struct Avx2Ops(());
 
+/// Widens f16 bits by F16C.
+#[inline(always)]
+pub(super) unsafe fn widen(bits: u16) -> f32 {
+    let mut word = i32::from(bits);
+    // SAFETY: the caller has the CPU features; no instruction comes of the assembly. It keeps the compiler from
+    // inserting the bits into an older vector, for which the CPU would wait.
+    unsafe {
+        asm!("/* {0:e} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
+        _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word)))
+    }
+}
+
 /// Values 0 to 7 and 8 to 15.
 #[derive(Clone, Copy)]
 struct TwoVectors(__m256, __m256);
@@ -48,13 +60,8 @@ impl DecoderOps for Avx2Ops {
 
     #[inline(always)]
     fn widen(self, bits: u16) -> f32 {
-        let mut word = i32::from(bits);
-        // SAFETY: the CPU has the features; no instruction comes of the assembly. It keeps the compiler from
-        // inserting the bits into an older vector, for which the CPU would wait.
-        unsafe {
-            asm!("/* {0:e} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
-            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word)))
-        }
+        // SAFETY: the CPU has the features.
+        unsafe { widen(bits) }
     }
     #[inline(always)]
     fn load(self, values: &[f32; 16]) -> TwoVectors {

@@ -1,14 +1,13 @@
 //! Operations of decoders with AVX-512.
 #![expect(unsafe_code, reason = "intrinsics")]
 
+use super::avx2::widen;
 use super::{DecoderCode, DecoderOps};
-use std::arch::asm;
 use std::arch::x86_64::{
-    __m512, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128, _mm_set1_epi8,
-    _mm_test_epi8_mask, _mm512_add_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
-    _mm512_cvtepu8_epi32, _mm512_loadu_ps, _mm512_mask_mul_ps, _mm512_mask_permutexvar_ps,
-    _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_ps, _mm512_srli_epi32, _mm512_storeu_ps,
-    _mm512_sub_ps,
+    __m512, _mm_loadu_si128, _mm_set1_epi8, _mm_test_epi8_mask, _mm512_add_ps,
+    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_loadu_ps,
+    _mm512_mask_mul_ps, _mm512_mask_permutexvar_ps, _mm512_mul_ps, _mm512_permutexvar_ps,
+    _mm512_set1_ps, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
 /// Decodes with these operations.
@@ -29,13 +28,8 @@ impl DecoderOps for Avx512Ops {
 
     #[inline(always)]
     fn widen(self, bits: u16) -> f32 {
-        let mut word = i32::from(bits);
-        // SAFETY: the CPU has the features; no instruction comes of the assembly. It keeps the compiler from
-        // inserting the bits into an older vector, for which the CPU would wait.
-        unsafe {
-            asm!("/* {0:e} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
-            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word)))
-        }
+        // SAFETY: the CPU has the features.
+        unsafe { widen(bits) }
     }
     #[inline(always)]
     fn load(self, values: &[f32; 16]) -> __m512 {
