@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use onboard_formats::codec::{self, BlockType, LaneCount};
+use onboard_formats::codec::{self, BlockReader, BlockType, LaneCount, LaneSums};
 
 #[path = "../tests/support/normal.rs"]
 mod normal;
@@ -15,6 +15,8 @@ use normal::normal;
 
 const ROW: usize = 4096;
 const ROWS: usize = 64;
+/// Values that a product decodes at once.
+const STRIP: usize = 512;
 
 fn main() {
     let asked: Vec<_> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
@@ -24,7 +26,10 @@ fn main() {
     };
     let numbers = normal(ROW * ROWS, 0.02);
     let importance: Vec<f32> = normal(ROW, 0.02).iter().map(|x| x * x).collect();
-    println!("{:8} {:>6} {:>9} {:>9} {:>9}", "type", "lanes", "plain", "weighted", "decode");
+    println!(
+        "{:8} {:>6} {:>9} {:>9} {:>9} {:>9}",
+        "type", "lanes", "plain", "weighted", "decode", "product"
+    );
     for ty in BlockType::all().filter(wanted) {
         if codec::encode(
             ty,
@@ -38,7 +43,7 @@ fn main() {
             continue;
         }
         let mut bytes = vec![0; numbers.len() / ty.elements() * ty.bytes()];
-        let mut back = vec![0.0; numbers.len()];
+        let mut back = vec![0.0; STRIP];
         for lanes in LaneCount::available() {
             let mut speed = |weights: Option<&[f32]>| {
                 if codec::encode_in(
@@ -65,12 +70,24 @@ fn main() {
             }
             println!("{:8} {:>6} {plain:>9} {weighted:>9}", ty.name(), lanes.count());
         }
+        let reader = BlockReader::new(ty).expect("every format that is written can be read");
+        let row = ROW / ty.elements() * ty.bytes();
         let decode = best(|| {
-            codec::decode(ty, black_box(&bytes), &mut back)
-                .expect("every format that is written can be read");
-            black_box(&back);
+            for strip in black_box(&bytes).chunks_exact(row / (ROW / STRIP)) {
+                reader.read(STRIP / ty.elements(), strip, &mut back);
+                black_box(&back);
+            }
         });
-        println!("{:8} {:>36}", ty.name(), decode);
+        let product = || {
+            for rows in black_box(&bytes).chunks_exact(8 * row) {
+                let rows: Vec<&[u8]> = rows.chunks_exact(row).collect();
+                let mut sums = [LaneSums::default(); 8];
+                reader.add_products(&rows, 8 * row, &numbers[..ROW], &mut sums);
+                black_box(&sums);
+            }
+        };
+        let product = if reader.multiplies() { best(product) } else { "-".to_owned() };
+        println!("{:8} {:>36} {product:>9}", ty.name(), decode);
     }
 }
 

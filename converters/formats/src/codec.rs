@@ -43,7 +43,7 @@ mod validate;
 use crate::numbers::first_not_finite;
 
 pub use declaration::{FileType, ImportanceNeed};
-pub use decoder::BlockReader;
+pub use decoder::{BlockReader, LaneSums};
 pub use lane_count::LaneCount;
 pub use levels::{Levels, levels};
 pub use simd::{ErrorSums, sums};
@@ -199,8 +199,8 @@ pub fn decode_in(
     out: &mut [f32],
 ) -> Result<(), Error> {
     lengths(ty, out.len(), bytes.len())?;
-    let decode = ty.declaration().decode.ok_or(Error::NotWritten { ty })?;
-    decode(lanes)(bytes, out);
+    let decoder = ty.declaration().decode.ok_or(Error::NotWritten { ty })?;
+    (decoder(lanes).decode)(bytes, out);
     Ok(())
 }
 

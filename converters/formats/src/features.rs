@@ -1,9 +1,11 @@
 //! CPU features, and functions that are compiled for each set of them.
 
-/// True if the CPU has AVX2 and F16C.
+/// True if the CPU has AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
 }
 
 /// True if the CPU has the AVX-512 features used here.

@@ -21,7 +21,7 @@ pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("MXFP4_MOE", 38)],
     encode: Some(by_peak::<Mxfp4Blocks, 32, 17>),
     wide: Some(simd::encoder::<ByPeak<Mxfp4Blocks, 32, 17>>),
-    decode: decoder!(17, 32, |ops, block, out| {
+    decode: vectors!(17, 32, |ops, block, out| {
         let scale = half_e8m0(block[0]);
         values4(ops, ops.times(ops.load(&HALVES), scale), &block[1..], out);
     }),
@@ -41,21 +41,22 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
         }
     }),
     wide: Some(simd::encoder::<Nvfp4Lanes>),
-    decode: decoder!(36, 64, |ops, block, out| {
+    decode: vectors!(36, 64, |ops, block, out| {
         let (scales, bytes) = block.split_at(4);
         // The bytes of two groups are looked up at once.
         let (scales, bytes) = (scales.as_chunks::<2>().0, bytes.as_chunks::<16>().0);
         let halves = ops.load(&HALVES);
-        let parts = out.as_chunks_mut::<32>().0.iter_mut().zip(bytes).zip(scales);
-        for ((out, bytes), &scales) in parts {
-            let (mut low, mut high) = ([0.0; 16], [0.0; 16]);
-            ops.lookup4([halves; 2], bytes, [&mut low, &mut high]);
-            for (n, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let scale = half_e4m3(scales[n]);
-                for j in 0..8 {
-                    out[j] = low[8 * n + j] * scale;
-                    out[j + 8] = high[8 * n + j] * scale;
+        for (bytes, &scales) in bytes.iter().zip(scales) {
+            let mut looked_up = [[0.0; 16]; 2];
+            for (values, to) in ops.lookup4([halves; 2], bytes).into_iter().zip(&mut looked_up) {
+                ops.store(values, to);
+            }
+            for (n, scale) in scales.into_iter().enumerate() {
+                let mut values = [0.0; 16];
+                for (values, from) in values.as_chunks_mut::<8>().0.iter_mut().zip(&looked_up) {
+                    *values = from.as_chunks().0[n];
                 }
+                out.push(ops.times(ops.load(&values), half_e4m3(scale)));
             }
         }
     }),

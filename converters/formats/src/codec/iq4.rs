@@ -33,7 +33,7 @@ pub(super) const IQ4_NL: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(18, 32, |ops, block, out| {
+    decode: vectors!(18, 32, |ops, block, out| {
         let table = ops.times(ops.load(&const { values() }), ops.f16(block, 0));
         values4(ops, table, &block[2..], out);
     }),
@@ -60,11 +60,10 @@ pub(super) const IQ4_XS: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(136, 256, |ops, block, out| {
+    decode: vectors!(136, 256, |ops, block, out| {
         let d = ops.f16(block, 0);
         let high = u16::from_le_bytes([block[2], block[3]]);
-        let groups = out.as_chunks_mut::<32>().0.iter_mut();
-        for (j, (out, bytes)) in groups.zip(block[8..].as_chunks::<16>().0).enumerate() {
+        for (j, bytes) in block[8..].as_chunks::<16>().0.iter().enumerate() {
             let low = block[4 + j / 2] >> (4 * (j % 2)) & 15;
             let scale = low as i32 | ((high >> (2 * j) & 3) as i32) << 4;
             let scale = d * (scale - 32) as f32;

@@ -17,6 +17,10 @@ pub(super) fn alone<T>(block: &T) -> &T {
     std::hint::black_box(block)
 }
 
+/// Numbers that are stored to be read one at a time. A store across two cache lines is slow to read back.
+#[repr(align(64))]
+pub(super) struct OneLine<T>(pub(super) T);
+
 /// Pairs every block of a row with its part of the importances, which belong to a row.
 pub(super) fn weights_of<const N: usize>(
     importance: &[f32],

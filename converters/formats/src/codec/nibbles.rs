@@ -3,7 +3,7 @@
 
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "intrinsics"))]
 
-use super::decoder::DecoderOps;
+use super::decoder::{DecoderOps, VectorSink};
 use super::layout::each;
 
 /// Packs 32 levels of 4 bits into 16 bytes.
@@ -37,28 +37,35 @@ pub(super) const fn values_from(first: i32) -> [f32; 16] {
     values
 }
 
-/// Writes the value of each of 32 levels of 4 bits.
+/// Hands on the value of each of 32 levels of 4 bits.
 #[inline(always)]
-pub(super) fn values4<O: DecoderOps>(ops: O, table: O::Vector, bytes: &[u8], out: &mut [f32; 32]) {
-    let [low, high] = out.as_chunks_mut::<16>().0 else { return };
+pub(super) fn values4<O: DecoderOps>(
+    ops: O,
+    table: O::Vector,
+    bytes: &[u8],
+    out: &mut impl VectorSink<O>,
+) {
     let Some(bytes) = bytes.first_chunk() else { return };
-    ops.lookup4([table; 2], bytes, [low, high]);
+    for values in ops.lookup4([table; 2], bytes) {
+        out.push(values);
+    }
 }
 
-/// Writes the value of each of 32 levels of 5 bits.
+/// Hands on the value of each of 32 levels of 5 bits.
 #[inline(always)]
 pub(super) fn values5<O: DecoderOps>(
     ops: O,
     tables: [O::Vector; 2],
     bytes: &[u8],
-    out: &mut [f32; 32],
+    out: &mut impl VectorSink<O>,
 ) {
-    let [low, high] = out.as_chunks_mut::<16>().0 else { return };
     let (Some(fifths), Some(bytes)) = (bytes.first_chunk::<4>(), bytes[4..].first_chunk()) else {
         return;
     };
     let fifths = [[fifths[0], fifths[1]], [fifths[2], fifths[3]]].map(u16::from_le_bytes);
-    ops.lookup5([tables; 2], bytes, fifths, [low, high]);
+    for values in ops.lookup5([tables; 2], bytes, fifths) {
+        out.push(values);
+    }
 }
 
 /// Packs 32 levels of 5 bits into 4 bytes of fifth bits and 16 of the others.

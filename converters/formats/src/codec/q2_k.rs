@@ -5,7 +5,9 @@
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
+use super::layout::{
+    OneLine, alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of,
+};
 use super::levels::Levels;
 use super::q4_1::ladder;
 use super::rounding::nearest;
@@ -32,16 +34,15 @@ pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(84, 256, |ops, block, out| {
+    decode: vectors!(84, 256, |ops, block, out| {
         let (d, dmin) = (ops.f16(block, 80), ops.f16(block, 82));
         let levels = split2(&block[16..80]);
         let bytes = block.first_chunk::<16>().expect("84 bytes");
-        let scales = each(bytes, |byte| d * (byte & 15) as f32);
-        let mins = each(bytes, |byte| dmin * (byte >> 4) as f32);
-        let (scales, mins) = (alone(&scales), alone(&mins));
-        for (j, (group, x)) in levels.as_chunks::<16>().0.iter().zip(groups(out)).enumerate() {
-            let values = ops.times(ops.integers(group), scales[j]);
-            ops.store(ops.minus(values, mins[j]), x);
+        let scales = OneLine(each(bytes, |byte| d * (byte & 15) as f32));
+        let mins = OneLine(each(bytes, |byte| dmin * (byte >> 4) as f32));
+        let (scales, mins) = (alone(&scales.0), alone(&mins.0));
+        for (j, group) in levels.as_chunks::<16>().0.iter().enumerate() {
+            out.push(ops.minus(ops.times(ops.integers(group), scales[j]), mins[j]));
         }
     }),
     ..BlockDeclaration::new("Q2_K", 10, 256, 84)
@@ -54,10 +55,6 @@ pub(super) fn levels(block: &[u8], to: &mut Levels) {
         (to.scales[j], to.mins[j]) = ((byte & 15).cast_signed(), byte >> 4);
     }
     to.levels = split2(&block[16..80]).map(u8::cast_signed);
-}
-
-fn groups(out: &mut [f32; 256]) -> &mut [[f32; 16]] {
-    out.as_chunks_mut::<16>().0
 }
 
 const LADDER: Ladder = Ladder { top: 3, first: -0.5, step: 0.1, last: 15, absolute: true };

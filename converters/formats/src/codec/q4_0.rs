@@ -20,7 +20,7 @@ pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q4_0", 2)],
     encode: Some(encode::<18>),
     wide: Some(simd::encoder::<SignedBlocks<18>>),
-    decode: decoder!(18, 32, |ops, block, out| {
+    decode: vectors!(18, 32, |ops, block, out| {
         let table = ops.times(ops.load(&const { values_from(-8) }), ops.f16(block, 0));
         values4(ops, table, &block[2..], out);
     }),
@@ -36,7 +36,7 @@ pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q5_0", 8)],
     encode: Some(encode::<22>),
     wide: Some(simd::encoder::<SignedBlocks<22>>),
-    decode: decoder!(22, 32, |ops, block, out| {
+    decode: vectors!(22, 32, |ops, block, out| {
         let d = ops.f16(block, 0);
         let values = const { [values_from(-16), values_from(0)] };
         let tables = [ops.times(ops.load(&values[0]), d), ops.times(ops.load(&values[1]), d)];

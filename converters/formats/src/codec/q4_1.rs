@@ -18,7 +18,7 @@ pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q4_1", 3)],
     encode: Some(encode::<20>),
     wide: Some(simd::encoder::<AffineBlocks<20>>),
-    decode: decoder!(20, 32, |ops, block, out| {
+    decode: vectors!(20, 32, |ops, block, out| {
         let (d, m) = (ops.f16(block, 0), ops.f16(block, 2));
         let table = ops.plus(ops.times(ops.load(&const { values_from(0) }), d), m);
         values4(ops, table, &block[4..], out);
@@ -35,7 +35,7 @@ pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q5_1", 9)],
     encode: Some(encode::<24>),
     wide: Some(simd::encoder::<AffineBlocks<24>>),
-    decode: decoder!(24, 32, |ops, block, out| {
+    decode: vectors!(24, 32, |ops, block, out| {
         let (d, m) = (ops.f16(block, 0), ops.f16(block, 2));
         let values = const { [values_from(0), values_from(16)] };
         let table = |n: usize| ops.plus(ops.times(ops.load(&values[n]), d), m);

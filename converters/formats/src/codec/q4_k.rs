@@ -8,8 +8,10 @@ mod lanes;
 
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::decoder::DecoderOps;
-use super::layout::{alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of};
+use super::decoder::{DecoderOps, VectorSink};
+use super::layout::{
+    OneLine, alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of,
+};
 use super::levels::Levels;
 use super::nibbles::values_from;
 use super::q2_k::most;
@@ -26,7 +28,7 @@ pub(super) const Q4_K: BlockDeclaration = BlockDeclaration {
     fallback: Some(BlockType::Q50),
     file_types: &[FileType::new("Q4_K_M", 15), FileType::new("Q4_K_S", 14)],
     encode: Some(encode::<144>),
-    decode: decoder!(144, 256, |ops, block, out| decode(ops, block, out)),
+    decode: vectors!(144, 256, |ops, block, out| decode(ops, block, out)),
     ..BlockDeclaration::new("Q4_K", 12, 256, 144)
 };
 
@@ -38,7 +40,7 @@ pub(super) const Q5_K: BlockDeclaration = BlockDeclaration {
     fallback: Some(BlockType::Q51),
     file_types: &[FileType::new("Q5_K_M", 17), FileType::new("Q5_K_S", 16)],
     encode: Some(encode::<176>),
-    decode: decoder!(176, 256, |ops, block, out| decode(ops, block, out)),
+    decode: vectors!(176, 256, |ops, block, out| decode(ops, block, out)),
     ..BlockDeclaration::new("Q5_K", 13, 256, 176)
 };
 
@@ -57,32 +59,32 @@ fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]
 }
 
 #[inline(always)]
-fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut [f32; 256]) {
+fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut impl VectorSink<O>) {
     let (d, dmin) = (ops.f16(block, 0), ops.f16(block, 2));
     let (scales, mins) = split_scales(&block[4..16]);
     // In memory, from where a load spreads one over a vector.
-    let (scales, mins) =
-        (each(alone(&scales), |q| d * q as f32), each(alone(&mins), |q| dmin * q as f32));
-    let (scales, mins) = (alone(&scales), alone(&mins));
+    let (scales, mins) = (
+        OneLine(each(alone(&scales), |q| d * q as f32)),
+        OneLine(each(alone(&mins), |q| dmin * q as f32)),
+    );
+    let (scales, mins) = (alone(&scales.0), alone(&mins.0));
     let values = const { [values_from(0), values_from(16)] };
     let table =
         |j: usize, upper: usize| ops.minus(ops.times(ops.load(&values[upper]), scales[j]), mins[j]);
-    let pairs = out.as_chunks_mut::<64>().0.iter_mut();
-    for (n, (out, bytes)) in pairs.zip(block[B - 128..].as_chunks::<32>().0).enumerate() {
+    for (n, bytes) in block[B - 128..].as_chunks::<32>().0.iter().enumerate() {
         let (low, high) = (2 * n, 2 * n + 1);
-        let [low0, low1, high0, high1] = out.as_chunks_mut::<16>().0 else { return };
-        let parts = bytes.as_chunks::<16>().0.iter().zip([[low0, high0], [low1, high1]]);
-        if B == 144 {
+        let [first, last] = bytes.as_chunks::<16>().0 else { return };
+        let [[low0, high0], [low1, high1]] = if B == 144 {
             let tables = [table(low, 0), table(high, 0)];
-            for (bytes, out) in parts {
-                ops.lookup4(tables, bytes, out);
-            }
+            [ops.lookup4(tables, first), ops.lookup4(tables, last)]
         } else {
             let tables = [[table(low, 0), table(low, 1)], [table(high, 0), table(high, 1)]];
-            for ((bytes, out), fifths) in parts.zip(block[16..48].as_chunks::<16>().0) {
-                let fifths = [ops.bits(fifths, low), ops.bits(fifths, high)];
-                ops.lookup5(tables, bytes, fifths, out);
-            }
+            let [first5, last5] = block[16..48].as_chunks::<16>().0 else { return };
+            let fifths = |bytes: &[u8; 16]| [ops.bits(bytes, low), ops.bits(bytes, high)];
+            [ops.lookup5(tables, first, fifths(first5)), ops.lookup5(tables, last, fifths(last5))]
+        };
+        for values in [low0, low1, high0, high1] {
+            out.push(values);
         }
     }
 }

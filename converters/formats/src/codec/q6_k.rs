@@ -9,7 +9,7 @@ mod lanes;
 use super::BlockType;
 use super::crumbs::{join2, split2};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::layout::{alone, blocks, each, get_f16, peak, put_f16, weights_of};
+use super::layout::{OneLine, alone, blocks, each, get_f16, peak, put_f16, weights_of};
 use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
@@ -36,14 +36,13 @@ pub(super) const Q6_K: BlockDeclaration = BlockDeclaration {
             }
         }
     }),
-    decode: decoder!(210, 256, |ops, block, out| {
+    decode: vectors!(210, 256, |ops, block, out| {
         let d = ops.f16(block, 208);
         let levels = each(&split(block), |q| q.wrapping_sub(32));
         let scales = block[192..].first_chunk::<16>().expect("210 bytes");
-        let scales = each(scales, |q| d * q.cast_signed() as f32);
-        let groups = levels.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
-        for ((levels, out), &scale) in groups.zip(alone(&scales)) {
-            ops.store(ops.times(ops.integers(levels), scale), out);
+        let scales = OneLine(each(scales, |q| d * q.cast_signed() as f32));
+        for (levels, &scale) in levels.as_chunks::<16>().0.iter().zip(alone(&scales.0)) {
+            out.push(ops.times(ops.integers(levels), scale));
         }
     }),
     ..BlockDeclaration::new("Q6_K", 14, 256, 210)

@@ -15,11 +15,10 @@ pub(super) const Q8_0: BlockDeclaration = BlockDeclaration {
     file_types: &[FileType::new("Q8_0", 7)],
     encode: Some(by_peak::<Q8Blocks, 32, 34>),
     wide: Some(simd::encoder::<ByPeak<Q8Blocks, 32, 34>>),
-    decode: decoder!(34, 32, |ops, block, out| {
+    decode: vectors!(34, 32, |ops, block, out| {
         let d = ops.f16(block, 0);
-        let levels = block[2..].as_chunks::<16>().0.iter();
-        for (levels, out) in levels.zip(out.as_chunks_mut::<16>().0) {
-            ops.store(ops.times(ops.integers(levels), d), out);
+        for levels in block[2..].as_chunks::<16>().0 {
+            out.push(ops.times(ops.integers(levels), d));
         }
     }),
     ..BlockDeclaration::new("Q8_0", 8, 32, 34)

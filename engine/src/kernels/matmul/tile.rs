@@ -15,7 +15,7 @@ use super::register_tile::Sweep;
 use super::{BLOCK_ROWS, scale};
 use crate::kernels::finish::finish;
 use crate::kernels::prefetch::prefetch;
-use formats::codec::{BlockReader, BlockType};
+use formats::codec::{BlockReader, BlockType, LaneSums};
 use registry::dtype::Dtype;
 use std::array::from_fn;
 use std::mem::MaybeUninit;
@@ -127,10 +127,16 @@ pub(super) unsafe fn decoded_block<L: Lanes, const N: usize, const LONE: usize>(
 /// As [`decoded_block`].
 #[inline(always)]
 unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlock<'_>) {
-    let mut decoded = DecodedWeights([0.0; LONE_ROW_TILE * DECODED]);
     const { assert!(N <= LONE_ROW_TILE, "decoded rows have room for this tile") }
     let Some(ty) = block.blocks else { return };
     let reader = BlockReader::new(ty);
+    if let Some(reader) =
+        reader.filter(|reader| R == 1 && reader.multiplies() && block.factor == 1.0)
+    {
+        // SAFETY: the caller's promise.
+        return unsafe { multiplied_tiles::<L, N>(block, reader) };
+    }
+    let mut decoded = DecodedWeights([0.0; LONE_ROW_TILE * DECODED]);
     let steps = block.inner / STEP;
     let mut spilled = MaybeUninit::<[[L; N]; R]>::uninit();
     for first in (0..block.count).step_by(N) {
@@ -179,6 +185,30 @@ unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlo
             unsafe { std::slice::from_raw_parts_mut(block.y.add(r * block.y_stride), block.count) };
         finish(y, block.bias, block.round);
     }
+}
+
+/// Multiplies one row of `x` by `N` rows at a time, whose numbers stay in registers.
+///
+/// # Safety
+/// As [`decoded_block`]; the panel has one row.
+#[inline(always)]
+unsafe fn multiplied_tiles<L: Lanes, const N: usize>(block: &RowBlock<'_>, reader: BlockReader) {
+    // SAFETY: the lines hold `inner` f32 in their order. The columns of `y` are this block's, and nobody else's.
+    let (x, y) = unsafe {
+        let x: &[f32] = std::slice::from_raw_parts(block.packed.as_ptr().cast(), block.inner);
+        (x, std::slice::from_raw_parts_mut(block.y, block.count))
+    };
+    let rows = block.weight.chunks(block.stored);
+    for (first, y) in (0..block.count).step_by(N).zip(y.chunks_mut(N)) {
+        let mut tile: [&[u8]; N] = [&[]; N];
+        tile.iter_mut().zip(rows.clone().skip(first)).for_each(|(to, row)| *to = row);
+        let mut sums = [LaneSums::default(); N];
+        reader.add_products(&tile[..y.len()], N * block.stored, x, &mut sums);
+        // SAFETY: the caller's promise; 64 bytes are read of each row.
+        let sums = unsafe { L::sums::<N>(sums.map(|sums| L::load(sums.as_ptr().cast()))) };
+        y.copy_from_slice(&sums[..y.len()]);
+    }
+    finish(y, block.bias, block.round);
 }
 
 /// Runs the tiles of one panel, the row cut into stretches whose part of `x` fits the L1 cache.

@@ -1,24 +1,38 @@
 //! Operations of decoders with AVX2 and F16C.
 #![expect(unsafe_code, reason = "intrinsics")]
 
-use super::{DecoderCode, DecoderOps};
+use super::{DecoderCode, DecoderOps, LaneSums, VectorBlocks, VectorCode};
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64,
-    _mm_loadu_si128, _mm_movemask_epi8, _mm_sll_epi16, _mm256_add_ps, _mm256_and_si256,
-    _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cvtepi8_epi32,
-    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_loadu_ps, _mm256_mul_ps,
-    _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
-    _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    __m256, __m256i, _MM_HINT_T0, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64,
+    _mm_loadu_si128, _mm_movemask_epi8, _mm_prefetch, _mm_sll_epi16, _mm256_add_ps,
+    _mm256_and_si256, _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmpeq_epi32,
+    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_mul_ps, _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi32, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
 /// Decodes with these operations.
 ///
 /// # Safety
 /// The CPU has the features of [`crate::features::avx2`].
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn decode<D: DecoderCode>(bytes: &[u8], out: &mut [f32]) {
     D::decode(Avx2Ops(()), bytes, out);
+}
+
+/// Multiplies with these operations.
+///
+/// # Safety
+/// As [`decode`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn add_products<V: VectorCode<B>, const B: usize, const N: usize>(
+    rows: &[&[u8]],
+    ahead: usize,
+    x: &[f32],
+    sums: &mut [LaneSums],
+) {
+    VectorBlocks::<V, B, N>::add_products(Avx2Ops(()), rows, ahead, x, sums);
 }
 
 /// Operations of AVX2; [`decode`] alone makes one.
@@ -113,6 +127,22 @@ impl DecoderOps for Avx2Ops {
         }
     }
     #[inline(always)]
+    fn fma(self, sums: TwoVectors, values: TwoVectors, x: &[f32; 16]) -> TwoVectors {
+        let x = self.load(x);
+        // SAFETY: the CPU has the features.
+        unsafe {
+            TwoVectors(
+                _mm256_fmadd_ps(values.0, x.0, sums.0),
+                _mm256_fmadd_ps(values.1, x.1, sums.1),
+            )
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // SAFETY: every CPU of this kind has the instruction, which reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
     fn store(self, TwoVectors(low, high): TwoVectors, out: &mut [f32; 16]) {
         let (first, last) = out.split_at_mut(8);
         // SAFETY: the CPU has the features; 32 bytes are written to each half.
@@ -122,15 +152,15 @@ impl DecoderOps for Avx2Ops {
         }
     }
     #[inline(always)]
-    fn lookup4(self, tables: [TwoVectors; 2], bytes: &[u8; 16], [low, high]: [&mut [f32; 16]; 2]) {
-        for (n, bytes) in bytes.as_chunks::<8>().0.iter().enumerate() {
-            // SAFETY: the CPU has the features; 8 bytes are read, and 32 written to each half.
-            unsafe {
-                let levels = _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.as_ptr().cast()));
-                let upper = _mm256_srli_epi32::<4>(levels);
-                _mm256_storeu_ps(low[8 * n..][..8].as_mut_ptr(), tables[0].get(levels));
-                _mm256_storeu_ps(high[8 * n..][..8].as_mut_ptr(), tables[1].get(upper));
-            }
+    fn lookup4(self, [low, high]: [TwoVectors; 2], bytes: &[u8; 16]) -> [TwoVectors; 2] {
+        // SAFETY: the CPU has the features.
+        unsafe {
+            let levels = levels(bytes);
+            let upper = levels.map(|levels| _mm256_srli_epi32::<4>(levels));
+            [
+                TwoVectors(low.get(levels[0]), low.get(levels[1])),
+                TwoVectors(high.get(upper[0]), high.get(upper[1])),
+            ]
         }
     }
     #[inline(always)]
@@ -139,18 +169,18 @@ impl DecoderOps for Avx2Ops {
         tables: [[TwoVectors; 2]; 2],
         bytes: &[u8; 16],
         fifths: [u16; 2],
-        [low, high]: [&mut [f32; 16]; 2],
-    ) {
-        for (n, bytes) in bytes.as_chunks::<8>().0.iter().enumerate() {
-            // SAFETY: the CPU has the features; 8 bytes are read, and 32 written to each half.
-            unsafe {
-                let levels = _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.as_ptr().cast()));
-                let upper = _mm256_srli_epi32::<4>(levels);
-                let low_values = choose(tables[0], levels, fifths[0] >> (8 * n));
-                let high_values = choose(tables[1], upper, fifths[1] >> (8 * n));
-                _mm256_storeu_ps(low[8 * n..][..8].as_mut_ptr(), low_values);
-                _mm256_storeu_ps(high[8 * n..][..8].as_mut_ptr(), high_values);
-            }
+    ) -> [TwoVectors; 2] {
+        // SAFETY: the CPU has the features.
+        unsafe {
+            let levels = levels(bytes);
+            let upper = levels.map(|levels| _mm256_srli_epi32::<4>(levels));
+            let both = |n: usize, indices: [__m256i; 2]| {
+                TwoVectors(
+                    choose(tables[n], indices[0], fifths[n]),
+                    choose(tables[n], indices[1], fifths[n] >> 8),
+                )
+            };
+            [both(0, levels), both(1, upper)]
         }
     }
     #[inline(always)]
@@ -161,6 +191,19 @@ impl DecoderOps for Avx2Ops {
             let up = _mm_cvtsi32_si128(7 - bit as i32);
             _mm_movemask_epi8(_mm_sll_epi16(bytes, up)) as u16
         }
+    }
+}
+
+/// Returns the bytes as integers.
+#[inline(always)]
+unsafe fn levels(bytes: &[u8; 16]) -> [__m256i; 2] {
+    let (low, high) = bytes.split_at(8);
+    // SAFETY: the caller has the CPU features; 8 bytes are read from each half.
+    unsafe {
+        [
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(low.as_ptr().cast())),
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(high.as_ptr().cast())),
+        ]
     }
 }
 
