@@ -31,6 +31,7 @@ mod folder;
 mod folder_plan;
 mod format;
 mod goal;
+mod measured;
 mod merge;
 
 mod progress;
@@ -226,7 +227,10 @@ impl ConvertArgs {
             (Some(goal), Some(file)) => goal.confirm(&self, &target, &file.path, |path| {
                 Ok(Box::new(raise::written(&target, path)?))
             }),
-            _ => Ok(ended),
+            (goal, _) => {
+                goal.iter().for_each(goal::DivergenceGoal::end);
+                Ok(ended)
+            }
         }
     }
 

@@ -108,6 +108,31 @@ fn the_same_choice_comes_out_whoever_measures() {
     assert_eq!(entries(dir.path()).len(), 5);
 }
 
+#[cfg(unix)]
+#[test]
+fn an_interrupted_search_goes_on_with_what_it_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = |end: &str| dir.path().join(end);
+    run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &out("whole.gguf"))).code(0);
+    let journal = out("half.gguf.measured");
+    let mut command = to_meet(&fixture("lfm2_256"), "1e-2", &out("half.gguf"));
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let lines = || fs_err::read_to_string(&journal).map_or(0, |text| text.lines().count());
+    while lines() < 5 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(lines() >= 5);
+    assert_eq!(entries(dir.path()).len(), 2, "the file, and what was measured");
+    let ran = run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &out("half.gguf"))).code(0);
+    ran.says("divergences were measured by an earlier run");
+    assert!(fs_err::read(out("half.gguf")).unwrap() == fs_err::read(out("whole.gguf")).unwrap());
+    assert_eq!(entries(dir.path()).len(), 2);
+}
+
 #[test]
 fn a_text_stands_in_for_a_dump() {
     let dir = tempfile::tempdir().unwrap();

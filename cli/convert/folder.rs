@@ -76,6 +76,7 @@ pub(super) fn run(
     );
     args.note_fewer(plan.files.len())?;
     if args.shard.is_some_and(|(no, _)| no >= plan.files.len()) {
+        goal.iter().for_each(super::goal::DivergenceGoal::end);
         return Ok(CommandOutcome::Ok);
     }
     let beside = side_files::files(&plan)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use engine::{Engine, InputRounding, ModelSource, NativeEngine, SessionOptions};
 use models::local_model::LocalModel;
@@ -11,8 +11,10 @@ use parity::Dump;
 use parity::cost::{ReferenceLogprobs, cost};
 use parity::recorded_logprobs::RecordedLogprobs;
 use registry::dtype::Dtype;
+use sha2::{Digest as _, Sha256};
 
 use super::ConvertArgs;
+use super::measured::{self, MeasuredDivergences};
 use super::trial_folder::TrialFolder;
 use crate::calibrate::ChunkedText;
 use crate::findings::check_error;
@@ -26,7 +28,8 @@ use crate::{CommandOutcome, term};
 pub(super) struct DivergenceArgs {
     /// Choose by measurement, so that the mean divergence from the reference is at most so many nats: GGUF
     /// tensors get finer types, matrices of checkpoints stay as they are, the ones that matter most for their size
-    /// first. Takes the room of another output or two while it measures
+    /// first. Takes the room of another output or two while it measures. After an interruption, the same command
+    /// goes on with what it measured
     #[arg(long, value_name = "NATS", value_parser = parse_kl)]
     target_kl: Option<f64>,
     /// The dump to measure against; default: MODEL/reference, then MODEL/dump
@@ -61,6 +64,8 @@ pub(super) struct DivergenceGoal {
     /// Folder for trial conversions.
     pub(super) trial: TrialFolder,
     reference: Box<dyn ReferenceLogprobs>,
+    /// Hash of the reference and of how outputs are measured against it.
+    identity: String,
     options: SessionOptions,
 }
 
@@ -101,19 +106,27 @@ impl DivergenceArgs {
         };
         target::check_dtypes(target, &[Dtype::F32])?;
         let begin = || TrialFolder::begin(output, args.shard);
+        let mut hash = Sha256::new();
+        hash.update([u8::from(self.w8a8)]);
         let (trial, reference): (TrialFolder, Box<dyn ReferenceLogprobs>) =
             if let Some(text) = self.read_text(args, target)? {
+                for id in text.chunks().flatten() {
+                    hash.update(id.to_le_bytes());
+                }
+                hash.update(text.chunk.to_le_bytes());
                 let trial = begin()?;
                 let recorded = record(target, &text, &options, &trial)?;
                 (trial, Box::new(recorded))
             } else {
                 let dump = self.dump(target)?;
+                hash.update(dump.sha256()?);
                 (begin()?, Box::new(dump))
             };
+        let identity = format!("{:x}", hash.finalize());
         let rounds = if self.w8a8 { InputRounding::All } else { InputRounding::None };
         // Codes that give NaN count as infinite divergence, so that others are chosen.
         let options = SessionOptions { rounds, finite: false, ..options };
-        Ok(Some(DivergenceGoal { most, trial, reference, options }))
+        Ok(Some(DivergenceGoal { most, trial, reference, identity, options }))
     }
 
     fn read_text(&self, args: &ConvertArgs, target: &LocalModel) -> Result<Option<ChunkedText>> {
@@ -173,6 +186,37 @@ fn record(
 }
 
 impl DivergenceGoal {
+    /// Returns the divergences of a search, of which an earlier run may have measured some. `search` identifies
+    /// its inputs besides the reference.
+    pub(super) fn measured(&self, search: &str) -> Result<MeasuredDivergences> {
+        let search = Sha256::digest(format!("{} {search}", self.identity));
+        MeasuredDivergences::open(self.journal(), &format!("{search:x}"))
+    }
+
+    /// Removes the measured divergences when the output is written.
+    pub(super) fn end(&self) {
+        measured::remove(&self.journal());
+    }
+
+    /// Returns the path of the measured divergences.
+    fn journal(&self) -> PathBuf {
+        self.trial.path.with_extension("measured")
+    }
+
+    /// Returns an error if even the weights as they are miss the goal. `why` is added to its text.
+    pub(super) fn ensure_met(&self, none: f64, why: impl FnOnce() -> String) -> Result<()> {
+        let most = self.most;
+        if none > most {
+            self.end();
+            bail!(
+                "--target-kl {most:e} cannot be met: with every matrix as it is the divergence is \
+                 {none:.3e} already{}",
+                why()
+            );
+        }
+        Ok(())
+    }
+
     /// Returns the mean divergence of a model's weights in a folder or file, or of an engine's own.
     pub(super) fn measure(
         &self,
@@ -194,6 +238,7 @@ impl DivergenceGoal {
         written: &Path,
         open: impl FnOnce(&Path) -> Result<Box<dyn Engine>>,
     ) -> Result<CommandOutcome> {
+        self.end();
         if let Some((_, count)) = args.shard {
             term::note(&format!(
                 "one of {count} files cannot be run: when all are there, `parity check` measures them"

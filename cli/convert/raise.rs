@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use checkpoints::{GgufWeights, own_names};
 use conversion::gguf::TypeChoice;
 use conversion::mix::LEVELS;
@@ -22,7 +22,8 @@ use registry::gguf::Gguf;
 
 use super::draft::GgufDraft;
 use super::goal::{DivergenceGoal, smallest_sufficient};
-use super::{ConvertArgs, GgufModel, several};
+use super::measured::MeasuredDivergences;
+use super::{ConvertArgs, GgufModel, set_id, several};
 use crate::term;
 
 mod level_trials;
@@ -48,6 +49,7 @@ struct RaiseSearch<'a> {
     target: &'a LocalModel,
     groups: &'a [TypeGroup],
     tried: &'a LevelTrials,
+    measured: MeasuredDivergences,
 }
 
 /// Result of the search: a level for each group, and the cost of each group alone at the lowest level.
@@ -68,14 +70,10 @@ pub(super) fn choose(
     let groups = groups(source, target, &gguf, &draft.levels)?;
     let types = goal.trial.path.join("types");
     let tried = LevelTrials::write(args, source, target, &gguf, draft, &types)?;
-    let search = RaiseSearch { goal: &goal, target, groups: &groups, tried: &tried };
+    let measured = goal.measured(&set_id::of_gguf_search(source, draft)?)?;
+    let search = RaiseSearch { goal: &goal, target, groups: &groups, tried: &tried, measured };
     let (none, most) = (search.measure(&vec![TOP; groups.len()])?, goal.most);
-    ensure!(
-        none <= most,
-        "--target-kl {most:e} cannot be met: with every matrix as it is the divergence is {none:.3e} \
-         already{}",
-        fixed_tensors(source, draft)
-    );
+    goal.ensure_met(none, || fixed_tensors(source, draft))?;
     let all = search.measure(&vec![0; groups.len()])?;
     let raised = if all > most {
         let found = search.find(none, |tensor, level| {
@@ -104,8 +102,10 @@ impl RaiseSearch<'_> {
         for (group, &level) in self.groups.iter().zip(levels) {
             group.weights.iter().for_each(|&weight| from[weight] = self.tried.place[level]);
         }
-        let mixed = MixedEngine { sources: self.tried.sources.clone(), from };
-        self.goal.measure(&mixed, self.target, &self.goal.trial.path)
+        self.measured.get(format!("{levels:?}").as_bytes(), || {
+            let mixed = MixedEngine { sources: self.tried.sources.clone(), from };
+            self.goal.measure(&mixed, self.target, &self.goal.trial.path)
+        })
     }
 
     /// Finds the levels that meet the goal with the fewest raises. `none` is the divergence with nothing

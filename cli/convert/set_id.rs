@@ -4,12 +4,14 @@
 //! other names: shards of two builds still make one set.
 
 use anyhow::Result;
+use checkpoints::Checkpoint;
 use conversion::folder::DtypeChoice;
 use conversion::gguf::{GgufOutput, GgufPlan, TypeChoice};
 use registry::gguf::TensorRule;
 use sha2::{Digest as _, Sha256};
 
 use super::GgufModel;
+use super::draft::GgufDraft;
 use super::folder_plan::FolderPlan;
 
 /// Returns the hash of one conversion of the same weights to GGUF, on any machine.
@@ -45,12 +47,17 @@ pub(super) fn of_folder(plan: &FolderPlan<'_>) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(plan.checkpoint.fingerprint()?);
+    add_folder_settings(&mut hash, plan);
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Adds everything that a checkpoint depends on besides the weights.
+fn add_folder_settings(hash: &mut Sha256, plan: &FolderPlan<'_>) {
     hash.update(&plan.target.spec.sha256);
     let choices = listed(&plan.choices, |DtypeChoice { kept, why }| {
         format!("Choice {{ kept: {kept:?}, why: {why:?} }}")
     });
     hash.update(format!("{:?} {choices}", plan.format));
-    Ok(format!("{:x}", hash.finalize()))
 }
 
 /// Returns the hash of a run that writes GGUF files: a run that resumes it reads the same files. Files are
@@ -62,8 +69,7 @@ pub(super) fn of_gguf_run(
 ) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
-    model.checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
-    hash.update(model.checkpoint.file_samples()?);
+    add_files(&mut hash, model.checkpoint)?;
     for (output, files) in planned {
         add_settings(&mut hash, model, output, identity);
         hash.update(format!("{:?} {:?}", output.shard, output.split));
@@ -82,6 +88,33 @@ pub(super) fn of_folder_run(plan: &FolderPlan<'_>) -> Result<String> {
     plan.files.iter().for_each(|file| hash.update(&file.header));
     plan.scales.all.iter().for_each(|(_, scale)| hash.update(scale.to_le_bytes()));
     Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Returns the hash of the inputs of a search for the types of a GGUF file.
+pub(super) fn of_gguf_search(model: &GgufModel<'_>, draft: &GgufDraft) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(env!("CARGO_PKG_VERSION"));
+    add_files(&mut hash, model.checkpoint)?;
+    add_settings(&mut hash, model, &draft.output, false);
+    hash.update(format!("{:?}", draft.levels));
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Returns the hash of the inputs of a search for the matrices of a checkpoint that stay as they are.
+pub(super) fn of_folder_search(plan: &FolderPlan<'_>) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(env!("CARGO_PKG_VERSION"));
+    add_files(&mut hash, plan.checkpoint)?;
+    add_folder_settings(&mut hash, plan);
+    plan.scales.all.iter().for_each(|(_, scale)| hash.update(scale.to_le_bytes()));
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Adds the files of a checkpoint by length, time and one window.
+fn add_files(hash: &mut Sha256, checkpoint: &Checkpoint) -> Result<()> {
+    checkpoint.stamps().iter().for_each(|stamp| hash.update(format!("{stamp}\n")));
+    hash.update(checkpoint.file_samples()?);
+    Ok(())
 }
 
 fn listed<T>(all: &[T], text: impl Fn(&T) -> String) -> String {

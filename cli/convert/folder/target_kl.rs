@@ -19,8 +19,8 @@ use registry::graph::WeightId;
 
 use super::super::folder_plan::FolderPlan;
 use super::side_files;
-use crate::convert::ConvertArgs;
 use crate::convert::goal::{DivergenceGoal, smallest_sufficient};
+use crate::convert::{ConvertArgs, set_id};
 use crate::term;
 
 /// Matrices that are quantized all or none.
@@ -51,17 +51,16 @@ pub(super) fn choose(
         Ok::<Arc<dyn WeightSource>, anyhow::Error>(Arc::new(found))
     };
     let sources = vec![weights(Checkpoint::open(&trial)?)?, weights(plan.target.checkpoint()?)?];
+    let measured = goal.measured(&set_id::of_folder_search(plan)?)?;
     let coded = |listed: &BTreeSet<WeightId>| {
         let from = (0..model.graph.weights.len()).map(WeightId);
         let from = from.map(|id| usize::from(!listed.contains(&id))).collect();
-        goal.measure(&MixedEngine { sources: sources.clone(), from }, plan.target, &trial)
+        measured.get(format!("{listed:?}").as_bytes(), || {
+            goal.measure(&MixedEngine { sources: sources.clone(), from }, plan.target, &trial)
+        })
     };
-    let none = coded(&BTreeSet::new())?;
-    let most = goal.most;
-    ensure!(
-        none <= most,
-        "--target-kl {most:e} cannot be met: with every matrix as it is the divergence is {none:.3e} already"
-    );
+    let (none, most) = (coded(&BTreeSet::new())?, goal.most);
+    goal.ensure_met(none, String::new)?;
     let bar = term::count_bar(groups.len() as u64, "groups");
     for group in &mut groups {
         group.kl = coded(&group.weights)?;
