@@ -2,18 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use registry::file::{self, FileLimit};
 use sha2::{Digest as _, Sha256};
 
 use crate::{interrupt, term, write};
 
 /// First word of the file, with the version of its form.
 const HEAD: &str = "onboard-divergences-1";
-/// Maximum size of a file that is read: some 100,000 measurements.
-const LIMIT: u64 = 8 << 20;
+/// Some 100,000 measurements.
+const LIMIT: FileLimit = FileLimit { kind: "a file of divergences", bytes: 8 << 20 };
 
 /// Divergences by the hash of what was measured. Each is appended to a file.
 #[derive(Debug)]
@@ -70,13 +71,10 @@ pub(super) fn remove(path: &Path) {
 
 /// Reads the file, if there is one.
 fn read(path: &Path) -> Result<Option<String>> {
-    let file = match fs_err::File::open(path) {
+    let text = match file::read_text(path, LIMIT) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        file => file?,
+        text => text?,
     };
-    let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes)?;
-    let text = String::from_utf8(bytes).unwrap_or_default();
     ensure!(text.starts_with(HEAD), "`{}` is in the way; move or remove it", path.display());
     Ok(Some(text))
 }

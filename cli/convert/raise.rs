@@ -70,7 +70,7 @@ pub(super) fn choose(
     let groups = groups(source, target, &gguf, &draft.levels)?;
     let types = goal.trial.path.join("types");
     let tried = LevelTrials::write(args, source, target, &gguf, draft, &types)?;
-    let measured = goal.measured(&set_id::of_gguf_search(source, draft)?)?;
+    let measured = goal.measured(&set_id::of_gguf_search(source, &draft.output, &draft.levels)?)?;
     let search = RaiseSearch { goal: &goal, target, groups: &groups, tried: &tried, measured };
     let (none, most) = (search.measure(&vec![TOP; groups.len()])?, goal.most);
     goal.ensure_met(none, || fixed_tensors(source, draft))?;

@@ -7,11 +7,12 @@ use anyhow::Result;
 use checkpoints::Checkpoint;
 use conversion::folder::DtypeChoice;
 use conversion::gguf::{GgufOutput, GgufPlan, TypeChoice};
+use conversion::mix::LEVELS;
+use formats::codec::BlockType;
 use registry::gguf::TensorRule;
 use sha2::{Digest as _, Sha256};
 
 use super::GgufModel;
-use super::draft::GgufDraft;
 use super::folder_plan::FolderPlan;
 
 /// Returns the hash of one conversion of the same weights to GGUF, on any machine.
@@ -91,12 +92,16 @@ pub(super) fn of_folder_run(plan: &FolderPlan<'_>) -> Result<String> {
 }
 
 /// Returns the hash of the inputs of a search for the types of a GGUF file.
-pub(super) fn of_gguf_search(model: &GgufModel<'_>, draft: &GgufDraft) -> Result<String> {
+pub(super) fn of_gguf_search(
+    model: &GgufModel<'_>,
+    output: &GgufOutput,
+    levels: &[[BlockType; LEVELS]],
+) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     add_files(&mut hash, model.checkpoint)?;
-    add_settings(&mut hash, model, &draft.output, false);
-    hash.update(format!("{:?}", draft.levels));
+    add_settings(&mut hash, model, output, false);
+    hash.update(format!("{levels:?}"));
     Ok(format!("{:x}", hash.finalize()))
 }
 

@@ -2,7 +2,7 @@
 
 use registry::dtype::Dtype;
 
-use super::decoder::BlockDecoder;
+use super::decoder::BlockCode;
 use super::levels::Levels;
 use super::{BlockType, EncodeFn, LaneCount};
 
@@ -26,7 +26,7 @@ pub(crate) struct BlockDeclaration {
     /// Vectorized encoder of the same bytes, for a number of lanes.
     pub(crate) wide: Option<fn(LaneCount) -> Option<EncodeFn>>,
     /// Decoder of whole blocks; none for types that exist only while a model runs.
-    pub(crate) decode: Option<fn(LaneCount) -> BlockDecoder>,
+    pub(crate) decode: Option<fn(LaneCount) -> BlockCode>,
     /// Reader of one block as integers with scales; none for types without that form.
     pub(crate) levels: Option<LevelsFn>,
     /// Rule of valid blocks.

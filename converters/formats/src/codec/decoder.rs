@@ -30,12 +30,12 @@ const TOGETHER: usize = 4;
 
 /// Code that decodes blocks of a format.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct BlockDecoder {
+pub(crate) struct BlockCode {
     pub(super) decode: DecodeFn,
     products: Option<ProductFn>,
 }
 
-impl BlockDecoder {
+impl BlockCode {
     /// Returns code that only decodes.
     pub(super) fn new(decode: DecodeFn) -> Self {
         Self { decode, products: None }
@@ -45,7 +45,7 @@ impl BlockDecoder {
 /// Decoder of a format for this CPU, to be called for a few blocks at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockReader {
-    decoder: BlockDecoder,
+    decoder: BlockCode,
     elements: usize,
     bytes: usize,
 }
@@ -157,12 +157,12 @@ pub(super) trait VectorSink<O: DecoderOps> {
 }
 
 /// Writes the values that are left, in order.
-struct Stored<'a, O> {
+struct StoredValues<'a, O> {
     ops: O,
     out: std::slice::IterMut<'a, [f32; 16]>,
 }
 
-impl<O: DecoderOps> VectorSink<O> for Stored<'_, O> {
+impl<O: DecoderOps> VectorSink<O> for StoredValues<'_, O> {
     #[inline(always)]
     fn push(&mut self, values: O::Vector) {
         if let Some(out) = self.out.next() {
@@ -172,13 +172,13 @@ impl<O: DecoderOps> VectorSink<O> for Stored<'_, O> {
 }
 
 /// Adds the products of the values and of `x`.
-struct Multiplied<'a, O: DecoderOps> {
+struct MultipliedValues<'a, O: DecoderOps> {
     ops: O,
     x: std::slice::Iter<'a, [f32; 16]>,
     sums: O::Vector,
 }
 
-impl<O: DecoderOps> VectorSink<O> for Multiplied<'_, O> {
+impl<O: DecoderOps> VectorSink<O> for MultipliedValues<'_, O> {
     #[inline(always)]
     fn push(&mut self, values: O::Vector) {
         if let Some(x) = self.x.next() {
@@ -195,7 +195,7 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> DecoderCode for VectorBlo
     fn decode<O: DecoderOps>(ops: O, bytes: &[u8], out: &mut [f32]) {
         for (block, out) in bytes.as_chunks::<B>().0.iter().zip(out.as_chunks_mut::<N>().0) {
             let out = out.as_chunks_mut().0.iter_mut();
-            V::block(ops, alone(block), &mut Stored { ops, out });
+            V::block(ops, alone(block), &mut StoredValues { ops, out });
         }
     }
 }
@@ -245,7 +245,7 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> VectorBlocks<V, B, N> {
         for (n, x) in x.as_chunks::<N>().0.iter().enumerate() {
             for (blocks, total) in blocks.iter().zip(&mut totals) {
                 let Some(block) = blocks.get(n) else { return };
-                let mut out = Multiplied { ops, x: x.as_chunks().0.iter(), sums: *total };
+                let mut out = MultipliedValues { ops, x: x.as_chunks().0.iter(), sums: *total };
                 V::block(ops, alone(block), &mut out);
                 *total = out.sums;
             }
@@ -301,8 +301,8 @@ pub(super) trait DecoderOps: Copy {
 
 /// Returns the decoder for a number of lanes; for one lane if the CPU lacks them.
 #[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "CPU features"))]
-pub(super) fn decoder<D: DecoderCode>(lanes: LaneCount) -> BlockDecoder {
-    BlockDecoder::new(match lanes {
+pub(super) fn decoder<D: DecoderCode>(lanes: LaneCount) -> BlockCode {
+    BlockCode::new(match lanes {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the CPU has the features.
         LaneCount::Sixteen if crate::features::avx512() => |bytes, out| unsafe {
@@ -321,7 +321,7 @@ pub(super) fn decoder<D: DecoderCode>(lanes: LaneCount) -> BlockDecoder {
 #[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "CPU features"))]
 pub(super) fn vectors<V: VectorCode<B>, const B: usize, const N: usize>(
     lanes: LaneCount,
-) -> BlockDecoder {
+) -> BlockCode {
     const { assert!(VISIT.is_multiple_of(N), "a visit is whole blocks") }
     let products: ProductFn = match lanes {
         #[cfg(target_arch = "x86_64")]
@@ -338,7 +338,7 @@ pub(super) fn vectors<V: VectorCode<B>, const B: usize, const N: usize>(
             VectorBlocks::<V, B, N>::add_products(PlainOps, rows, ahead, x, sums);
         },
     };
-    BlockDecoder { products: Some(products), ..decoder::<VectorBlocks<V, B, N>>(lanes) }
+    BlockCode { products: Some(products), ..decoder::<VectorBlocks<V, B, N>>(lanes) }
 }
 
 /// Operations of any CPU.

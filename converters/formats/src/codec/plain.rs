@@ -1,7 +1,7 @@
 //! Formats without blocks: F32, F16, BF16; and, read only, F64 and integers.
 
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::decoder::BlockDecoder;
+use super::decoder::BlockCode;
 use crate::numbers;
 use registry::dtype::Dtype;
 
@@ -10,7 +10,7 @@ pub(super) const F32: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::Number(|bytes| f32::from_le_bytes(first(bytes)).into()),
     file_types: &[FileType::new("F32", 0)],
     encode: Some(|numbers, _, _, out| write(numbers, out, f32::to_le_bytes)),
-    decode: Some(|_| BlockDecoder::new(|bytes, out| read(bytes, out, f32::from_le_bytes))),
+    decode: Some(|_| BlockCode::new(|bytes, out| read(bytes, out, f32::from_le_bytes))),
     ..BlockDeclaration::new("F32", 0, 1, 4)
 };
 
@@ -22,7 +22,7 @@ pub(super) const F16: BlockDeclaration = BlockDeclaration {
         write(numbers, out, |x| numbers::f32_to_f16(x).to_le_bytes());
     }),
     decode: Some(|_| {
-        BlockDecoder::new(|bytes, out| {
+        BlockCode::new(|bytes, out| {
             read(bytes, out, |bits| numbers::f16_to_f32(u16::from_le_bytes(bits)));
         })
     }),
@@ -39,7 +39,7 @@ pub(super) const BF16: BlockDeclaration = BlockDeclaration {
         write(numbers, out, |x| numbers::f32_to_bf16(x).to_le_bytes());
     }),
     decode: Some(|_| {
-        BlockDecoder::new(|bytes, out| {
+        BlockCode::new(|bytes, out| {
             read(bytes, out, |bits| numbers::bf16_to_f32(u16::from_le_bytes(bits)));
         })
     }),
@@ -50,28 +50,28 @@ pub(super) const BF16: BlockDeclaration = BlockDeclaration {
 
 pub(super) const I8: BlockDeclaration = BlockDeclaration {
     decode: Some(|_| {
-        BlockDecoder::new(|bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32))
+        BlockCode::new(|bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32))
     }),
     ..BlockDeclaration::new("I8", 24, 1, 1)
 };
 
 pub(super) const I16: BlockDeclaration = BlockDeclaration {
     decode: Some(|_| {
-        BlockDecoder::new(|bytes, out| read(bytes, out, |bits| i16::from_le_bytes(bits) as f32))
+        BlockCode::new(|bytes, out| read(bytes, out, |bits| i16::from_le_bytes(bits) as f32))
     }),
     ..BlockDeclaration::new("I16", 25, 1, 2)
 };
 
 pub(super) const I32: BlockDeclaration = BlockDeclaration {
     decode: Some(|_| {
-        BlockDecoder::new(|bytes, out| read(bytes, out, |bits| i32::from_le_bytes(bits) as f32))
+        BlockCode::new(|bytes, out| read(bytes, out, |bits| i32::from_le_bytes(bits) as f32))
     }),
     ..BlockDeclaration::new("I32", 26, 1, 4)
 };
 
 pub(super) const I64: BlockDeclaration = BlockDeclaration {
     decode: Some(|_| {
-        BlockDecoder::new(|bytes, out| read(bytes, out, |bits| i64::from_le_bytes(bits) as f32))
+        BlockCode::new(|bytes, out| read(bytes, out, |bits| i64::from_le_bytes(bits) as f32))
     }),
     ..BlockDeclaration::new("I64", 27, 1, 8)
 };
@@ -79,7 +79,7 @@ pub(super) const I64: BlockDeclaration = BlockDeclaration {
 pub(super) const F64: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::Number(|bytes| f64::from_le_bytes(first(bytes))),
     decode: Some(|_| {
-        BlockDecoder::new(|bytes, out| read(bytes, out, |bits| f64::from_le_bytes(bits) as f32))
+        BlockCode::new(|bytes, out| read(bytes, out, |bits| f64::from_le_bytes(bits) as f32))
     }),
     ..BlockDeclaration::new("F64", 28, 1, 8)
 };
