@@ -10,7 +10,7 @@ use engine::{Engine, SessionOptions};
 use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use parity::evals::{
-    self, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
+    self, EvalItem, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
 };
 use registry::dtype::Dtype;
 use serde_json::json;
@@ -150,6 +150,9 @@ pub(crate) struct EvalArgs {
     json: bool,
 }
 
+/// Items that are scored together: the weights are read once for all of them.
+const TOGETHER: usize = 16;
+
 impl EvalArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         let mut items = evals::items(&self.tasks)?;
@@ -214,17 +217,29 @@ impl EvalArgs {
             interrupt::hint("; run the command again to go on");
         }
         bar.inc(all.len() as u64);
-        for item in &items[all.len()..] {
-            let mut scored = evals::run(&run, session.as_mut(), item)?;
-            if let Some(journal) = &mut journal {
-                journal.add(&scored)?;
+        let together = if self.engine.is_native() { TOGETHER } else { 1 };
+        let choice = |item: &EvalItem| matches!(item.question, evals::Question::Choice { .. });
+        let groups = items[all.len()..].chunk_by(|a, b| choice(a) && choice(b));
+        for items in groups.flat_map(|group| group.chunks(together)) {
+            let scored = evals::run(&run, session.as_mut(), items).map(|scored| vec![Ok(scored)]);
+            // What is right in a group with a mistake is kept, and the mistake is that of its own item.
+            let scored = scored.unwrap_or_else(|_| {
+                let alone = items.chunks(1).map(|item| evals::run(&run, session.as_mut(), item));
+                alone.collect()
+            });
+            for scored in scored {
+                for mut scored in scored? {
+                    if let Some(journal) = &mut journal {
+                        journal.add(&scored)?;
+                    }
+                    lines.push_str(&scored.record.to_string());
+                    lines.push('\n');
+                    // The summary only needs the scores.
+                    scored.record = serde_json::Value::Null;
+                    all.push(scored);
+                    bar.inc(1);
+                }
             }
-            lines.push_str(&scored.record.to_string());
-            lines.push('\n');
-            // The summary only needs the scores.
-            scored.record = serde_json::Value::Null;
-            all.push(scored);
-            bar.inc(1);
         }
         bar.finish_and_clear();
         if let Some(output) = &self.output {
@@ -330,7 +345,7 @@ fn stamps(target: &LocalModel, tasks: &Path) -> Result<Vec<Stamp>> {
 }
 
 /// Returns true for an item with text, and for one that is answered with text.
-fn needs_text(item: &evals::EvalItem) -> bool {
+fn needs_text(item: &EvalItem) -> bool {
     match &item.question {
         evals::Question::Choice { prompts, .. } => {
             prompts.iter().any(|prompt| matches!(prompt, evals::PromptInput::Text(_)))

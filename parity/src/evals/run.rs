@@ -88,20 +88,34 @@ pub struct ScoredItem {
     pub dropped: usize,
 }
 
-/// Scores one item.
+/// Scores items, the choices of several in one step. An error names the item, or the first one of several.
 pub fn run(
     run: &ScoringOptions<'_>,
     session: &mut dyn Session,
-    item: &EvalItem,
-) -> Result<ScoredItem, ScoringError> {
-    match &item.question {
+    items: &[EvalItem],
+) -> Result<Vec<ScoredItem>, ScoringError> {
+    let asked = items.iter().map(|item| match &item.question {
+        Question::Choice { prompts, choices, delimiter, .. } => {
+            tokens::choices(run, item, prompts, choices, delimiter)
+        }
+        Question::Text { .. } => Ok(Vec::new()),
+    });
+    let asked = asked.collect::<Result<Vec<Vec<TokenizedChoice>>, _>>()?;
+    let all: Vec<&TokenizedChoice> = asked.iter().flatten().collect();
+    let likely = choices::score(session, &all).map_err(|why| {
+        let id = items.first().map(|item| item.id.clone()).unwrap_or_default();
+        ScoringError::Engine { id, why }
+    })?;
+    let mut left = likely.as_slice();
+    let one = |(item, asked): (&EvalItem, &Vec<TokenizedChoice>)| match &item.question {
         Question::Choice { prompts, choices, delimiter, target } => {
-            let asked = tokens::choices(run, item, prompts, choices, delimiter)?;
-            let likely = choices::score(session, &item.id, &asked)?;
-            Ok(chosen(item, &asked, &likely, (prompts, choices, delimiter), target))
+            let (likely, rest) = left.split_at(asked.len());
+            left = rest;
+            Ok(chosen(item, asked, likely, (prompts, choices, delimiter), target))
         }
         Question::Text { .. } => generate::generate(run, session, item),
-    }
+    };
+    items.iter().zip(&asked).map(one).collect()
 }
 
 /// Returns the first line of a result file.

@@ -1,9 +1,11 @@
-//! Scores choices by log-likelihood. Choices with the same prompt are scored on forks of one slot.
+//! Scores choices by log-likelihood. Choices with the same prompt are scored on forks of one slot, and short prompts
+//! share a step.
+
+use std::collections::BTreeMap;
 
 use engine::sample::greedy;
 use engine::{Chunk, NoProbe, OutputRows, Session, SlotId};
-
-use super::ScoringError;
+use registry::graph::{Graph, StateKind};
 
 /// Choice with its prompt, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,88 +25,124 @@ pub(super) struct ChoiceScore {
     pub greedy: bool,
 }
 
-/// Maximum number of logits of one step.
-const LOGITS: usize = 1 << 24;
-
-/// Scores all choices of an item.
-pub(super) fn score(
-    session: &mut dyn Session,
-    id: &str,
-    choices: &[TokenizedChoice],
-) -> Result<Vec<ChoiceScore>, ScoringError> {
-    let mut scored: Vec<Option<ChoiceScore>> = vec![None; choices.len()];
-    for first in 0..choices.len() {
-        if scored[first].is_some() {
-            continue;
-        }
-        let context = &choices[first].context;
-        let group: Vec<usize> =
-            (first..choices.len()).filter(|&at| choices[at].context == *context).collect();
-        let tokens: Vec<&[u32]> = group.iter().map(|&at| choices[at].tokens.as_slice()).collect();
-        let likely = together(session, context, &tokens)
-            .map_err(|why| ScoringError::Engine { id: id.to_owned(), why })?;
-        for (at, likely) in group.into_iter().zip(likely) {
-            scored[at] = Some(likely);
-        }
-    }
-    Ok(scored
-        .into_iter()
-        .map(|likely| likely.expect("each choice is in the group of its prompt"))
-        .collect())
+/// Prompt, and the choices that continue it.
+struct PromptGroup<'a> {
+    context: &'a [u32],
+    /// Indices in the list of choices.
+    choices: Vec<usize>,
 }
 
-/// Scores continuations of one prompt.
-fn together(
+/// Maximum number of logits of one step.
+const LOGITS: usize = 1 << 24;
+/// Tokens of the prompts that share a step.
+const PROMPT_TOKENS: usize = 512;
+/// Bytes of the states of fixed size of all slots that are open together.
+const STATE_BYTES: usize = 1 << 30;
+/// Maximum number of slots that are open together.
+const SLOTS: usize = 128;
+
+/// Scores all choices.
+pub(super) fn score(
     session: &mut dyn Session,
-    context: &[u32],
-    choices: &[&[u32]],
+    choices: &[&TokenizedChoice],
 ) -> Result<Vec<ChoiceScore>, engine::Error> {
-    let slot = session.open_slot();
-    let last =
-        session.step(&[Chunk { slot, tokens: context, rows: OutputRows::Last }], &mut NoProbe)?;
-    let mut likely: Vec<ChoiceScore> = choices
+    let mut groups: Vec<PromptGroup<'_>> = Vec::new();
+    let mut places = BTreeMap::new();
+    for (at, choice) in choices.iter().enumerate() {
+        let context = choice.context.as_slice();
+        let place = *places.entry(context).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push(PromptGroup { context, choices: Vec::new() });
+        }
+        groups[place].choices.push(at);
+    }
+    let mut scored = vec![ChoiceScore { logprob: 0.0, greedy: true }; choices.len()];
+    let most = most_slots(&session.model().graph);
+    let mut left = groups.as_slice();
+    while !left.is_empty() {
+        let (mut tokens, mut slots) = (0, 0);
+        let fits = |group: &&PromptGroup<'_>| {
+            tokens += group.context.len();
+            slots += 1 + group.choices.len();
+            tokens <= PROMPT_TOKENS && slots <= most
+        };
+        let (together, rest) = left.split_at(left.iter().take_while(fits).count().max(1));
+        score_together(session, together, choices, &mut scored)?;
+        left = rest;
+    }
+    Ok(scored)
+}
+
+/// Returns the number of slots whose states of fixed size fit into memory.
+fn most_slots(graph: &Graph) -> usize {
+    let fixed =
+        graph.states.iter().filter(|s| matches!(s.kind, StateKind::Conv | StateKind::Recurrent));
+    let numbers: usize =
+        fixed.flat_map(|s| &s.parts).map(|p| p.shape.iter().product::<usize>()).sum();
+    (STATE_BYTES / (numbers * size_of::<f32>()).max(1)).min(SLOTS)
+}
+
+/// Scores the choices of some prompts.
+fn score_together(
+    session: &mut dyn Session,
+    groups: &[PromptGroup<'_>],
+    choices: &[&TokenizedChoice],
+    scored: &mut [ChoiceScore],
+) -> Result<(), engine::Error> {
+    let slots: Vec<SlotId> = groups.iter().map(|_| session.open_slot()).collect();
+    let chunks: Vec<Chunk<'_>> = groups
         .iter()
-        .map(|tokens| {
-            let mut likely = ChoiceScore { logprob: 0.0, greedy: true };
-            if let (Some(logits), Some(&token)) = (last.first(), tokens.first()) {
-                add(&mut likely, logits.row(0), token);
-            }
-            likely
-        })
+        .zip(&slots)
+        .map(|(group, &slot)| Chunk { slot, tokens: group.context, rows: OutputRows::Last })
         .collect();
+    let last = session.step(&chunks, &mut NoProbe)?;
+    for (group, logits) in groups.iter().zip(&last) {
+        for &at in &group.choices {
+            if let Some(&token) = choices[at].tokens.first() {
+                add(&mut scored[at], logits.row(0), token);
+            }
+        }
+    }
     let vocab = last.first().map_or(1, |logits| logits.vocab.max(1));
     let rows = (LOGITS / vocab).max(1);
-    let longer: Vec<usize> = (0..choices.len()).filter(|&at| choices[at].len() > 1).collect();
+    // The last token of a choice is not fed.
+    let fed = |at: usize| choices[at].tokens.split_last().map_or(&[][..], |(_, fed)| fed);
+    let of = |(group, &slot): (&PromptGroup<'_>, &SlotId)| {
+        group.choices.iter().map(|&at| (at, slot)).collect::<Vec<_>>()
+    };
+    let longer: Vec<(usize, SlotId)> =
+        groups.iter().zip(&slots).flat_map(of).filter(|&(at, _)| !fed(at).is_empty()).collect();
     let mut from = 0;
     while from < longer.len() {
         // As many choices as fit into one step, and at least one.
         let mut sum = 0;
         let count = longer[from..]
             .iter()
-            .take_while(|&&at| {
-                sum += choices[at].len() - 1;
+            .take_while(|&&(at, _)| {
+                sum += fed(at).len();
                 sum <= rows
             })
             .count()
             .max(1);
         let part = &longer[from..from + count];
-        let forks = part.iter().map(|_| session.fork(slot)).collect::<Result<Vec<SlotId>, _>>()?;
-        let longest = part.iter().map(|&at| choices[at].len() - 1).max().unwrap_or(0);
+        let forks =
+            part.iter().map(|&(_, slot)| session.fork(slot)).collect::<Result<Vec<_>, _>>()?;
+        let longest = part.iter().map(|&(at, _)| fed(at).len()).max().unwrap_or(0);
         let step = if count == 1 { rows } else { longest.max(1) };
         for begin in (0..longest).step_by(step) {
-            let fed = |at: usize| {
-                let all = &choices[at][..choices[at].len() - 1];
+            let tokens = |at: usize| {
+                let all = fed(at);
                 &all[begin.min(all.len())..(begin + step).min(all.len())]
             };
             let chunks: Vec<Chunk<'_>> = part
                 .iter()
                 .zip(&forks)
-                .map(|(&at, &slot)| Chunk { slot, tokens: fed(at), rows: OutputRows::All })
+                .map(|(&(at, _), &slot)| Chunk { slot, tokens: tokens(at), rows: OutputRows::All })
                 .collect();
             let logits = session.step(&chunks, &mut NoProbe)?;
-            for (&at, logits) in part.iter().zip(&logits) {
+            for (&(at, _), logits) in part.iter().zip(&logits) {
                 for row in 0..logits.rows {
-                    add(&mut likely[at], logits.row(row), choices[at][begin + row + 1]);
+                    add(&mut scored[at], logits.row(row), choices[at].tokens[begin + row + 1]);
                 }
             }
         }
@@ -113,8 +151,10 @@ fn together(
         }
         from += count;
     }
-    session.release(slot)?;
-    Ok(likely)
+    for slot in slots {
+        session.release(slot)?;
+    }
+    Ok(())
 }
 
 /// Adds one token.
