@@ -101,6 +101,7 @@ impl NativeEngine {
         }
         let (no_prefix, no_documents) = (refuse_prefix(&model), refuse_documents(&model));
         let divides = device.is_none() && program.divides(options.dtype);
+        let part = if divides { program.rows_of_part(options.part) } else { 0 };
         let states = &program.graph.states;
         let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
@@ -115,7 +116,7 @@ impl NativeEngine {
             fingerprint,
             no_prefix,
             no_documents,
-            divides,
+            part,
             options: options.clone(),
             model,
         }))
@@ -251,8 +252,8 @@ struct NativeSession {
     /// Reasons against a bidirectional prefix, and against packed documents.
     no_prefix: Vec<Finding>,
     no_documents: Vec<Finding>,
-    /// True if long steps can be divided.
-    divides: bool,
+    /// Rows in a part of a long step; 0 if steps are not divided.
+    part: usize,
     options: SessionOptions,
 }
 
@@ -435,9 +436,8 @@ impl Session for NativeSession {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let mut parts = parts::divide(tokens.len(), self.options.part);
+        let mut parts = parts::divide(tokens.len(), self.part);
         let divided = parts.len() > 1
-            && self.divides
             && self.options.observer.is_none()
             && parts::may_divide(&self.program, &rows, &parts, &self.ropes, probe);
         if !divided {

@@ -4,10 +4,12 @@
 //! A division changes no bit: rows of a kernel do not depend on each other but through states, and every state
 //! has to hold what the step computes with.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use registry::dtype::Dtype;
 use registry::graph::StateKind;
+use registry::ops::Trait;
 use registry::rope::RopeTable;
 
 use crate::Probe;
@@ -36,7 +38,25 @@ pub(crate) fn chunks_of(chunks: &[ChunkRows], part: &Range<usize>) -> Vec<ChunkR
     chunks.iter().filter_map(cut).collect()
 }
 
+/// Share of the rows of a part that an expert of a mixture should get: its weights are read for each part.
+const EXPERT_SHARE: usize = 8;
+
 impl PreparedGraph {
+    /// Returns the rows of a part: `least`, or more for mixtures in which an expert would get few of them.
+    pub(crate) fn rows_of_part(&self, least: usize) -> usize {
+        let mixtures = self.graph.nodes.iter().filter(|node| node.op.is(Trait::Experts));
+        let rows = mixtures.filter_map(|node| {
+            let mut experts = BTreeMap::<&str, usize>::new();
+            for role in node.weights.keys() {
+                *experts.entry(role.split('.').next().unwrap_or_default()).or_default() += 1;
+            }
+            let chosen = node.inputs.get(1).map(|v| &self.graph.values[v.0].shape)?;
+            let chosen = chosen.iter().product::<usize>() * EXPERT_SHARE;
+            least.checked_mul(*experts.values().max()?)?.checked_div(chosen)
+        });
+        rows.fold(least, usize::max)
+    }
+
     /// True if the states hold all that later rows of a step read of earlier ones, and no kernel needs a whole chunk.
     pub(crate) fn divides(&self, activation: Dtype) -> bool {
         let graph = &self.graph;
