@@ -116,6 +116,7 @@ impl Pool {
                     outputs,
                     inputs,
                     factor: 1.0,
+                    row_factors: None,
                     packed: None,
                 };
                 let mut linear = [Linear { weight, bias: None, round: dtype, y: &mut y }];
@@ -154,6 +155,7 @@ impl Pool {
                             outputs,
                             inputs,
                             factor: 1.0,
+                            row_factors: None,
                             packed: None,
                         };
                         linears.push(Linear { weight, bias: None, round: dtype, y });

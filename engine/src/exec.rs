@@ -133,6 +133,11 @@ impl PreparedGraph {
         Ok(Self { graph, kernels: found, dead, head, output, device })
     }
 
+    /// True if the results of a kernel depend on the length of a chunk.
+    pub(crate) fn needs_whole_chunks(&self) -> bool {
+        self.kernels.iter().any(|kernel| kernel.needs_whole_chunks())
+    }
+
     /// Runs one step; gives the logits of the wanted rows. States have the step's rows appended,
     /// and the caller commits or undoes them.
     pub(crate) fn run(

@@ -5,6 +5,7 @@
 
 pub mod attention;
 pub mod choose;
+pub mod delta;
 mod finish;
 pub mod isa;
 pub mod math;
@@ -12,5 +13,6 @@ pub mod matmul;
 mod prefetch;
 pub mod q8;
 pub mod round;
+pub mod ssd;
 pub mod tokens;
 pub mod wide;

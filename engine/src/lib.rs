@@ -52,6 +52,7 @@ mod finite;
 mod masks;
 mod memory;
 mod native;
+mod parts;
 mod session;
 
 pub use error::{DeviceError, Error};

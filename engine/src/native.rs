@@ -19,6 +19,7 @@ use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::finite::diagnose;
 use crate::masks::{ChunkMask, SequenceMask, refuse_documents, refuse_prefix};
 use crate::ops::{ChunkRows, Kernels};
+use crate::parts::{self, SlotMark};
 use crate::rewrite::{self, Rewrite};
 use crate::states::{Slot, saved};
 use crate::value::GraphValue;
@@ -99,6 +100,8 @@ impl NativeEngine {
             weights.upload(&program.graph, queue)?;
         }
         let (no_prefix, no_documents) = (refuse_prefix(&model), refuse_documents(&model));
+        let divides = device.is_none() && program.divides(options.dtype);
+        let part = if divides { program.rows_of_part(options.part) } else { 0 };
         let states = &program.graph.states;
         let fingerprint = saved::fingerprint(&model, states, options.dtype, options.rollback);
         Ok(Box::new(NativeSession {
@@ -113,6 +116,7 @@ impl NativeEngine {
             fingerprint,
             no_prefix,
             no_documents,
+            part,
             options: options.clone(),
             model,
         }))
@@ -248,6 +252,8 @@ struct NativeSession {
     /// Reasons against a bidirectional prefix, and against packed documents.
     no_prefix: Vec<Finding>,
     no_documents: Vec<Finding>,
+    /// Rows in a part of a long step; 0 if steps are not divided.
+    part: usize,
     options: SessionOptions,
 }
 
@@ -287,18 +293,28 @@ impl NativeSession {
         self.device.as_ref().map_or(Ok(()), DeviceQueue::check)
     }
 
-    /// Returns the input besides tokens, as a value of the graph.
-    fn hidden_value(&self, hidden: &[f32], rows: usize) -> Result<Option<GraphValue>, Error> {
-        let graph = &self.program.graph;
-        let shape = graph.fed.map_or(&[][..], |fed| &graph.values[fed.value.0].shape);
-        let wanted = if graph.fed.is_some() { rows * shape.iter().product::<usize>() } else { 0 };
-        if hidden.len() != wanted {
-            return Err(Error::Hidden { got: hidden.len(), wanted, rows });
+    /// Checks the number of inputs besides tokens.
+    fn check_hidden(&self, hidden: &[f32], rows: usize) -> Result<(), Error> {
+        let wanted = rows * self.fed_shape().iter().product::<usize>();
+        let wanted = if self.program.graph.fed.is_some() { wanted } else { 0 };
+        if hidden.len() == wanted {
+            return Ok(());
         }
-        if graph.fed.is_none() {
+        Err(Error::Hidden { got: hidden.len(), wanted, rows })
+    }
+
+    /// Returns the shape of a row that is fed besides tokens.
+    fn fed_shape(&self) -> &[usize] {
+        let graph = &self.program.graph;
+        graph.fed.map_or(&[], |fed| &graph.values[fed.value.0].shape)
+    }
+
+    /// Returns the inputs besides tokens, as a value of the graph.
+    fn hidden_value(&self, hidden: &[f32], rows: usize) -> Result<Option<GraphValue>, Error> {
+        if self.program.graph.fed.is_none() {
             return Ok(None);
         }
-        GraphValue::new(hidden.to_vec(), &[&[rows], shape].concat()).map(Some)
+        GraphValue::new(hidden.to_vec(), &[&[rows], self.fed_shape()].concat()).map(Some)
     }
 
     /// Refuses a mask that the model does not have.
@@ -358,7 +374,8 @@ impl NativeSession {
             }
             let first = tokens.len();
             tokens.extend_from_slice(chunk.tokens);
-            rows.push(ChunkRows { slot, rows: first..tokens.len(), start, mask });
+            let continued = start > 0;
+            rows.push(ChunkRows { slot, rows: first..tokens.len(), start, continued, mask });
             match chunk.rows {
                 OutputRows::None => {}
                 OutputRows::Last => wanted.push(tokens.len() - 1),
@@ -415,40 +432,72 @@ impl Session for NativeSession {
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
         let (tokens, rows, wanted) = self.feed(chunks, extra.masks)?;
-        let hidden = self.hidden_value(extra.hidden, tokens.len())?;
+        self.check_hidden(extra.hidden, tokens.len())?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let feed = StepInputs {
-            tokens,
-            hidden,
-            chunks: rows,
-            wanted,
-            weights: &self.weights,
-            ropes: &self.ropes,
-            activation: self.options.dtype,
-            observer: self.options.observer.as_deref(),
+        let mut parts = parts::divide(tokens.len(), self.part);
+        let divided = parts.len() > 1
+            && self.options.observer.is_none()
+            && parts::may_divide(&self.program, &rows, &parts, &self.ropes, probe);
+        if !divided {
+            parts = std::iter::once(0..tokens.len()).collect();
+        }
+        let slots = rows.iter().filter_map(|c| Some((c.slot, self.slots[c.slot].as_ref()?)));
+        let marks: Vec<(usize, SlotMark)> = if divided {
+            slots.map(|(n, slot)| (n, SlotMark::of(slot))).collect()
+        } else {
+            Vec::new()
         };
-        let mut result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
-        if result.is_ok() {
-            result = self.check_device().and(result);
-        }
-        if self.options.finite && result.as_ref().is_ok_and(|made| !made.finite) {
-            result = Err(diagnose(&self.program, &feed, &mut self.slots, &self.pool));
-        }
-        for chunk in &feed.chunks {
-            if let Some(slot) = self.slots[chunk.slot].as_mut() {
-                match result {
-                    Ok(_) => {
-                        slot.mask.clone_from(&chunk.mask);
-                        slot.commit(chunk.start + chunk.rows.len());
+        let mut data = Vec::new();
+        for part in parts {
+            let own = wanted.iter().filter(|row| part.contains(row)).map(|row| row - part.start);
+            let width = extra.hidden.len() / tokens.len();
+            let own_rows = &extra.hidden[part.start * width..part.end * width];
+            let feed = StepInputs {
+                tokens: tokens[part.clone()].to_vec(),
+                hidden: self.hidden_value(own_rows, part.len())?,
+                chunks: parts::chunks_of(&rows, &part),
+                wanted: own.collect(),
+                weights: &self.weights,
+                ropes: &self.ropes,
+                activation: self.options.dtype,
+                observer: self.options.observer.as_deref(),
+            };
+            let mut result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
+            if result.is_ok() {
+                result = self.check_device().and(result);
+            }
+            // Rows before the last of a chunk are looked at only where the step asks for nothing.
+            let checked = self.options.finite && (wanted.is_empty() || !feed.wanted.is_empty());
+            if checked && result.as_ref().is_ok_and(|made| !made.finite) {
+                result = Err(diagnose(&self.program, &feed, &mut self.slots, &self.pool));
+            }
+            for chunk in &feed.chunks {
+                if let Some(slot) = self.slots[chunk.slot].as_mut() {
+                    match result {
+                        Ok(_) => {
+                            slot.mask.clone_from(&chunk.mask);
+                            slot.commit(chunk.start + chunk.rows.len());
+                        }
+                        Err(_) => slot.undo(),
                     }
-                    Err(_) => slot.undo(),
+                }
+            }
+            match result {
+                Ok(made) if data.is_empty() => data = made.logits,
+                Ok(made) => data.extend(made.logits),
+                Err(why) => {
+                    for (slot, mark) in marks {
+                        if let Some(slot) = self.slots[slot].as_mut() {
+                            mark.restore(slot);
+                        }
+                    }
+                    return Err(why);
                 }
             }
         }
-        let data = result?.logits;
-        let vocab = data.len().checked_div(feed.wanted.len()).unwrap_or(self.model.vocab);
+        let vocab = data.len().checked_div(wanted.len()).unwrap_or(self.model.vocab);
         let mut left = data.as_slice();
         Ok(chunks
             .iter()

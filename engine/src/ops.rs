@@ -80,6 +80,11 @@ const FILES: &[fn(&mut Kernels)] = &[
 pub trait Kernel: Send + Sync {
     /// Reads from and writes to the context.
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error>;
+
+    /// True if the results depend on the length of a chunk. Long steps with such a kernel are not divided.
+    fn needs_whole_chunks(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(&mut Ctx<'_>) -> Result<(), Error> + Send + Sync> Kernel for F {

@@ -53,7 +53,7 @@ pub trait WeightSource: Send + Sync {
 
 impl WeightSource for GgufWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
-        let BlockView { ty, shape, bytes, factor: _ } = self.view(id);
+        let BlockView { ty, shape, bytes, .. } = self.view(id);
         let Some(dtype) = ty.plain().map(FileDtype::from) else {
             let (name, found) = (format!("number {}", id.0), ty.name().to_owned());
             return Err(Error::WeightDtype { name, found });
@@ -122,6 +122,7 @@ impl WeightMatrix<'_> {
                 outputs: *outputs,
                 inputs: *inputs,
                 factor: 1.0,
+                row_factors: None,
                 packed: None,
             },
         }
@@ -222,10 +223,10 @@ impl SessionWeights {
         let sizes = graph.weights.iter().zip(&self.held).enumerate().map(|(n, (weight, form))| {
             let each = match form {
                 WeightForm::Blocks(ty, _) if blocks::number(*ty).is_some() => {
-                    return self
-                        .tensors
-                        .blocks(WeightId(n))
-                        .map_or(0, |view| view.bytes.len() as u64);
+                    match self.tensors.blocks(WeightId(n)) {
+                        Some(view) if !view.row_factors.is_empty() => 4,
+                        view => return view.map_or(0, |view| view.bytes.len() as u64),
+                    }
                 }
                 WeightForm::File(dtype)
                 | WeightForm::Rounded(dtype, _)
@@ -259,7 +260,8 @@ impl SessionWeights {
             }
             WeightForm::Blocks(ty, _) => {
                 let view = self.matrix(WeightId(n))?;
-                if let Some(number) = blocks::number(*ty) {
+                let number = blocks::number(*ty).filter(|_| view.row_factors.is_none());
+                if let Some(number) = number {
                     (view, queue.upload(view.bytes)?, number, view.factor)
                 } else {
                     let row = view.inputs * 4;
@@ -390,7 +392,8 @@ impl SessionWeights {
         };
         let plain = |dtype, bytes, shape: &[usize]| {
             let (outputs, inputs) = sides(shape);
-            MatrixView { dtype, blocks: None, bytes, outputs, inputs, factor: 1.0, packed: None }
+            let (factor, row_factors, packed) = (1.0, None, None);
+            MatrixView { dtype, blocks: None, bytes, outputs, inputs, factor, row_factors, packed }
         };
         Ok(match &self.held[id.0] {
             WeightForm::File(dtype) => {
@@ -410,6 +413,7 @@ impl SessionWeights {
                     outputs,
                     inputs,
                     factor: view.factor,
+                    row_factors: Some(view.row_factors).filter(|factors| !factors.is_empty()),
                     packed: packed.as_deref(),
                 }
             }
@@ -501,6 +505,9 @@ fn blocks(
     codec::decode(view.ty, view.bytes, &mut wide).map_err(unreadable)?;
     for x in &mut wide {
         *x *= view.factor;
+    }
+    for (row, factor) in wide.chunks_exact_mut(inputs.max(1)).zip(view.row_factors) {
+        row.iter_mut().for_each(|x| *x *= factor);
     }
     round::round(run, &mut wide);
     Ok(WeightForm::F32(wide))

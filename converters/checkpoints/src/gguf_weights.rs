@@ -1,7 +1,8 @@
 //! Reads the weights of a model from a GGUF file, applying the rules for writing it in reverse.
 //!
 //! A matrix stays in the file's blocks: in the memory map if its rows are contiguous, else in a buffer with
-//! its rows in the model's order. Steps that changed values on writing are inverted in f32.
+//! its rows in the model's order. Numbers that a matrix was multiplied by on writing become factors beside its
+//! blocks. Other steps that changed values are inverted in f32.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -83,6 +84,8 @@ pub struct BlockView<'a> {
     pub bytes: &'a [u8],
     /// Factor that the values in the blocks are multiplied by.
     pub factor: f32,
+    /// Factor of each row, besides `factor`; empty if rows have none.
+    pub row_factors: &'a [f32],
 }
 
 /// All weights of a graph.
@@ -98,6 +101,14 @@ struct BlockWeight {
     shape: Vec<usize>,
     bytes: BlockBytes,
     factor: f32,
+    row_factors: Vec<f32>,
+}
+
+impl BlockWeight {
+    /// Creates a weight without factors.
+    fn plain(ty: BlockType, shape: Vec<usize>, bytes: BlockBytes) -> Self {
+        Self { ty, shape, bytes, factor: 1.0, row_factors: Vec::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -138,8 +149,7 @@ impl GgufWeights {
                         let shape = wanted[n].shape.clone();
                         let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
                         let bytes = BlockBytes::Computed(bytes);
-                        found[n] =
-                            Some(BlockWeight { ty: BlockType::F32, shape, bytes, factor: 1.0 });
+                        found[n] = Some(BlockWeight::plain(BlockType::F32, shape, bytes));
                     }
                 }
                 Err(fault) => faults.push(fault.into()),
@@ -170,7 +180,8 @@ impl GgufWeights {
             }
             BlockBytes::Computed(bytes) => bytes,
         };
-        BlockView { ty: found.ty, shape: &found.shape, bytes, factor: found.factor }
+        let (shape, row_factors) = (found.shape.as_slice(), found.row_factors.as_slice());
+        BlockView { ty: found.ty, shape, bytes, factor: found.factor, row_factors }
     }
 
     /// Returns the file.
@@ -237,17 +248,21 @@ fn open(
     }
     let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
     let back = inverse(&group.steps, shapes.clone())?;
-    let ty = parts[0].info.ty;
-    let whole =
-        |part: &ModelTensor<'_>| part.info.ty == ty && (part.cut.is_none() || part.shape.len() > 1);
-    if parts.iter().all(whole) && moves_rows(&back, &parts) {
+    // Parts of several types stay in blocks if one type holds the values of all of them.
+    let ty = parts.iter().skip(1).try_fold(parts[0].info.ty, |ty, part| ty.common(part.info.ty));
+    let alike = ty.is_some_and(|ty| parts.iter().all(|part| ty.common(part.info.ty) == Some(ty)));
+    let ty = ty.unwrap_or(parts[0].info.ty);
+    let whole = |part: &ModelTensor<'_>| part.cut.is_none() || part.shape.len() > 1;
+    let (moves, scales) = BlockScales::of(&back, ty, &parts);
+    if alike && parts.iter().all(whole) && moves_rows(&moves, &parts) {
         let flows: Result<Vec<_>, WeightFault> =
-            parts.iter().map(|part| row_flow(file, part)).collect();
-        let flows = Flow::run(&back, flows?)?;
+            parts.iter().map(|part| row_flow(file, part, ty)).collect();
+        let flows = Flow::run(&moves, flows?)?;
         let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
             let bytes = locate(file, flow, &parts);
-            let factor = factor(&bytes, &parts)?;
-            Some(BlockWeight { ty, shape: shape.clone(), bytes, factor })
+            let factor = factor(&bytes, &parts)? * scales.factor;
+            let row_factors = scales.rows.clone();
+            Some(BlockWeight { ty, shape: shape.clone(), bytes, factor, row_factors })
         });
         if let Some(found) = made.collect() {
             return Ok(found);
@@ -256,9 +271,10 @@ fn open(
     let flows: Result<Vec<_>, WeightFault> =
         parts.iter().map(|part| number_flow(file, part)).collect();
     let flows = Flow::run(&back, flows?)?;
-    let made = flows.iter().zip(shapes).map(|(flow, shape)| {
-        Ok(BlockWeight { ty: BlockType::F32, shape, bytes: numbers(flow)?, factor: 1.0 })
-    });
+    let made = flows
+        .iter()
+        .zip(shapes)
+        .map(|(flow, shape)| Ok(BlockWeight::plain(BlockType::F32, shape, numbers(flow)?)));
     made.collect()
 }
 
@@ -285,30 +301,120 @@ fn factor(bytes: &BlockBytes, parts: &[ModelTensor<'_>]) -> Option<f32> {
     }
 }
 
+/// Factors that steps multiply blocks by.
+struct BlockScales {
+    factor: f32,
+    /// Of each row; empty if rows have none.
+    rows: Vec<f32>,
+}
+
+impl BlockScales {
+    /// Separates steps into those that multiply blocks and the others. All are others where factors cannot stand
+    /// beside the blocks: in plain numbers, which kernels multiply as they are, and where rows have factors but move.
+    fn of(
+        steps: &[WeightStep],
+        ty: BlockType,
+        parts: &[ModelTensor<'_>],
+    ) -> (Vec<WeightStep>, Self) {
+        let none = || (steps.to_vec(), Self { factor: 1.0, rows: Vec::new() });
+        let (mut factor, mut rows, mut others) = (1.0_f64, Vec::<f64>::new(), Vec::new());
+        for step in steps {
+            let (stretches, divides) = match step {
+                WeightStep::Mul(by) => {
+                    factor *= by;
+                    continue;
+                }
+                WeightStep::Div(by) => {
+                    factor /= by;
+                    continue;
+                }
+                WeightStep::MulRows(stretches) => (stretches, false),
+                WeightStep::DivRows(stretches) => (stretches, true),
+                other => {
+                    others.push(other.clone());
+                    continue;
+                }
+            };
+            let by = stretches.iter().flat_map(|&(count, by)| {
+                std::iter::repeat_n(if divides { 1.0 / by } else { by }, count)
+            });
+            let by: Vec<f64> = by.collect();
+            if rows.is_empty() {
+                rows = by;
+            } else {
+                rows.iter_mut().zip(by).for_each(|(row, by)| *row *= by);
+            }
+        }
+        let fits = match parts {
+            [part] => part.shape.len() == 2 && part.shape[0] == rows.len() && others.is_empty(),
+            _ => false,
+        };
+        let normal = |x: &f64| (*x as f32).is_normal();
+        let usable = ty.is_quantized() && normal(&factor) && rows.iter().all(normal);
+        if !usable || !(rows.is_empty() || fits) {
+            return none();
+        }
+        let rows = rows.into_iter().map(|x| x as f32).collect();
+        (others, Self { factor: factor as f32, rows })
+    }
+}
+
 /// True if steps only move whole rows: rows of blocks can then be moved as bytes.
 fn moves_rows(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> bool {
-    let axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
-    let outer = |axis: &usize| axis + 1 < axes;
-    steps.iter().all(|step| match step {
-        WeightStep::PermuteHeads { .. } => axes >= 2,
-        WeightStep::Split { axis, .. }
-        | WeightStep::SplitRuns { axis, .. }
-        | WeightStep::ConcatRuns { axis, .. }
-        | WeightStep::Concat(axis)
-        | WeightStep::Unstack(axis)
-        | WeightStep::Stack(axis) => outer(axis),
-        _ => false,
+    let mut axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
+    steps.iter().all(|step| {
+        let outer = |axis: &usize| axis + 1 < axes;
+        let moves = match step {
+            WeightStep::PermuteHeads { .. } => axes >= 2,
+            WeightStep::Split { axis, .. }
+            | WeightStep::SplitRuns { axis, .. }
+            | WeightStep::ConcatRuns { axis, .. }
+            | WeightStep::Concat(axis)
+            | WeightStep::Unstack(axis)
+            | WeightStep::Stack(axis)
+            | WeightStep::Unflatten { axis, .. } => outer(axis),
+            WeightStep::Flatten(axis) => axis + 2 < axes,
+            _ => false,
+        };
+        match step {
+            WeightStep::Unflatten { sizes, .. } => axes += sizes.len().saturating_sub(1),
+            WeightStep::Flatten(_) | WeightStep::Unstack(_) => axes = axes.saturating_sub(1),
+            WeightStep::Stack(_) => axes += 1,
+            _ => {}
+        }
+        moves
     })
 }
 
-/// Returns a tensor as rows of bytes.
-fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, WeightFault> {
+/// Returns a tensor as rows of bytes, in blocks of a type that holds its values.
+fn row_flow<'f>(
+    file: &'f GgufFile,
+    part: &ModelTensor<'_>,
+    ty: BlockType,
+) -> Result<Flow<'f>, WeightFault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let mut shape = part.whole().to_vec();
     if let Some(row) = shape.last_mut() {
-        *row = part.info.ty.row_bytes(*row).unwrap_or(0);
+        *row = ty.row_bytes(*row).unwrap_or(0);
     }
-    part.taken(Flow::new(&shape, Arc::new(PlainValues { dtype: FileDtype::U8, bytes })))
+    part.taken(match part.info.ty.widened(ty, bytes) {
+        Some(wide) => Flow::new(&shape, Arc::new(WidenedBlocks(wide))),
+        None => Flow::new(&shape, Arc::new(PlainValues { dtype: FileDtype::U8, bytes })),
+    })
+}
+
+/// Bytes of blocks that were written in a wider type.
+struct WidenedBlocks(Vec<u8>);
+
+impl ValueReader for WidenedBlocks {
+    fn read(&self, _at: usize, out: &mut [f32]) {
+        // Never read as values: steps only move them.
+        out.fill(f32::NAN);
+    }
+
+    fn bytes(&self) -> Option<(FileDtype, &[u8])> {
+        Some((FileDtype::U8, &self.0))
+    }
 }
 
 /// Returns a tensor as decoded values.

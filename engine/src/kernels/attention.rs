@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
-mod product;
+pub(super) mod product;
 #[cfg(test)]
 mod reference;
 mod rows;
@@ -28,7 +28,7 @@ use super::finish::finish;
 use super::isa::Isa;
 use product::{LANES, Line, room};
 use softmax::SoftmaxSums;
-use spans::{SpanBlock, SpanBuffers};
+use spans::{PackedHead, SpanBlock, SpanBuffers, SpanTiles};
 
 pub use rows::{CachedColumns, CachedHead, CachedRows, CodedNumbers, StoredNumbers};
 
@@ -85,14 +85,26 @@ pub struct Query<'a> {
 
 /// A block of queries over one head.
 pub struct AttendBlock<'a> {
-    /// The keys and values.
+    /// The keys and values. They are packed once for all queries of the block.
     pub head: CachedHead<'a>,
     /// The queries, by position.
     pub queries: Vec<Query<'a>>,
 }
 
-/// Queries in a block: enough to make up for packing the tiles, few enough for their scores to stay in caches.
+/// Queries that are computed together: few enough for their scores to stay in caches.
 pub const BLOCK_QUERIES: usize = 64;
+
+/// Queries of the largest block that a caller should make: enough to make up for packing keys and values.
+const PACKED_QUERIES: usize = 1024;
+
+/// Returns the number of rows in a block, for `rows` rows of so many heads with `group` queries each: many, but not
+/// so many that threads go idle.
+pub fn rows_of_block(rows: usize, heads: usize, group: usize) -> usize {
+    let least = (BLOCK_QUERIES / group.max(1)).max(1);
+    let blocks = (4 * rayon::current_num_threads()).div_ceil(heads.max(1));
+    let most = (PACKED_QUERIES / group.max(1)).max(1);
+    rows.div_ceil(blocks).min(most).next_multiple_of(least)
+}
 
 /// Computes attention: `[queries, value_dim]` for each block.
 ///
@@ -119,6 +131,7 @@ fn attend_on(isa: Isa, rule: &AttentionParams, blocks: &[AttendBlock<'_>]) -> Ve
 #[derive(Default)]
 struct BlockBuffers {
     spans: SpanBuffers,
+    packed: PackedHead,
     scores: Vec<Line>,
     sums: Vec<Line>,
     total: Vec<Line>,
@@ -130,25 +143,37 @@ thread_local! {
     static SHARED: RefCell<(Vec<Line>, Vec<Line>)> = RefCell::default();
 }
 
-/// Computes one block, span after span.
+/// Computes one block: packs its keys and values, and computes some queries after others, span after span.
 fn by_block(block: &SpanBlock<'_>) -> Vec<f32> {
     BUFFERS.with_borrow_mut(|buffers| {
-        let BlockBuffers { spans, scores, sums, total } = buffers;
-        let len = block.span_len();
-        let scores = room(scores, block.spans().len() * len);
-        for (span, scores) in block.spans().zip(scores.chunks_exact_mut(len)) {
-            block.score(span, scores, spans);
+        let BlockBuffers { spans: buffers, packed, scores, sums, total } = buffers;
+        let count = block.queries.len();
+        let shared = count > BLOCK_QUERIES;
+        if shared {
+            block.pack(packed, buffers);
         }
-        let totals = block.exponentials(scores);
-        let size = block.queries.len() * block.value_width();
-        let (sums, total) = (room(sums, size), room(total, size));
-        total.fill(0.0);
-        for (span, scores) in block.spans().zip(scores.chunks_exact_mut(len)) {
-            sums.fill(0.0);
-            block.mix(span, scores, &totals, sums, spans);
-            total.iter_mut().zip(&*sums).for_each(|(total, sum)| *total += sum);
+        let packed = shared.then(|| (packed, block.seen()));
+        let mut tiles = SpanTiles { buffers, packed };
+        let mut y = Vec::with_capacity(count * block.rule.value_dim);
+        for from in (0..count).step_by(BLOCK_QUERIES) {
+            let block = block.part(from..count.min(from + BLOCK_QUERIES));
+            let len = block.span_len();
+            let scores = room(scores, block.spans().len() * len);
+            for (span, scores) in block.spans().zip(scores.chunks_exact_mut(len)) {
+                block.score(span, scores, &mut tiles);
+            }
+            let totals = block.exponentials(scores);
+            let size = block.queries.len() * block.value_width();
+            let (sums, total) = (room(sums, size), room(total, size));
+            total.fill(0.0);
+            for (span, scores) in block.spans().zip(scores.chunks_exact_mut(len)) {
+                sums.fill(0.0);
+                block.mix(span, scores, &totals, sums, &mut tiles);
+                total.iter_mut().zip(&*sums).for_each(|(total, sum)| *total += sum);
+            }
+            y.extend(output(&block, &totals, total));
         }
-        output(block, &totals, total)
+        y
     })
 }
 
@@ -182,7 +207,10 @@ fn by_span(blocks: &[SpanBlock<'_>]) -> Vec<Vec<f32>> {
     // Spans of all heads together: their rows are read once from memory.
     tasks.sort_by_key(|(span, ..)| *span);
     tasks.into_par_iter().for_each(|(span, block, scores)| {
-        BUFFERS.with_borrow_mut(|buffers| block.score(span, scores, &mut buffers.spans));
+        BUFFERS.with_borrow_mut(|buffers| {
+            let mut tiles = SpanTiles { buffers: &mut buffers.spans, packed: None };
+            block.score(span, scores, &mut tiles);
+        });
     });
     let totals: Vec<Vec<SoftmaxSums>> = blocks
         .par_iter()
@@ -199,7 +227,8 @@ fn by_span(blocks: &[SpanBlock<'_>]) -> Vec<Vec<f32>> {
     tasks.sort_by_key(|(span, ..)| *span);
     tasks.into_par_iter().for_each(|(span, block, scores, totals, sums)| {
         BUFFERS.with_borrow_mut(|buffers| {
-            block.mix(span, scores, totals, sums, &mut buffers.spans);
+            let mut tiles = SpanTiles { buffers: &mut buffers.spans, packed: None };
+            block.mix(span, scores, totals, sums, &mut tiles);
         });
     });
     let made = blocks

@@ -23,16 +23,18 @@ pub(super) fn finish(values: &mut [f32], bias: Option<&[f32]>, dtype: Dtype) {
     }
 }
 
+/// Rounds to bf16.
 #[inline(always)]
-fn bf16(value: f32) -> f32 {
+pub(super) fn bf16(value: f32) -> f32 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
     let nan = (bits | 0x0040_0000) & 0xffff_0000;
     f32::from_bits(if value.is_nan() { nan } else { rounded })
 }
 
+/// Rounds to f16.
 #[inline(always)]
-fn f16(value: f32) -> f32 {
+pub(super) fn f16(value: f32) -> f32 {
     let bits = value.to_bits();
     let sign = bits & 0x8000_0000;
     let size = bits & 0x7fff_ffff;

@@ -87,6 +87,21 @@ fn fold_block(data: &[f32], f: impl Fn(f32) -> f32) -> f32 {
             sums[lane] += f(part[lane]);
         }
     }
+    let [a, b, c, d]: [f32; 4] = std::array::from_fn(|lane| sums[lane] + sums[lane + 4]);
+    (a + b) + (c + d) + tail
+}
+
+/// Computes Σ a·b in f32, over eight running sums in a fixed order.
+#[inline(always)]
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 8];
+    let (x, y) = (a.chunks_exact(8), b.chunks_exact(8));
+    let tail: f32 = x.remainder().iter().zip(y.remainder()).map(|(a, b)| a * b).sum();
+    for (x, y) in x.zip(y) {
+        for lane in 0..8 {
+            sums[lane] += x[lane] * y[lane];
+        }
+    }
     let [a, b, c, d, e, f, g, h] = sums;
     ((a + e) + (b + f)) + ((c + g) + (d + h)) + tail
 }
@@ -133,6 +148,13 @@ mod tests {
             assert_eq!(exp(x), want, "{x}");
         }
         assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn dots() {
+        let a: Vec<f32> = (1..=19).map(|n| n as f32).collect();
+        assert_eq!(dot(&a, &a), 2470.0);
+        assert_eq!(dot(&[], &[]), 0.0);
     }
 
     #[test]

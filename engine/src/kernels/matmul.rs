@@ -31,6 +31,7 @@ mod register_tile;
 mod sweep;
 mod tile;
 
+use super::finish::finish;
 use super::isa::Isa;
 use super::q8::{self, IntegerProduct, PackedMatrix};
 use pack::{CacheLine, PackLayout, Panels};
@@ -59,6 +60,8 @@ pub struct MatrixView<'a> {
     pub inputs: usize,
     /// The factor on numbers decoded from blocks; 1 for plain numbers.
     pub factor: f32,
+    /// Factors on the sums of rows, before the bias; none if all are 1.
+    pub row_factors: Option<&'a [f32]>,
     /// The layout of blocks for products in integers; none for exact products.
     pub packed: Option<&'a PackedMatrix>,
 }
@@ -81,23 +84,30 @@ impl MatrixView<'_> {
         let size = self.row_bytes().expect("rows divide into blocks");
         let bytes = &self.bytes[row * size..(row + 1) * size];
         if let Some(ty) = self.blocks {
-            return decode(ty, self.factor, bytes, into);
+            decode(ty, self.factor, bytes, into);
+        } else {
+            widen(self.dtype, bytes, into);
         }
-        match self.dtype {
-            Dtype::F32 => {
-                for (x, b) in into.iter_mut().zip(bytes.chunks_exact(4)) {
-                    *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-                }
+        scale(self.row_factors.map_or(1.0, |factors| factors[row]), into);
+    }
+}
+
+/// Widens plain numbers.
+fn widen(dtype: Dtype, bytes: &[u8], into: &mut [f32]) {
+    match dtype {
+        Dtype::F32 => {
+            for (x, b) in into.iter_mut().zip(bytes.chunks_exact(4)) {
+                *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
             }
-            Dtype::Bf16 => {
-                for (x, b) in into.iter_mut().zip(bytes.chunks_exact(2)) {
-                    *x = f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);
-                }
+        }
+        Dtype::Bf16 => {
+            for (x, b) in into.iter_mut().zip(bytes.chunks_exact(2)) {
+                *x = f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);
             }
-            Dtype::F16 => {
-                for (x, b) in into.iter_mut().zip(bytes.chunks_exact(2)) {
-                    *x = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
-                }
+        }
+        Dtype::F16 => {
+            for (x, b) in into.iter_mut().zip(bytes.chunks_exact(2)) {
+                *x = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
             }
         }
     }
@@ -171,6 +181,27 @@ pub fn matmul_many(x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
     matmul_many_on(Isa::best(), x, rows, linears);
 }
 
+/// Computes linear ops of which some have factors of rows: these are rounded after the factors.
+fn with_row_factors(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
+    let unfinished = linears.iter_mut().map(|linear| {
+        let Linear { weight, bias, round, y } = linear;
+        let y = &mut **y;
+        if weight.row_factors.is_none() {
+            return Linear { weight: *weight, bias: *bias, round: *round, y };
+        }
+        let weight = MatrixView { row_factors: None, ..*weight };
+        Linear { weight, bias: None, round: Dtype::F32, y }
+    });
+    matmul_many_on(isa, x, rows, &mut unfinished.collect::<Vec<_>>());
+    for Linear { weight, bias, round, y } in linears {
+        let Some(factors) = weight.row_factors else { continue };
+        y.par_chunks_exact_mut(factors.len().max(1)).for_each(|y| {
+            y.iter_mut().zip(factors).for_each(|(y, factor)| *y *= factor);
+            finish(y, *bias, *round);
+        });
+    }
+}
+
 /// Computes [`matmul_many`] with the kernels of one instruction set.
 ///
 /// # Panics
@@ -185,6 +216,10 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
         assert_eq!(Some(weight.bytes.len()), bytes, "the weight is [outputs, inputs]");
         assert_eq!(Some(y.len()), rows.checked_mul(weight.outputs), "y is [rows, outputs]");
         assert!(bias.is_none_or(|b| b.len() == weight.outputs), "bias is [outputs]");
+        assert!(weight.row_factors.is_none_or(|f| f.len() == weight.outputs), "a factor per row");
+    }
+    if linears.iter().any(|linear| linear.weight.row_factors.is_some()) {
+        return with_row_factors(isa, x, rows, linears);
     }
     if rows == 0 {
         return;
@@ -237,8 +272,7 @@ fn blocks<'a>(
     let threads = rayon::current_num_threads();
     let mut blocks = Vec::new();
     for linear in linears.iter_mut().filter(|linear| uses(linear)) {
-        let MatrixView { dtype, blocks: ty, bytes, outputs, inputs, factor, packed: _ } =
-            linear.weight;
+        let MatrixView { dtype, blocks: ty, bytes, outputs, inputs, factor, .. } = linear.weight;
         // Blocks are decoded into rows of f32, which is what has to fit the cache.
         let row_bytes = inputs * dtype.size();
         let stored = ty.and_then(|ty| ty.row_bytes(inputs)).unwrap_or(row_bytes);

@@ -10,7 +10,7 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::kernels::attention::{
-    self, AttendBlock, AttentionParams, BLOCK_QUERIES, CachedHead, Query, ScoreRounding,
+    self, AttendBlock, AttentionParams, CachedHead, Query, ScoreRounding,
 };
 use crate::kernels::math;
 use crate::kernels::matmul::MatrixView;
@@ -261,9 +261,8 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         return Err(ctx.error("what keys are worth does not follow from values of this shape"));
     }
     let group = heads / kv_heads;
-    let rows_of_block = (BLOCK_QUERIES / group).max(1);
     let mut tasks = Vec::new();
-    for ChunkRows { slot, rows, start, mask } in ctx.chunks() {
+    for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
         let Memory::Attention(memory) = ctx.memory(*slot)? else {
             return Err(ctx.error("its state is of another kind"));
         };
@@ -275,8 +274,9 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         {
             return Err(ctx.error("its state does not hold what the step's rows see"));
         }
-        for from in rows.clone().step_by(rows_of_block) {
-            let part = from..rows.end.min(from + rows_of_block);
+        let size = attention::rows_of_block(rows.len(), kv_heads, group);
+        for from in rows.clone().step_by(size) {
+            let part = from..rows.end.min(from + size);
             let start = start + from - rows.start;
             tasks.extend((0..kv_heads).map(|head| AttendTask {
                 memory,

@@ -1,12 +1,15 @@
 //! `causal_conv`: each channel over its last `width` inputs.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for wide vectors")]
+
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
 use super::activation::Activation;
 use super::{Args, Ctx, Kernel, Kernels, activation};
 use crate::Error;
-use crate::kernels::round::round;
+use crate::kernels::round::{round_inline, round1};
+use crate::kernels::wide::{Wide, wide};
 use crate::states::Memory;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
@@ -72,11 +75,8 @@ impl Kernel for CausalConv {
                 .enumerate()
                 .for_each(|(row, y)| {
                     let x = &all[row * channels..][..taps * channels];
-                    if stepwise && chunk.start > 0 {
-                        by_steps(dtype, x, &by_tap, bias, y);
-                    } else {
-                        at_once(dtype, x, &by_tap, bias, y);
-                    }
+                    let by_steps = stepwise && chunk.continued;
+                    wide(ConvRow { dtype, x, by_tap: &by_tap, bias, by_steps, y: &mut *y });
                     if let Some(then) = then {
                         then(dtype, y);
                     }
@@ -86,32 +86,44 @@ impl Kernel for CausalConv {
     }
 }
 
-/// Computes one row in f32, rounded at its end.
-fn at_once(dtype: Dtype, x: &[f32], by_tap: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
-    let channels = y.len();
-    for (x, weight) in x.chunks_exact(channels).zip(by_tap.chunks_exact(channels)) {
-        for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
-            *y += x * w;
-        }
-    }
-    if let Some(bias) = bias {
-        y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
-    }
-    round(dtype, y);
+/// One row of outputs.
+struct ConvRow<'a> {
+    dtype: Dtype,
+    /// The inputs of each tap.
+    x: &'a [f32],
+    by_tap: &'a [f32],
+    bias: Option<&'a [f32]>,
+    /// True to round as tensor operations do: products, then their sum, then the sum with the bias. Otherwise the row
+    /// is computed in f32 and rounded at its end.
+    by_steps: bool,
+    /// Zeros.
+    y: &'a mut [f32],
 }
 
-/// Computes one row by tensor operations: products rounded, then their sum, then the sum with the bias.
-fn by_steps(dtype: Dtype, x: &[f32], by_tap: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
-    let channels = y.len();
-    let mut line = vec![0.0; channels];
-    for (x, weight) in x.chunks_exact(channels).zip(by_tap.chunks_exact(channels)) {
-        line.iter_mut().zip(x).zip(weight).for_each(|((p, x), w)| *p = x * w);
-        round(dtype, &mut line);
-        y.iter_mut().zip(&line).for_each(|(y, p)| *y += p);
-    }
-    round(dtype, y);
-    if let Some(bias) = bias {
-        y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
-        round(dtype, y);
+impl Wide for ConvRow<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { dtype, x, by_tap, bias, by_steps, y } = self;
+        let channels = y.len();
+        for (x, weight) in x.chunks_exact(channels).zip(by_tap.chunks_exact(channels)) {
+            if by_steps {
+                for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+                    *y += round1(dtype, x * w);
+                }
+            } else {
+                for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+                    *y += x * w;
+                }
+            }
+        }
+        if by_steps {
+            round_inline(dtype, y);
+        }
+        if let Some(bias) = bias {
+            y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+        }
+        if !by_steps || bias.is_some() {
+            round_inline(dtype, y);
+        }
     }
 }

@@ -27,6 +27,8 @@ pub struct ChunkRows {
     pub rows: Range<usize>,
     /// The position of its first token.
     pub start: usize,
+    /// True if earlier steps began the sequence. False in all parts of a divided step that begins one.
+    pub continued: bool,
     /// The mask of the slot's sequence, this chunk included.
     pub mask: SequenceMask,
 }

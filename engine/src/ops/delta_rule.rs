@@ -5,9 +5,10 @@
 //! after another. The reference computes prefills in chunks by a triangular solve, which is the
 //! same in exact arithmetic.
 
-use super::scan::scan;
+use super::scan::{scan_rows, walk};
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
+use crate::kernels::delta::{DeltaRow, DeltaRows, delta_rows};
 use crate::kernels::math;
 use crate::kernels::round::round;
 
@@ -104,51 +105,31 @@ impl Kernel for DeltaRule {
         let channels = g.width() / heads;
         let (v, beta) = (v.view(), beta.view());
         let (v, beta): (&[f32], &[f32]) = (&v, &beta);
-        let mut y = scan(ctx, heads, value, |at, before, after, y| {
-            let own = at.row * heads + at.unit;
-            let shared = (at.row * key_heads + at.unit / (heads / key_heads)) * key;
-            after.copy_from_slice(before);
-            step(
-                after,
-                &decay[own * channels..][..channels],
-                (&q[shared..][..key], &k[shared..][..key]),
-                &v[own * value..][..value],
-                beta[own],
-                y,
-            );
+        let shared_by = heads / key_heads;
+        let (q, k, decay): (&[f32], &[f32], &[f32]) = (&q, &k, &decay);
+        let row_of = |row: usize, head: usize| {
+            let (own, shared) = (row * heads + head, (row * key_heads + head / shared_by) * key);
+            DeltaRow {
+                decay: &decay[own * channels..][..channels],
+                q: &q[shared..][..key],
+                k: &k[shared..][..key],
+                v: &v[own * value..][..value],
+                beta: beta[own],
+            }
+        };
+        let mut y = scan_rows(ctx, heads, value, |at, before, after, y| {
+            if at.count == 1 {
+                walk(at, before, after, y, &|at, before, after, y| {
+                    row_of(at.row, at.unit).run(before, after, y);
+                });
+            } else {
+                let rows: Vec<DeltaRow<'_>> =
+                    (at.first..at.first + at.count).map(|row| row_of(row, at.unit)).collect();
+                delta_rows(DeltaRows { rows: &rows, before, after, y });
+            }
         })?;
         round(ctx.output_dtype(0), &mut y);
         ctx.set(0, y)
-    }
-}
-
-/// Computes one position: the matrix decays, its value for `k` moves towards `v`, and `q` reads it. `decay`
-/// has one number, or one for each row of the matrix.
-fn step(
-    matrix: &mut [f32], // [key, value]
-    decay: &[f32],
-    (q, k): (&[f32], &[f32]),
-    v: &[f32],
-    beta: f32,
-    y: &mut [f32],
-) {
-    let value = v.len();
-    let mut delta = vec![0.0; value];
-    for ((line, decay), k) in matrix.chunks_exact_mut(value).zip(decay.iter().cycle()).zip(k) {
-        for (s, held) in line.iter_mut().zip(delta.iter_mut()) {
-            *s *= decay;
-            *held += *s * k;
-        }
-    }
-    for (held, v) in delta.iter_mut().zip(v) {
-        *held = (v - *held) * beta;
-    }
-    y.fill(0.0);
-    for ((line, q), k) in matrix.chunks_exact_mut(value).zip(q).zip(k) {
-        for ((s, delta), y) in line.iter_mut().zip(delta.iter()).zip(y.iter_mut()) {
-            *s += k * delta;
-            *y += *s * q;
-        }
     }
 }
 
@@ -171,28 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_seen_again_is_overwritten() {
-        let mut matrix = [0.0; 4];
-        let mut said = Vec::new();
-        for (key, v, decay, beta) in [
-            ([1.0, 0.0], [3.0, 4.0], 1.0, 1.0),
-            ([1.0, 0.0], [5.0, 6.0], 1.0, 0.5),
-            ([0.0, 1.0], [7.0, 8.0], 0.5, 1.0),
-        ] {
-            let mut y = [0.0; 2];
-            step(&mut matrix, &[decay], (&key, &key), &v, beta, &mut y);
-            said.extend(y);
-        }
-        // Written whole, then half way from (3, 4) to (5, 6); the last decays what is there.
-        assert_eq!(said, [3.0, 4.0, 4.0, 5.0, 7.0, 8.0]);
-        assert_eq!(matrix, [2.0, 2.5, 7.0, 8.0]);
-    }
-
-    #[test]
-    fn channels_decay_apart_and_lengths_are_those_of_heads() {
-        let (mut matrix, mut y) = ([1.0, 2.0, 3.0, 4.0], [0.0; 2]);
-        step(&mut matrix, &[0.5, 0.25], (&[1.0, 1.0], &[0.0, 0.0]), &[9.0, 9.0], 1.0, &mut y);
-        assert_eq!((matrix, y), ([0.5, 1.0, 0.75, 1.0], [1.25, 2.0]));
+    fn lengths_are_those_of_heads() {
         let x = [3.0, 4.0, 0.0, 0.0];
         assert_eq!(normed(&x, 2, Some(0.0), true)[..2], [0.6, 0.8]);
         assert_eq!(normed(&x, 2, Some(1e-6), false)[2..], [0.0, 0.0]);

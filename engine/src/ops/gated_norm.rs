@@ -1,14 +1,26 @@
 //! `gated_norm`: a norm of the root mean square per group, with a gate before or after it.
 //! The gate's activation is in f32 and never rounded by itself.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for wide vectors")]
+
+use registry::dtype::Dtype;
+
 use super::norm::NormCast;
 use super::{Args, Ctx, Kernel, Kernels, rows, scan};
 use crate::Error;
 use crate::kernels::math::{fold, sigmoid, silu};
-use crate::kernels::round::round;
+use crate::kernels::round::round_inline;
+use crate::kernels::wide::{Wide, wide};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("gated_norm", GatedNorm::prepare);
+}
+
+/// The activation of a gate.
+#[derive(Debug, Clone, Copy)]
+enum GateActivation {
+    Silu,
+    Sigmoid,
 }
 
 /// A norm and the gate before or after it.
@@ -16,7 +28,7 @@ pub(super) struct GatedNorm {
     pub(super) eps: f32,
     pub(super) cast: NormCast,
     pub(super) gate_first: bool,
-    act: fn(f32) -> f32,
+    act: GateActivation,
     pub(super) groups: usize,
     pub(super) stepwise: bool,
 }
@@ -27,8 +39,10 @@ impl GatedNorm {
             eps: args.number("eps")?,
             cast: NormCast::of(args)?,
             gate_first: args.one_of("order", &[("gate_first", true), ("norm_first", false)])?,
-            act: args
-                .one_of::<fn(f32) -> f32>("activation", &[("silu", silu), ("sigmoid", sigmoid)])?,
+            act: args.one_of(
+                "activation",
+                &[("silu", GateActivation::Silu), ("sigmoid", GateActivation::Sigmoid)],
+            )?,
             groups: args.count("groups")?,
             stepwise: args.flag("stepwise")?,
         })
@@ -64,29 +78,61 @@ impl Kernel for GatedNorm {
             let gates = &gates[row * width..][..width];
             let dtype = if continued.get(row) == Some(&true) { activation } else { own };
             y.copy_from_slice(x);
-            if gate_first {
-                y.iter_mut().zip(gates).for_each(|(y, g)| *y *= act(*g));
-            }
-            for y in y.chunks_exact_mut(group) {
-                let scale = 1.0 / (fold(y, |y| y * y) / group as f32 + eps).sqrt();
-                for y in y.iter_mut() {
-                    *y *= scale;
-                }
-            }
-            if cast == NormCast::Before {
-                round(dtype, y);
-            }
-            for y in y.chunks_exact_mut(axis) {
-                y.iter_mut().zip(weight).for_each(|(y, w)| *y *= w);
-            }
-            if cast == NormCast::Before {
-                round(dtype, y);
-            }
-            if !gate_first {
-                y.iter_mut().zip(gates).for_each(|(y, g)| *y *= act(*g));
-            }
-            round(dtype, y);
+            wide(GatedRow { y, gates, weight, act, gate_first, group, eps, cast, dtype });
         });
         ctx.set(0, y)
+    }
+}
+
+/// One row, which is normed and gated in place.
+struct GatedRow<'a> {
+    y: &'a mut [f32],
+    gates: &'a [f32],
+    weight: &'a [f32],
+    act: GateActivation,
+    gate_first: bool,
+    /// Numbers that are normed together.
+    group: usize,
+    eps: f32,
+    cast: NormCast,
+    dtype: Dtype,
+}
+
+impl Wide for GatedRow<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { y, gates, weight, act, gate_first, group, eps, cast, dtype } = self;
+        if gate_first {
+            act.multiply(y, gates);
+        }
+        for y in y.chunks_exact_mut(group) {
+            let scale = 1.0 / (fold(y, |y| y * y) / group as f32 + eps).sqrt();
+            for y in y.iter_mut() {
+                *y *= scale;
+            }
+        }
+        if cast == NormCast::Before {
+            round_inline(dtype, y);
+        }
+        for y in y.chunks_exact_mut(weight.len()) {
+            y.iter_mut().zip(weight).for_each(|(y, w)| *y *= w);
+        }
+        if cast == NormCast::Before {
+            round_inline(dtype, y);
+        }
+        if !gate_first {
+            act.multiply(y, gates);
+        }
+        round_inline(dtype, y);
+    }
+}
+
+impl GateActivation {
+    #[inline(always)]
+    fn multiply(self, y: &mut [f32], gates: &[f32]) {
+        match self {
+            Self::Silu => y.iter_mut().zip(gates).for_each(|(y, g)| *y *= silu(*g)),
+            Self::Sigmoid => y.iter_mut().zip(gates).for_each(|(y, g)| *y *= sigmoid(*g)),
+        }
     }
 }

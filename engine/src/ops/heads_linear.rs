@@ -1,8 +1,8 @@
 //! `heads_linear`: a small matrix for each head, and a bias perhaps; one rounding after both.
 
-use super::scan::dot;
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
+use crate::kernels::math::dot;
 use crate::kernels::round::round;
 
 pub(super) fn kernels(kernels: &mut Kernels) {

@@ -143,8 +143,12 @@ impl Kernel for LatentAttend {
             let Memory::Latent(memory) = ctx.memory(chunk.slot)? else {
                 return Err(ctx.error("its state is of another kind"));
             };
-            for from in chunk.rows.clone().step_by(BLOCK_QUERIES) {
-                let rows = from..chunk.rows.end.min(from + BLOCK_QUERIES);
+            let size = match picks {
+                Some(_) => BLOCK_QUERIES,
+                None => attention::rows_of_block(chunk.rows.len(), heads, 1),
+            };
+            for from in chunk.rows.clone().step_by(size) {
+                let rows = from..chunk.rows.end.min(from + size);
                 let start = chunk.start + from - chunk.rows.start;
                 let tasks_of = |rows: Range<usize>, start, keys| {
                     (0..heads).map(move |head| LatentTask {

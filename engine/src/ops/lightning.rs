@@ -47,6 +47,10 @@ impl Lightning {
 }
 
 impl Kernel for Lightning {
+    fn needs_whole_chunks(&self) -> bool {
+        true
+    }
+
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
         let (&[_, heads, key], &[_, _, value]) = (k.shape(), v.shape()) else {

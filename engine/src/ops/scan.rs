@@ -1,10 +1,12 @@
 //! Loop that recurrences share. Units (heads, groups of channels) go through the rows of a chunk
 //! independently of each other, each with its own part of the state.
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for vectors")]
 
 use rayon::prelude::*;
 
 use super::Ctx;
 use crate::Error;
+use crate::kernels::wide::{Wide, wide};
 use crate::states::Memory;
 use crate::states::recurrent::RecurrentStep;
 
@@ -27,7 +29,20 @@ pub(super) struct ScanPosition {
 
 /// Returns a flag for each row of the step: true if the row continues a sequence.
 pub(super) fn continued(ctx: &Ctx<'_>) -> Vec<bool> {
-    ctx.chunks().iter().flat_map(|c| c.rows.clone().map(|_| c.start > 0)).collect()
+    ctx.chunks().iter().flat_map(|c| c.rows.clone().map(|_| c.continued)).collect()
+}
+
+/// Some rows of one unit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UnitRows {
+    /// The unit.
+    pub(super) unit: usize,
+    /// The first row.
+    pub(super) first: usize,
+    /// The number of rows.
+    pub(super) count: usize,
+    /// As [`ScanPosition::continued`].
+    pub(super) continued: bool,
 }
 
 /// Runs `each(at, before, after, y)` over all rows of all chunks: from the unit's part of the
@@ -38,6 +53,17 @@ pub(super) fn scan(
     units: usize,
     out: usize,
     each: impl Fn(ScanPosition, &[f32], &mut [f32], &mut [f32]) + Sync,
+) -> Result<Vec<f32>, Error> {
+    scan_rows(ctx, units, out, |rows, before, after, y| walk(rows, before, after, y, &each))
+}
+
+/// Runs `each(rows, before, after, y)` over the units of all chunks: `after` takes the states after the last rows,
+/// oldest first, and `y` the `[rows, out]` numbers of the output. Gives `[rows, units * out]`.
+pub(super) fn scan_rows(
+    ctx: &mut Ctx<'_>,
+    units: usize,
+    out: usize,
+    each: impl Fn(UnitRows, &[f32], &mut [&mut [f32]], &mut [f32]) + Sync,
 ) -> Result<Vec<f32>, Error> {
     let width = units * out;
     let mut y = vec![0.0; ctx.tokens().len() * width];
@@ -61,12 +87,9 @@ pub(super) fn scan(
             .enumerate()
             .for_each(|(unit, (y, mut after))| {
                 let before = &before[unit * size..][..size];
-                let at = |n| ScanPosition {
-                    unit,
-                    row: chunk.rows.start + n,
-                    continued: chunk.start > 0,
-                };
-                walk(before, &mut after, y, out, |n, from, to, y| each(at(n), from, to, y));
+                let rows =
+                    UnitRows { unit, first: chunk.rows.start, count, continued: chunk.continued };
+                each(rows, before, &mut after, y);
             });
         if count > 1 {
             let own = &mut y[chunk.rows.start * width..chunk.rows.end * width];
@@ -90,46 +113,52 @@ pub(super) fn by_unit(blocks: Vec<&mut [f32]>, units: usize, size: usize) -> Vec
     places
 }
 
-/// Runs one unit over all rows; `after` takes the blocks of the last ones.
-fn walk(
+/// Runs one unit over its rows, one after another, compiled for the widest vectors of the CPU.
+pub(super) fn walk(
+    rows: UnitRows,
     before: &[f32],
     after: &mut [&mut [f32]],
     y: &mut [f32],
-    out: usize,
-    each: impl Fn(usize, &[f32], &mut [f32], &mut [f32]),
+    each: &impl Fn(ScanPosition, &[f32], &mut [f32], &mut [f32]),
 ) {
-    let unkept = (y.len() / out).saturating_sub(after.len());
-    let fresh = || if unkept > 0 { before.to_vec() } else { Vec::new() };
-    let (mut from, mut to) = (fresh(), fresh());
-    for (n, y) in y.chunks_exact_mut(out).enumerate() {
-        if n < unkept {
-            each(n, &from, &mut to, y);
-            std::mem::swap(&mut from, &mut to);
-            continue;
-        }
-        let (past, next) = after.split_at_mut(n - unkept);
-        let from: &[f32] = match past.last() {
-            Some(past) => past,
-            None if unkept > 0 => &from,
-            None => before,
-        };
-        each(n, from, next[0], y);
-    }
+    wide(RowWalk { rows, before, after, y, each });
 }
 
-/// Computes Σ a·b in f32, over eight running sums in a fixed order.
-#[inline]
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 8];
-    let (x, y) = (a.chunks_exact(8), b.chunks_exact(8));
-    let tail: f32 = x.remainder().iter().zip(y.remainder()).map(|(a, b)| a * b).sum();
-    for (x, y) in x.zip(y) {
-        for lane in 0..8 {
-            sums[lane] += x[lane] * y[lane];
+struct RowWalk<'a, 'b, F> {
+    rows: UnitRows,
+    before: &'a [f32],
+    after: &'a mut [&'b mut [f32]],
+    y: &'a mut [f32],
+    each: &'a F,
+}
+
+impl<F: Fn(ScanPosition, &[f32], &mut [f32], &mut [f32])> Wide for RowWalk<'_, '_, F> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { rows, before, after, y, each } = self;
+        let unkept = rows.count.saturating_sub(after.len());
+        let fresh = if unkept > 0 { before.len() } else { 0 };
+        // States that are not kept alternate between two buffers.
+        let (mut last, mut next) = (before[..fresh].to_vec(), before[..fresh].to_vec());
+        for (n, y) in y.chunks_exact_mut((y.len() / rows.count.max(1)).max(1)).enumerate() {
+            let (from, to): (&[f32], &mut [f32]) = if n < unkept {
+                (&last, &mut next)
+            } else {
+                let (past, rest) = after.split_at_mut(n - unkept);
+                let from = match past.last() {
+                    Some(past) => &**past,
+                    None if unkept > 0 => &last,
+                    None => before,
+                };
+                (from, &mut *rest[0])
+            };
+            let UnitRows { unit, first, continued, .. } = rows;
+            each(ScanPosition { unit, row: first + n, continued }, from, to, y);
+            if n < unkept {
+                std::mem::swap(&mut last, &mut next);
+            }
         }
     }
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + e) + (b + f)) + ((c + g) + (d + h)) + tail
 }
 
 #[cfg(test)]
@@ -142,19 +171,13 @@ mod tests {
             let mut blocks = vec![vec![0.0]; kept];
             let mut after: Vec<&mut [f32]> = blocks.iter_mut().map(Vec::as_mut_slice).collect();
             let mut y = [0.0; 4];
-            walk(&[10.0], &mut after, &mut y, 1, |n, from, to, y| {
-                to[0] = from[0] + n as f32;
+            let rows = UnitRows { unit: 0, first: 5, count: 4, continued: false };
+            walk(rows, &[10.0], &mut after, &mut y, &|at, from, to, y| {
+                to[0] = from[0] + (at.row - 5) as f32;
                 y[0] = to[0];
             });
             assert_eq!(y, [10.0, 11.0, 13.0, 16.0]);
             assert_eq!(blocks.concat(), y[4 - kept..]);
         }
-    }
-
-    #[test]
-    fn dots() {
-        let a: Vec<f32> = (1..=19).map(|n| n as f32).collect();
-        assert_eq!(dot(&a, &a), 2470.0);
-        assert_eq!(dot(&[], &[]), 0.0);
     }
 }

@@ -6,11 +6,12 @@
 
 use registry::dtype::Dtype;
 
-use super::scan::{dot, scan};
+use super::scan::{scan_rows, walk};
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
-use crate::kernels::math::softplus;
-use crate::kernels::round::{round, round1};
+use crate::kernels::math::{dot, softplus};
+use crate::kernels::round::{round_inline, round1};
+use crate::kernels::ssd::{SsdRow, SsdRows, ssd_rows};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("ssd_scan", SsdScan::prepare);
@@ -52,20 +53,29 @@ impl Kernel for SsdScan {
         let stepwise = self.stepwise && dtype != Dtype::F32;
         let (xs, bs, cs) = (x.view(), b.view(), c.view());
         let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
-        let y = scan(ctx, heads, dim, |at, before, after, y| {
-            let (head, group) = (at.unit, at.unit / (heads / groups));
-            let token = SsdInputs {
-                dt: dt[at.row * heads + head],
-                decay: decay[head],
-                skip: skip[head],
-                x: &xs[(at.row * heads + head) * dim..][..dim],
-                b: &bs[(at.row * groups + group) * size..][..size],
-                c: &cs[(at.row * groups + group) * size..][..size],
-            };
+        let per_group = heads / groups;
+        let (dt, decay): (&[f32], &[f32]) = (&dt, &decay);
+        let row_of = |row: usize, head: usize| SsdRow {
+            dt: dt[row * heads + head],
+            decay: (dt[row * heads + head] * decay[head]).exp(),
+            skip: skip[head],
+            x: &xs[(row * heads + head) * dim..][..dim],
+            b: &bs[(row * groups + head / per_group) * size..][..size],
+            c: &cs[(row * groups + head / per_group) * size..][..size],
+        };
+        let y = scan_rows(ctx, heads, dim, |at, before, after, y| {
             if stepwise && at.continued {
-                token.rounded(dtype, before, after, y);
+                walk(at, before, after, y, &|at, before, after, y| {
+                    rounded(&row_of(at.row, at.unit), dtype, before, after, y);
+                });
+            } else if at.count == 1 {
+                walk(at, before, after, y, &|at, before, after, y| {
+                    row_of(at.row, at.unit).run(before, after, y);
+                });
             } else {
-                token.exact(before, after, y);
+                let rows: Vec<SsdRow<'_>> =
+                    (at.first..at.first + at.count).map(|row| row_of(row, at.unit)).collect();
+                ssd_rows(SsdRows { rows: &rows, before, after, y });
             }
         })?;
         ctx.set(0, y)
@@ -93,50 +103,25 @@ impl SsdScan {
     }
 }
 
-/// One head at one position.
-struct SsdInputs<'a> {
-    dt: f32,
-    decay: f32,
-    skip: f32,
-    /// `[dim]`
-    x: &'a [f32],
-    /// `[size]`
-    b: &'a [f32],
-    /// `[size]`
-    c: &'a [f32],
-}
-
-impl SsdInputs<'_> {
-    /// States are `[dim, size]`.
-    fn exact(&self, before: &[f32], after: &mut [f32], y: &mut [f32]) {
-        let (size, decay) = (self.b.len(), (self.dt * self.decay).exp());
-        let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
-        for (((from, to), x), y) in lines.zip(self.x).zip(y) {
-            let dx = x * self.dt;
-            for ((to, from), b) in to.iter_mut().zip(from).zip(self.b) {
-                *to = from * decay + dx * b;
-            }
-            *y = dot(to, self.c) + self.skip * x;
+/// Computes one row, rounded as the reference rounds single steps.
+#[expect(clippy::inline_always, reason = "part of a loop that is compiled for vectors")]
+#[inline(always)]
+fn rounded(row: &SsdRow<'_>, dtype: Dtype, before: &[f32], after: &mut [f32], y: &mut [f32]) {
+    let size = row.b.len();
+    let mut db: Vec<f32> = row.b.iter().map(|b| row.dt * b).collect();
+    round_inline(dtype, &mut db);
+    let mut line = vec![0.0; size];
+    let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
+    for (((from, to), x), y) in lines.zip(row.x).zip(y) {
+        line.iter_mut().zip(&db).for_each(|(line, db)| *line = db * x);
+        round_inline(dtype, &mut line);
+        for ((to, from), dbx) in to.iter_mut().zip(from).zip(&line) {
+            *to = from * row.decay + dbx;
         }
-    }
-
-    fn rounded(&self, dtype: Dtype, before: &[f32], after: &mut [f32], y: &mut [f32]) {
-        let (size, decay) = (self.b.len(), (self.dt * self.decay).exp());
-        let mut db: Vec<f32> = self.b.iter().map(|b| self.dt * b).collect();
-        round(dtype, &mut db);
-        let mut line = vec![0.0; size];
-        let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
-        for (((from, to), x), y) in lines.zip(self.x).zip(y) {
-            line.iter_mut().zip(&db).for_each(|(line, db)| *line = db * x);
-            round(dtype, &mut line);
-            for ((to, from), dbx) in to.iter_mut().zip(from).zip(&line) {
-                *to = from * decay + dbx;
-            }
-            // The state itself stays f32; what is read out of it does not.
-            line.copy_from_slice(to);
-            round(dtype, &mut line);
-            let read = round1(dtype, dot(&line, self.c));
-            *y = round1(dtype, read + round1(dtype, x * self.skip));
-        }
+        // The state itself stays f32; what is read out of it does not.
+        line.copy_from_slice(to);
+        round_inline(dtype, &mut line);
+        let read = round1(dtype, dot(&line, row.c));
+        *y = round1(dtype, read + round1(dtype, x * row.skip));
     }
 }

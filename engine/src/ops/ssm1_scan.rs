@@ -4,11 +4,11 @@
 //! States are f32 and rounded where they are read, as in `mamba_selective_scan` of transformers.
 //! `D·x` is added in f32; with `stepwise`, rows that continue a sequence add it in the run's dtype.
 
-use super::scan::{dot, scan};
+use super::scan::scan;
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
-use crate::kernels::math::{exp, softplus};
-use crate::kernels::round::{round, round1};
+use crate::kernels::math::{dot, exp, softplus};
+use crate::kernels::round::{round, round_inline, round1};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("ssm1_scan", Ssm1Scan::prepare);
@@ -67,7 +67,7 @@ impl Kernel for Ssm1Scan {
                     *to = exp(a * dt) * from + dt * b * x;
                 }
                 line.copy_from_slice(to);
-                round(dtype, &mut line);
+                round_inline(dtype, &mut line);
                 let read = round1(dtype, dot(&line, c));
                 let skip = x * skip[channel];
                 let apart = stepwise && at.continued;

@@ -83,7 +83,7 @@ impl WeightSource for RandomWeights {
         // Every third weight has a factor.
         let factor = if id.0.is_multiple_of(3) { 0.75 } else { 1.0 };
         let bytes = self.blocks.get(&id.0)?;
-        Some(BlockView { ty: self.ty?, shape: &self.shapes[id.0], bytes, factor })
+        Some(BlockView { ty: self.ty?, shape: &self.shapes[id.0], bytes, factor, row_factors: &[] })
     }
 
     fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {

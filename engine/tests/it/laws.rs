@@ -251,6 +251,37 @@ fn another_crate_can_add_an_op() {
 }
 
 #[test]
+fn a_divided_step_that_fails_leaves_nothing() {
+    for window in [None, Some(5)] {
+        let (mut model, tensors) = hybrid(window);
+        model.graph.nodes[1].op = "strict".into();
+        let mut engine = NativeEngine::new();
+        engine.kernels.add("strict", |ctx: &mut onboard_engine::ops::Ctx<'_>| {
+            if ctx.tokens().contains(&22) {
+                return Err(ctx.error("token 22"));
+            }
+            let x = ctx.input(0)?.to_vec();
+            ctx.set(0, x)
+        });
+        let options = SessionOptions { part: 4, rollback: 1, ..options(Dtype::F32) };
+        let mut session = engine.open_with(Arc::new(model), Box::new(tensors), &options).unwrap();
+        let ids: Vec<u32> = tokens(60).into_iter().map(|id| id % 22).collect();
+        let slot = session.open_slot();
+        let want = feed(&mut *session, slot, &ids).data;
+        let other = session.open_slot();
+        feed(&mut *session, other, &ids[..23]);
+        // The token comes after parts that were run, and slots with a window have dropped rows by then.
+        let mut wrong = tokens(30);
+        wrong.push(22);
+        wrong.iter_mut().take(30).for_each(|id| *id %= 22);
+        let chunk = Chunk { slot: other, tokens: &wrong, rows: OutputRows::Last };
+        assert!(session.step(&[chunk], &mut NoProbe).is_err());
+        assert_eq!(session.position(other).unwrap(), 23);
+        assert_same(&feed(&mut *session, other, &ids[23..]).data, &want[23 * 23..], "afterwards");
+    }
+}
+
+#[test]
 fn a_state_of_another_dtype_rounds_what_it_keeps() {
     let with = |rule| {
         let (mut model, tensors) = hybrid(None);

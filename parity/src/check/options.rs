@@ -75,6 +75,7 @@ impl CheckOptions {
             finite: false,
             ranks: 1,
             threads: self.threads,
+            part: SessionOptions::default().part,
             rounds: self.rounds.unwrap_or_default(),
             arithmetic: BlockArithmetic::Exact,
             observer: None,

@@ -11,15 +11,15 @@
 use crate::kernels::isa::Isa;
 
 /// Lanes of a vector.
-pub(super) const LANES: usize = 16;
+pub(in crate::kernels) const LANES: usize = 16;
 
 /// One cache line: sixteen f32, or sixteen pairs of bf16 as bits.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub(super) [f32; LANES]);
+pub(in crate::kernels) struct Line(pub(in crate::kernels) [f32; LANES]);
 
 /// Makes room for `count` numbers, at the start of a cache line.
-pub(super) fn room(lines: &mut Vec<Line>, count: usize) -> &mut [f32] {
+pub(in crate::kernels) fn room(lines: &mut Vec<Line>, count: usize) -> &mut [f32] {
     let wanted = count.div_ceil(LANES);
     if lines.len() < wanted {
         lines.resize(wanted, Line([0.0; LANES]));
@@ -29,7 +29,7 @@ pub(super) fn room(lines: &mut Vec<Line>, count: usize) -> &mut [f32] {
 }
 
 /// Work that is compiled once for each kind of vectors.
-pub(super) trait VectorTask {
+pub(in crate::kernels) trait VectorTask {
     type Output;
     /// Runs the work; always inlined.
     fn run<V: Vectors>(self) -> Self::Output;
@@ -40,7 +40,7 @@ pub(super) trait VectorTask {
 /// # Safety
 /// Every function needs the CPU features of its implementation; pointers must be readable (or writable) for
 /// sixteen numbers, that of `splat` for one.
-pub(super) trait Vectors: Copy {
+pub(in crate::kernels) trait Vectors: Copy {
     /// True if factors are pairs of bf16; otherwise they are f32.
     const PAIRS: bool;
     /// Rows of the largest register tile.
@@ -54,6 +54,10 @@ pub(super) trait Vectors: Copy {
     unsafe fn splat(from: *const f32) -> Self;
     /// Adds `a * b` to the sums.
     unsafe fn add(self, a: Self, b: Self) -> Self;
+    /// Multiplies numbers in f32.
+    unsafe fn times(self, by: Self) -> Self;
+    /// Adds numbers in f32.
+    unsafe fn plus(self, other: Self) -> Self;
     /// Transposes sixteen words of each of sixteen rows. Reads sixteen words at `from` and every `from_stride`
     /// words on, and writes sixteen at `to` and every `to_stride` words on.
     #[inline(always)]
@@ -73,7 +77,7 @@ pub(super) trait Vectors: Copy {
 
 /// The place of one register tile.
 #[derive(Clone, Copy)]
-pub(super) struct RegisterTile {
+pub(in crate::kernels) struct RegisterTile {
     a: *const f32,
     a_stride: usize,
     b: *const f32,
@@ -91,8 +95,9 @@ pub(super) struct TileProduct<'a> {
     pub(super) a: &'a [f32],
     pub(super) a_stride: usize,
     pub(super) rows: usize,
-    /// The tile: lines of `vectors` vectors for each word.
+    /// The tile: lines of `vectors` vectors for each word, `b_stride` numbers apart.
     pub(super) b: &'a [f32],
+    pub(super) b_stride: usize,
     pub(super) vectors: usize,
     /// Pairs of numbers in a row.
     pub(super) steps: usize,
@@ -104,11 +109,12 @@ impl TileProduct<'_> {
     pub(super) fn multiply<V: Vectors>(&self, y: &mut [f32], y_stride: usize, fresh: bool) {
         let words = if V::PAIRS { self.steps } else { 2 * self.steps };
         let (rows, width) = (self.rows, self.vectors * LANES);
-        if rows == 0 || width == 0 {
+        if rows == 0 || width == 0 || words == 0 {
             return;
         }
         assert!(self.a.len() >= (rows - 1) * self.a_stride + words, "rows of factors");
-        assert!(self.b.len() >= words * width, "a tile of factors");
+        assert!(self.b_stride >= width, "lines of a tile");
+        assert!(self.b.len() >= (words - 1) * self.b_stride + width, "a tile of factors");
         assert!(y.len() >= (rows - 1) * y_stride + width, "rows of sums");
         let mut row = 0;
         while row < rows {
@@ -123,7 +129,7 @@ impl TileProduct<'_> {
                         a: self.a.as_ptr().add(row * self.a_stride),
                         a_stride: self.a_stride,
                         b: self.b.as_ptr().add(vector * LANES),
-                        b_stride: width,
+                        b_stride: self.b_stride,
                         steps: self.steps,
                         y: y.as_mut_ptr().add(row * y_stride + vector * LANES),
                         y_stride,
@@ -153,7 +159,12 @@ impl TileProduct<'_> {
 
 /// Transposes `rows` rows of `words` words, both multiples of sixteen, into a tile.
 #[inline(always)]
-pub(super) fn transpose<V: Vectors>(from: &[f32], rows: usize, words: usize, to: &mut [f32]) {
+pub(in crate::kernels) fn transpose<V: Vectors>(
+    from: &[f32],
+    rows: usize,
+    words: usize,
+    to: &mut [f32],
+) {
     assert!(rows.is_multiple_of(LANES) && words.is_multiple_of(LANES), "blocks of sixteen");
     assert!(from.len() >= rows * words && to.len() >= rows * words, "room for the rows");
     for row in (0..rows).step_by(LANES) {
@@ -168,7 +179,7 @@ pub(super) fn transpose<V: Vectors>(from: &[f32], rows: usize, words: usize, to:
 }
 
 /// Runs a task with the best vectors of an instruction set.
-pub(super) fn dispatch<T: VectorTask>(isa: Isa, pairs: bool, task: T) -> T::Output {
+pub(in crate::kernels) fn dispatch<T: VectorTask>(isa: Isa, pairs: bool, task: T) -> T::Output {
     assert!(isa.available(), "this CPU has no {isa:?}");
     assert!(!pairs || isa == Isa::Avx512Bf16, "pairs need AVX512-BF16");
     #[cfg(target_arch = "x86_64")]
@@ -262,6 +273,14 @@ impl Vectors for PlainVectors {
     unsafe fn add(self, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|l| a.0[l].mul_add(b.0[l], self.0[l])))
     }
+    #[inline(always)]
+    unsafe fn times(self, by: Self) -> Self {
+        Self(std::array::from_fn(|l| self.0[l] * by.0[l]))
+    }
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        Self(std::array::from_fn(|l| self.0[l] + other.0[l]))
+    }
     unsafe fn tile<const R: usize, const N: usize>(tile: RegisterTile) {
         // SAFETY: the caller's promise.
         unsafe { register_tile::<Self, R, N>(tile) }
@@ -276,11 +295,11 @@ mod x86 {
     //! Vectors of AVX2 and AVX-512.
 
     use std::arch::x86_64::{
-        __m256, __m512, __m512bh, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps,
-        _mm256_setzero_ps, _mm256_storeu_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_dpbf16_ps,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4,
-        _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
-        _mm512_unpacklo_ps,
+        __m256, __m512, __m512bh, _mm256_add_ps, _mm256_broadcast_ss, _mm256_fmadd_ps,
+        _mm256_loadu_ps, _mm256_mul_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps,
+        _mm512_castpd_ps, _mm512_castps_pd, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+        _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
+        _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
     };
 
     use super::{LANES, RegisterTile, VectorTask, Vectors, register_tile};
@@ -323,6 +342,16 @@ mod x86 {
         unsafe fn add(self, a: Self, b: Self) -> Self {
             // SAFETY: the caller has the CPU features.
             unsafe { Self(_mm256_fmadd_ps(a.0, b.0, self.0), _mm256_fmadd_ps(a.1, b.1, self.1)) }
+        }
+        #[inline(always)]
+        unsafe fn times(self, by: Self) -> Self {
+            // SAFETY: the caller has the CPU features.
+            unsafe { Self(_mm256_mul_ps(self.0, by.0), _mm256_mul_ps(self.1, by.1)) }
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            // SAFETY: the caller has the CPU features.
+            unsafe { Self(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
         }
         #[target_feature(enable = "avx2,fma,f16c")]
         #[inline(never)]
@@ -368,6 +397,16 @@ mod x86 {
         unsafe fn add(self, a: Self, b: Self) -> Self {
             // SAFETY: the caller has the CPU features.
             unsafe { Self(_mm512_fmadd_ps(a.0, b.0, self.0)) }
+        }
+        #[inline(always)]
+        unsafe fn times(self, by: Self) -> Self {
+            // SAFETY: the caller has the CPU features.
+            unsafe { Self(_mm512_mul_ps(self.0, by.0)) }
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            // SAFETY: the caller has the CPU features.
+            unsafe { Self(_mm512_add_ps(self.0, other.0)) }
         }
         #[inline(always)]
         unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
@@ -467,6 +506,16 @@ mod x86 {
                 let b = std::mem::transmute::<__m512, __m512bh>(b.0);
                 Self(_mm512_dpbf16_ps(self.0, a, b))
             }
+        }
+        #[inline(always)]
+        unsafe fn times(self, by: Self) -> Self {
+            // SAFETY: the caller has the CPU features.
+            unsafe { Self(_mm512_mul_ps(self.0, by.0)) }
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            // SAFETY: the caller has the CPU features.
+            unsafe { Self(_mm512_add_ps(self.0, other.0)) }
         }
         #[inline(always)]
         unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {

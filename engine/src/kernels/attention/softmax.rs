@@ -6,7 +6,7 @@
 use registry::dtype::Dtype;
 
 use super::{AttentionParams, LANES, Query, ScoreRounding};
-use crate::kernels::finish::finish;
+use crate::kernels::finish::{bf16, f16, finish};
 use crate::kernels::math;
 use crate::kernels::round::round1;
 
@@ -20,24 +20,37 @@ pub(super) struct SoftmaxSums {
 /// Turns products of one query into scores, in place; `bias` is a slope and the first position.
 #[inline(always)]
 pub(super) fn scale(rule: &AttentionParams, scores: &mut [f32], bias: Option<(f32, usize)>) {
-    let dtype = rule.round;
-    if rule.scores == ScoreRounding::Rounded {
-        finish(scores, None, dtype);
+    match rule.round {
+        Dtype::F32 => scale_rounded(rule, scores, bias, |s| s),
+        Dtype::Bf16 => scale_rounded(rule, scores, bias, bf16),
+        Dtype::F16 => scale_rounded(rule, scores, bias, f16),
     }
-    for s in scores.iter_mut() {
-        *s *= rule.scale;
-    }
-    if rule.scores == ScoreRounding::Rounded {
-        finish(scores, None, dtype);
-    }
-    if let Some((slope, first)) = bias {
-        for (n, s) in scores.iter_mut().enumerate() {
-            let bias = slope * (first + n) as f32;
-            *s += if rule.scores == ScoreRounding::Once { round1(dtype, bias) } else { bias };
-        }
-    }
-    if rule.scores == ScoreRounding::Once {
-        finish(scores, None, dtype);
+}
+
+/// Computes [`scale`] with the function that rounds.
+#[inline(always)]
+fn scale_rounded(
+    rule: &AttentionParams,
+    scores: &mut [f32],
+    bias: Option<(f32, usize)>,
+    round: impl Fn(f32) -> f32,
+) {
+    let (scale, form) = (rule.scale, rule.scores);
+    let Some((slope, first)) = bias else {
+        let scores = scores.iter_mut();
+        return match form {
+            ScoreRounding::Rounded => scores.for_each(|s| *s = round(round(*s) * scale)),
+            ScoreRounding::Once => scores.for_each(|s| *s = round(*s * scale)),
+            ScoreRounding::None => scores.for_each(|s| *s *= scale),
+        };
+    };
+    for (n, s) in scores.iter_mut().enumerate() {
+        let bias = slope * (first + n) as f32;
+        *s = match form {
+            ScoreRounding::Rounded => round(round(*s) * scale) + bias,
+            ScoreRounding::Once => round(*s * scale + round(bias)),
+            ScoreRounding::None => *s * scale + bias,
+        };
     }
 }
 
@@ -75,14 +88,12 @@ pub(super) fn exponentials(
     }
     let mut sum = 0.0_f64;
     for part in parts {
-        for s in part.iter_mut() {
-            *s -= top;
-        }
         if rule.softmax_rounds {
+            part.iter_mut().for_each(|s| *s -= top);
             finish(part, None, dtype);
-        }
-        for s in part.iter_mut() {
-            *s = math::exp(*s);
+            part.iter_mut().for_each(|s| *s = math::exp(*s));
+        } else {
+            part.iter_mut().for_each(|s| *s = math::exp(*s - top));
         }
         sum += f64::from(math::sum(part));
     }
@@ -95,10 +106,11 @@ pub(super) fn exponentials(
 /// Turns exponentials into weights, in place.
 #[inline(always)]
 pub(super) fn divide(dtype: Dtype, part: &mut [f32], total: f32) {
-    for s in part.iter_mut() {
-        *s /= total;
+    match dtype {
+        Dtype::F32 => part.iter_mut().for_each(|s| *s /= total),
+        Dtype::Bf16 => part.iter_mut().for_each(|s| *s = bf16(*s / total)),
+        Dtype::F16 => part.iter_mut().for_each(|s| *s = f16(*s / total)),
     }
-    finish(part, None, dtype);
 }
 
 /// Adds to each score what its key is worth; only the `most` that are worth most stay.
@@ -127,21 +139,70 @@ fn gate(rule: &AttentionParams, parts: &[&mut [f32]], sink: f32) -> f32 {
     r(math::sigmoid(r(r(r(r(total).ln()) + top) - sink)))
 }
 
+/// Numbers that are compared side by side: more than a vector has, so that the loop is one of vectors.
+const SIDES: usize = 4 * LANES;
+
+/// The largest numbers so far, and the largest bits of magnitudes, which tell NaN.
+struct LargestScores {
+    tops: [f32; SIDES],
+    magnitudes: [u32; SIDES],
+}
+
+impl LargestScores {
+    #[inline(always)]
+    fn add(&mut self, scores: &[f32; SIDES]) {
+        for n in 0..SIDES {
+            let (s, top) = (scores[n], self.tops[n]);
+            self.tops[n] = if s > top { s } else { top };
+            let magnitude = s.to_bits() & 0x7fff_ffff;
+            self.magnitudes[n] = self.magnitudes[n].max(magnitude);
+        }
+    }
+}
+
 /// Returns the largest of the scores and a bound from below; NaN if a score is.
 #[inline(always)]
 fn largest(scores: &[f32], least: f32) -> f32 {
-    let mut tops = [least; LANES];
-    let mut nan = least.is_nan();
-    let parts = scores.chunks_exact(LANES);
-    for &s in parts.remainder() {
-        tops[0] = if s > tops[0] { s } else { tops[0] };
-        nan |= s.is_nan();
-    }
+    let mut all = LargestScores { tops: [least; SIDES], magnitudes: [0; SIDES] };
+    let parts = scores.chunks_exact(SIDES);
+    let mut rest = [least; SIDES];
+    rest[..parts.remainder().len()].copy_from_slice(parts.remainder());
+    all.add(&rest);
     for part in parts {
-        for (top, &s) in tops.iter_mut().zip(part) {
-            *top = if s > *top { s } else { *top };
-            nan |= s.is_nan();
+        let mut scores = [0.0; SIDES];
+        scores.copy_from_slice(part);
+        all.add(&scores);
+    }
+    let LargestScores { mut tops, mut magnitudes } = all;
+    for half in [32, 16, 8, 4, 2, 1] {
+        for n in 0..half {
+            tops[n] = if tops[n + half] > tops[n] { tops[n + half] } else { tops[n] };
+            magnitudes[n] = magnitudes[n].max(magnitudes[n + half]);
         }
     }
-    if nan { f32::NAN } else { tops.into_iter().fold(least, f32::max) }
+    if magnitudes[0] > f32::INFINITY.to_bits() || least.is_nan() { f32::NAN } else { tops[0] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_score_is_found_wherever_it_is() {
+        for len in [1, 15, 16, 17, 63, 64, 65, 200] {
+            for at in 0..len {
+                let mut scores: Vec<f32> = (0..len).map(|n| -1.0 - n as f32).collect();
+                scores[at] = 2.5;
+                assert_eq!(largest(&scores, f32::NEG_INFINITY), 2.5);
+                assert_eq!(largest(&scores, 3.0), 3.0);
+                scores[at] = f32::INFINITY;
+                assert_eq!(largest(&scores, 0.0), f32::INFINITY);
+                scores[at] = -f32::NAN;
+                assert!(largest(&scores, 0.0).is_nan());
+            }
+        }
+        assert_eq!(largest(&[], -1.0), -1.0);
+        assert_eq!(largest(&[f32::NEG_INFINITY], f32::NEG_INFINITY), f32::NEG_INFINITY);
+        assert!(largest(&[1.0], f32::NAN).is_nan());
+    }
 }

@@ -29,6 +29,22 @@ pub(super) struct SpanBuffers {
     tile: Vec<Line>,
 }
 
+/// Keys and values of a head as products read them: packed once for many blocks of queries.
+#[derive(Debug, Default)]
+pub(super) struct PackedHead {
+    /// Tiles of `KEY_TILE` keys, from the tile of the first key on: `[tile, word, KEY_TILE]`.
+    keys: Vec<Line>,
+    /// Values by position, or by pair of positions, from the first even position on.
+    values: Vec<Line>,
+}
+
+/// The buffers of a span, and the packed keys and values, if blocks share them.
+pub(super) struct SpanTiles<'b> {
+    pub(super) buffers: &'b mut SpanBuffers,
+    /// With the positions that are packed.
+    pub(super) packed: Option<(&'b mut PackedHead, Range<usize>)>,
+}
+
 /// A block of queries over one head, and the numbers it is computed in.
 pub(super) struct SpanBlock<'a> {
     pub(super) rule: &'a AttentionParams,
@@ -67,8 +83,7 @@ impl<'a> SpanBlock<'a> {
                 && head.keys.iter().all(|part| part.len.is_multiple_of(2))
                 && queries.iter().all(exact),
             value_pairs: pairs && rule.round == Dtype::Bf16 && bf16(&head.values),
-            seen: queries.iter().map(|q| q.from).min().unwrap_or(0)
-                ..queries.iter().map(|q| q.to).max().unwrap_or(0),
+            seen: seen_by(queries),
             head,
         }
     }
@@ -88,9 +103,27 @@ impl<'a> SpanBlock<'a> {
         self.rule.value_dim.next_multiple_of(LANES)
     }
 
+    /// Returns some of the queries, over the same head in the same numbers.
+    pub(super) fn part(&self, queries: Range<usize>) -> SpanBlock<'a> {
+        let queries = &self.queries[queries];
+        Self { queries, seen: seen_by(queries), ..*self }
+    }
+
+    /// Returns the positions that some query sees.
+    pub(super) fn seen(&self) -> Range<usize> {
+        self.seen.clone()
+    }
+
+    /// Packs the keys and values that the queries see.
+    pub(super) fn pack(&self, packed: &mut PackedHead, buffers: &mut SpanBuffers) {
+        let PackedHead { keys, values } = packed;
+        dispatch(self.isa, self.key_pairs, KeyPacking { block: self, keys, buffers });
+        dispatch(self.isa, self.value_pairs, ValuePacking { block: self, values });
+    }
+
     /// Computes the scores of one span, `[queries, ROW]`.
-    pub(super) fn score(&self, span: usize, scores: &mut [f32], buffers: &mut SpanBuffers) {
-        dispatch(self.isa, self.key_pairs, ScoreTask { block: self, span, scores, buffers });
+    pub(super) fn score(&self, span: usize, scores: &mut [f32], tiles: &mut SpanTiles<'_>) {
+        dispatch(self.isa, self.key_pairs, ScoreTask { block: self, span, scores, tiles });
     }
 
     /// Turns the scores of all spans into exponentials.
@@ -105,9 +138,9 @@ impl<'a> SpanBlock<'a> {
         scores: &mut [f32],
         totals: &[SoftmaxSums],
         sums: &mut [f32],
-        buffers: &mut SpanBuffers,
+        tiles: &mut SpanTiles<'_>,
     ) {
-        let task = MixTask { block: self, span, scores, totals, sums, buffers };
+        let task = MixTask { block: self, span, scores, totals, sums, tiles };
         dispatch(self.isa, self.value_pairs, task);
     }
 
@@ -115,6 +148,12 @@ impl<'a> SpanBlock<'a> {
     fn seen_of(&self, span: usize) -> Range<usize> {
         self.seen.start.max(span * SPAN)..self.seen.end.min((span + 1) * SPAN)
     }
+}
+
+/// Returns the positions that some query sees.
+fn seen_by(queries: &[Query<'_>]) -> Range<usize> {
+    queries.iter().map(|q| q.from).min().unwrap_or(0)
+        ..queries.iter().map(|q| q.to).max().unwrap_or(0)
 }
 
 /// Returns the part of a row of scores that a query sees.
@@ -136,23 +175,64 @@ fn panels<'b>(
     })
 }
 
-struct ScoreTask<'a, 'b> {
+struct KeyPacking<'a, 'b> {
     block: &'b SpanBlock<'a>,
-    span: usize,
-    scores: &'b mut [f32],
+    keys: &'b mut Vec<Line>,
     buffers: &'b mut SpanBuffers,
 }
 
-impl VectorTask for ScoreTask<'_, '_> {
+impl VectorTask for KeyPacking<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vectors>(self) {
-        let Self { block, span, scores, buffers } = self;
+        let Self { block, keys, buffers } = self;
+        let padded = block.key_words::<V>().1;
+        let seen = block.seen();
+        let start = seen.start / KEY_TILE * KEY_TILE;
+        let tiles = room(keys, (seen.end - start).next_multiple_of(KEY_TILE) * padded);
+        for (n, tile) in tiles.chunks_exact_mut(KEY_TILE * padded).enumerate() {
+            let first = start + n * KEY_TILE;
+            block.key_tile::<V>(&seen, first, KEY_TILE, &mut buffers.gathered, tile);
+        }
+    }
+}
+
+struct ValuePacking<'a, 'b> {
+    block: &'b SpanBlock<'a>,
+    values: &'b mut Vec<Line>,
+}
+
+impl VectorTask for ValuePacking<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vectors>(self) {
+        let Self { block, values } = self;
+        let (seen, width) = (block.seen(), block.value_width());
+        let start = seen.start / 2 * 2;
+        let steps = (seen.end - start).div_ceil(2);
+        let rows = if V::PAIRS { steps } else { 2 * steps };
+        block.value_tile::<V>(&seen, start, room(values, rows * width));
+    }
+}
+
+struct ScoreTask<'a, 'b, 'c> {
+    block: &'b SpanBlock<'a>,
+    span: usize,
+    scores: &'b mut [f32],
+    tiles: &'b mut SpanTiles<'c>,
+}
+
+impl VectorTask for ScoreTask<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vectors>(self) {
+        let Self { block, span, scores, tiles } = self;
+        let SpanTiles { buffers, packed } = tiles;
         let dim = block.rule.key_dim;
-        let steps = dim.div_ceil(2);
-        let words = if V::PAIRS { steps } else { 2 * steps };
-        let padded = words.next_multiple_of(LANES);
+        let (words, padded) = block.key_words::<V>();
         let queries = room(&mut buffers.queries, block.queries.len() * padded);
         for (query, row) in block.queries.iter().zip(queries.chunks_exact_mut(padded)) {
             if V::PAIRS {
@@ -167,30 +247,30 @@ impl VectorTask for ScoreTask<'_, '_> {
         let seen = block.seen_of(span);
         let mut first = seen.start / LANES * LANES;
         while first < seen.end {
-            let end = (first / KEY_TILE * KEY_TILE + KEY_TILE).min(seen.end);
+            let start = first / KEY_TILE * KEY_TILE;
+            let end = (start + KEY_TILE).min(seen.end);
             let count = (end - first).next_multiple_of(LANES);
-            let gathered = room(&mut buffers.gathered, count * padded);
-            for (n, row) in gathered.chunks_exact_mut(padded).enumerate() {
-                let position = first + n;
-                if !seen.contains(&position) {
-                    row.fill(0.0);
-                } else if V::PAIRS {
-                    block.gather_pairs(position, row);
-                } else {
-                    block.gather(position, row);
-                    row[dim..words].fill(0.0);
+            let (tile, stride) = match packed {
+                Some((packed, all)) => {
+                    let from = start - all.start / KEY_TILE * KEY_TILE;
+                    let keys = room(&mut packed.keys, (from + KEY_TILE) * padded);
+                    (&keys[from * padded + first - start..], KEY_TILE)
                 }
-            }
-            let tile = room(&mut buffers.tile, count * padded);
-            transpose::<V>(gathered, count, padded, tile);
+                None => {
+                    let tile = room(&mut buffers.tile, count * padded);
+                    block.key_tile::<V>(&seen, first, count, &mut buffers.gathered, tile);
+                    (&*tile, count)
+                }
+            };
             for panel in panels(block.queries, &(first..end)) {
                 let factors = TileProduct {
                     a: &queries[panel.start * padded..],
                     a_stride: padded,
                     rows: panel.len(),
                     b: tile,
+                    b_stride: stride,
                     vectors: count / LANES,
-                    steps,
+                    steps: dim.div_ceil(2),
                 };
                 let at = panel.start * ROW + first - span * SPAN;
                 factors.multiply::<V>(&mut scores[at..], ROW, true);
@@ -201,6 +281,54 @@ impl VectorTask for ScoreTask<'_, '_> {
             let part = visible(query, span);
             let bias = query.slope.map(|slope| (slope, span * SPAN + part.start));
             scale(block.rule, &mut row[part], bias);
+        }
+    }
+}
+
+impl SpanBlock<'_> {
+    /// Returns the words of a packed key, and the words from one key to the next.
+    #[inline(always)]
+    fn key_words<V: Vectors>(&self) -> (usize, usize) {
+        let steps = self.rule.key_dim.div_ceil(2);
+        let words = if V::PAIRS { steps } else { 2 * steps };
+        (words, words.next_multiple_of(LANES))
+    }
+
+    /// Packs `count` keys from position `first` on, those that are seen: `[word, count]`.
+    #[inline(always)]
+    fn key_tile<V: Vectors>(
+        &self,
+        seen: &Range<usize>,
+        first: usize,
+        count: usize,
+        gathered: &mut Vec<Line>,
+        tile: &mut [f32],
+    ) {
+        let (words, padded) = self.key_words::<V>();
+        let gathered = room(gathered, count * padded);
+        for (n, row) in gathered.chunks_exact_mut(padded).enumerate() {
+            let position = first + n;
+            if !seen.contains(&position) {
+                row.fill(0.0);
+            } else if V::PAIRS {
+                self.gather_pairs(position, row);
+            } else {
+                self.gather(position, row);
+                row[self.rule.key_dim..words].fill(0.0);
+            }
+        }
+        transpose::<V>(gathered, count, padded, tile);
+    }
+
+    /// Packs values from an even position on, those that are seen.
+    #[inline(always)]
+    fn value_tile<V: Vectors>(&self, seen: &Range<usize>, first: usize, tile: &mut [f32]) {
+        for (n, row) in tile.chunks_exact_mut(self.value_width()).enumerate() {
+            if V::PAIRS {
+                self.value_pair(seen, first + 2 * n, row);
+            } else {
+                self.value(seen, first + n, row);
+            }
         }
     }
 }
@@ -253,21 +381,22 @@ impl VectorTask for ExponentialTask<'_, '_> {
     }
 }
 
-struct MixTask<'a, 'b> {
+struct MixTask<'a, 'b, 'c> {
     block: &'b SpanBlock<'a>,
     span: usize,
     scores: &'b mut [f32],
     totals: &'b [SoftmaxSums],
     sums: &'b mut [f32],
-    buffers: &'b mut SpanBuffers,
+    tiles: &'b mut SpanTiles<'c>,
 }
 
-impl VectorTask for MixTask<'_, '_> {
+impl VectorTask for MixTask<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vectors>(self) {
-        let Self { block, span, scores, totals, sums, buffers } = self;
+        let Self { block, span, scores, totals, sums, tiles } = self;
+        let SpanTiles { buffers, packed } = tiles;
         let seen = block.seen_of(span);
         let start = span * SPAN;
         let (low, high) = (seen.start / 2 * 2 - start, seen.end.next_multiple_of(2) - start);
@@ -288,14 +417,18 @@ impl VectorTask for MixTask<'_, '_> {
             let end = (first / VALUE_TILE * VALUE_TILE + VALUE_TILE).min(seen.end);
             let steps = (end - first).div_ceil(2);
             let words = if V::PAIRS { steps } else { 2 * steps };
-            let tile = room(&mut buffers.tile, words * width);
-            for (n, row) in tile.chunks_exact_mut(width).enumerate() {
-                if V::PAIRS {
-                    block.value_pair(&seen, first + 2 * n, row);
-                } else {
-                    block.value(&seen, first + n, row);
+            let tile = match packed {
+                Some((packed, all)) => {
+                    let from = first - all.start / 2 * 2;
+                    let from = if V::PAIRS { from / 2 } else { from };
+                    &room(&mut packed.values, (from + words) * width)[from * width..]
                 }
-            }
+                None => {
+                    let tile = room(&mut buffers.tile, words * width);
+                    block.value_tile::<V>(&seen, first, tile);
+                    &*tile
+                }
+            };
             for panel in panels(block.queries, &(first..end)) {
                 let at = if V::PAIRS { (first - start) / 2 } else { first - start };
                 let factors = TileProduct {
@@ -303,6 +436,7 @@ impl VectorTask for MixTask<'_, '_> {
                     a_stride: ROW,
                     rows: panel.len(),
                     b: tile,
+                    b_stride: width,
                     vectors: width / LANES,
                     steps,
                 };

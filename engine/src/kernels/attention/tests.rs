@@ -147,7 +147,9 @@ fn case() -> impl Strategy<Value = Case> {
     let row = (prop_oneof![1..40_usize, 500..1300_usize], prop::option::of(1..700_usize));
     let mask = (prop_oneof![Just(0_usize), 1..60_usize], prop::option::of(1..50_usize));
     let run = (dtype(), mask);
-    (sizes, dtype(), prop::bool::weighted(0.1), run, row, 1..15_usize, any::<u64>(), form).prop_map(
+    // More than are computed together, now and then, whose keys and values are packed for all.
+    let queries = prop_oneof![9 => 1..15_usize, 1 => BLOCK_QUERIES + 1..140];
+    (sizes, dtype(), prop::bool::weighted(0.1), run, row, queries, any::<u64>(), form).prop_map(
         |((key, value), stored, fp8, run, (positions, window), queries, seed, form)| {
             let (run, mask) = run;
             let sink = seed.is_multiple_of(3).then_some(0.7);

@@ -72,6 +72,7 @@ mod tests {
             outputs: 3,
             inputs: 2,
             factor: 1.0,
+            row_factors: None,
             packed: None,
         };
         let mut y = [0.0; 6];

@@ -71,6 +71,7 @@ fn check(case: Case) {
         outputs: out,
         inputs: inner,
         factor: 1.0,
+        row_factors: None,
         packed: None,
     };
     let mut expected = vec![f32::NAN; rows * out];
@@ -139,6 +140,7 @@ fn rows_of_blocks_are_multiplied_as_their_numbers_are() {
                 outputs: out,
                 inputs: inner,
                 factor,
+                row_factors: None,
                 packed: None,
             };
             let mut expected = vec![f32::NAN; rows * out];
@@ -171,6 +173,7 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
             outputs: out,
             inputs: inner,
             factor: 1.0,
+            row_factors: None,
             packed: None,
         };
         let compute = |x: &[f32], rows: usize| {
@@ -199,6 +202,7 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
             outputs: 9,
             inputs: inner,
             factor: 1.0,
+            row_factors: None,
             packed: None,
         })
         .collect();
@@ -227,10 +231,39 @@ fn nothing_in_nothing_out() {
         outputs: 2,
         inputs: 0,
         factor: 1.0,
+        row_factors: None,
         packed: None,
     };
     matmul(&[], 1, &weight, Some(&bias), Dtype::Bf16, &mut y);
     assert_eq!(y, bias);
     matmul(&[], 0, &weight, Some(&bias), Dtype::Bf16, &mut []);
     matmul_many(&[], 3, &mut []);
+}
+
+#[test]
+fn sums_of_rows_are_multiplied_before_the_bias() {
+    let numbers = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let weight = MatrixView {
+        dtype: Dtype::F32,
+        blocks: None,
+        bytes: &bytes,
+        outputs: 3,
+        inputs: 2,
+        factor: 1.0,
+        row_factors: Some(&[2.0, 0.5, -1.0]),
+        packed: None,
+    };
+    let other = MatrixView { row_factors: None, ..weight };
+    let (x, bias) = ([1.0, 1.0, 1.0, 0.5], [0.25, 0.0, 1.0]);
+    let (mut y, mut plain) = ([0.0; 6], [0.0; 6]);
+    let first = Linear { weight, bias: Some(&bias), round: Dtype::Bf16, y: &mut y };
+    let second = Linear { weight: other, bias: Some(&bias), round: Dtype::Bf16, y: &mut plain };
+    matmul_many(&x, 2, &mut [first, second]);
+    // The sums are 3, 7, 11 and 2, 5, 8.
+    assert_eq!(y, [6.25, 3.5, -10.0, 4.25, 2.5, -7.0]);
+    assert_eq!(plain, [3.25, 7.0, 12.0, 2.25, 5.0, 9.0]);
+    let mut row = [0.0; 2];
+    weight.widen_row(1, &mut row);
+    assert_eq!(row, [1.5, 2.0]);
 }

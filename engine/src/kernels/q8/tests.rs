@@ -104,6 +104,7 @@ fn every_kernel_keeps_the_law() {
                 outputs,
                 inputs,
                 factor,
+                row_factors: None,
                 packed: None,
             };
             let mut x: Vec<f32> = (0..rows * inputs).map(|_| random.number()).collect();
@@ -156,6 +157,7 @@ fn results_are_those_of_numbers_rounded_to_eight_bits() {
             outputs,
             inputs,
             factor: 1.0,
+            row_factors: None,
             packed: None,
         };
         let numbers: Vec<f32> = (0..inputs).map(|_| random.number()).collect();
@@ -198,6 +200,7 @@ fn numbers_that_are_not_finite_are_seen() {
             outputs: 16,
             inputs: 256,
             factor: 1.0,
+            row_factors: None,
             packed: None,
         };
         let packed = packed(&view);

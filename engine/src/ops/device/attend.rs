@@ -138,7 +138,7 @@ impl Kernel for DeviceAttend {
         if y.width() != heads * value_dim {
             return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
         }
-        for ChunkRows { slot, rows, start, mask } in ctx.chunks() {
+        for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
             let end = start + rows.len();
             let seen: Vec<Range<usize>> =
                 (*start..end).map(|position| rule.reach.seen(mask, position)).collect();

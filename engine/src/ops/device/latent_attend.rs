@@ -47,7 +47,7 @@ impl Kernel for DeviceLatent {
         for chunk in ctx.chunks() {
             expand(ctx, chunk, (&c, &r), width, &y)?;
         }
-        for ChunkRows { slot, rows, start, mask } in ctx.chunks() {
+        for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
             let end = start + rows.len();
             // Blocks of queries as on the CPU: those that reach beyond the choice see its positions alone.
             let all = match &chosen {

@@ -1,0 +1,184 @@
+//! Division of long steps into parts.
+//!
+//! Values of a part stay in caches from op to op, while those of thousands of rows go through memory each time.
+//! A division changes no bit: rows of a kernel do not depend on each other but through states, and every state
+//! has to hold what the step computes with.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use registry::dtype::Dtype;
+use registry::graph::StateKind;
+use registry::ops::Trait;
+use registry::rope::RopeTable;
+
+use crate::Probe;
+use crate::exec::PreparedGraph;
+use crate::masks::SequenceMask;
+use crate::ops::ChunkRows;
+use crate::states::{Memory, Slot};
+
+/// Divides `total` rows into parts of at least `least` and fewer than twice as many.
+pub(crate) fn divide(total: usize, least: usize) -> Vec<Range<usize>> {
+    let count = total.checked_div(least).unwrap_or(1).max(1);
+    let size = total.div_ceil(count).max(1);
+    (0..total).step_by(size).map(|from| from..total.min(from + size)).collect()
+}
+
+/// Returns the chunks of a part, whose rows are counted from its first.
+pub(crate) fn chunks_of(chunks: &[ChunkRows], part: &Range<usize>) -> Vec<ChunkRows> {
+    let cut = |chunk: &ChunkRows| {
+        let rows = chunk.rows.start.max(part.start)..chunk.rows.end.min(part.end);
+        (rows.start < rows.end).then(|| ChunkRows {
+            start: chunk.start + rows.start - chunk.rows.start,
+            rows: rows.start - part.start..rows.end - part.start,
+            ..chunk.clone()
+        })
+    };
+    chunks.iter().filter_map(cut).collect()
+}
+
+/// Share of the rows of a part that an expert of a mixture should get: its weights are read for each part.
+const EXPERT_SHARE: usize = 8;
+
+impl PreparedGraph {
+    /// Returns the rows of a part: `least`, or more for mixtures in which an expert would get few of them.
+    pub(crate) fn rows_of_part(&self, least: usize) -> usize {
+        let mixtures = self.graph.nodes.iter().filter(|node| node.op.is(Trait::Experts));
+        let rows = mixtures.filter_map(|node| {
+            let mut experts = BTreeMap::<&str, usize>::new();
+            for role in node.weights.keys() {
+                *experts.entry(role.split('.').next().unwrap_or_default()).or_default() += 1;
+            }
+            let chosen = node.inputs.get(1).map(|v| &self.graph.values[v.0].shape)?;
+            let chosen = chosen.iter().product::<usize>() * EXPERT_SHARE;
+            least.checked_mul(*experts.values().max()?)?.checked_div(chosen)
+        });
+        rows.fold(least, usize::max)
+    }
+
+    /// True if the states hold all that later rows of a step read of earlier ones, and no kernel needs a whole chunk.
+    pub(crate) fn divides(&self, activation: Dtype) -> bool {
+        let graph = &self.graph;
+        let exact = graph.nodes.iter().all(|node| {
+            let Some(state) = node.state.map(|state| &graph.states[state.0]) else { return true };
+            let held = state.dtype.resolve(activation);
+            let input = node.inputs.first().map(|v| graph.values[v.0].dtype.resolve(activation));
+            match state.kind {
+                // Keys and values are read from the state, whichever step they belong to.
+                StateKind::Attention | StateKind::Latent | StateKind::Index => true,
+                StateKind::Conv => held == Dtype::F32 || Some(held) == input,
+                StateKind::Recurrent => held == Dtype::F32,
+            }
+        });
+        exact && !self.needs_whole_chunks()
+    }
+}
+
+/// True if a step of these chunks may be divided: its masks and angles are those of its parts, and nobody watches
+/// whole values.
+pub(crate) fn may_divide(
+    graph: &PreparedGraph,
+    chunks: &[ChunkRows],
+    parts: &[Range<usize>],
+    ropes: &[RopeTable],
+    probe: &dyn Probe,
+) -> bool {
+    let watched =
+        graph.graph.values.iter().filter_map(|v| v.tap.as_ref()).any(|tap| probe.wants(tap));
+    let causal = chunks.iter().all(|chunk| chunk.start >= chunk.mask.prefix());
+    let length = |chunk: &ChunkRows| {
+        // Documents count positions anew, so the length that a part reaches says nothing.
+        if ropes.iter().any(|table| table.long.is_some() || table.dynamic.is_some())
+            && !chunk.mask.documents().is_empty()
+        {
+            return false;
+        }
+        let end = chunk.start + chunk.rows.len();
+        parts.iter().flat_map(|part| chunks_of(std::slice::from_ref(chunk), part)).all(|part| {
+            let reached = part.start + part.rows.len();
+            let same = |table: &RopeTable| {
+                table.frequencies(reached) == table.frequencies(end)
+                    && table.factor(reached).to_bits() == table.factor(end).to_bits()
+            };
+            ropes.iter().all(same)
+        })
+    };
+    !watched && causal && chunks.iter().all(length)
+}
+
+/// The states of a slot before a divided step, as far as truncation does not restore them.
+#[derive(Debug)]
+pub(crate) struct SlotMark {
+    position: usize,
+    mask: SequenceMask,
+    /// Copies of the memories that drop old positions, by state.
+    copies: Vec<Option<Memory>>,
+}
+
+impl SlotMark {
+    pub(crate) fn of(slot: &Slot) -> Self {
+        let copy = |memory: &Memory| match memory {
+            Memory::Attention(attention) if attention.needed.is_none() => None,
+            Memory::Latent(_) | Memory::Index(_) => None,
+            Memory::Attention(_) | Memory::Conv(_) | Memory::Recurrent(_) => Some(memory.clone()),
+        };
+        let copies = slot.memories.iter().map(copy).collect();
+        Self { position: slot.position, mask: slot.mask.clone(), copies }
+    }
+
+    /// Takes a slot back to the time of the mark.
+    pub(crate) fn restore(self, slot: &mut Slot) {
+        (slot.position, slot.mask) = (self.position, self.mask);
+        for (memory, copy) in slot.memories.iter_mut().zip(self.copies) {
+            match copy {
+                Some(copy) => *memory = copy,
+                None => {
+                    memory.pasts_mut().into_iter().for_each(|past| past.truncate(self.position))
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_of_one_size_and_none_is_short() {
+        for (total, least, sizes) in [
+            (0, 4, vec![]),
+            (7, 4, vec![7]),
+            (8, 4, vec![4, 4]),
+            (11, 4, vec![6, 5]),
+            (12, 4, vec![4, 4, 4]),
+            (3, 1, vec![1, 1, 1]),
+            (3, 0, vec![3]),
+        ] {
+            let parts = divide(total, least);
+            assert_eq!(parts.iter().map(Range::len).collect::<Vec<_>>(), sizes);
+            assert_eq!(
+                parts.iter().cloned().flatten().collect::<Vec<_>>(),
+                (0..total).collect::<Vec<_>>()
+            );
+        }
+    }
+
+    #[test]
+    fn chunks_keep_their_positions() {
+        let chunk = |slot, rows, start| ChunkRows {
+            slot,
+            rows,
+            start,
+            continued: start > 0,
+            mask: SequenceMask::default(),
+        };
+        let chunks = [chunk(3, 0..2, 7), chunk(1, 2..9, 0)];
+        let part = chunks_of(&chunks, &(1..5));
+        assert_eq!(part, [chunk(3, 0..1, 8), chunk(1, 1..4, 0)]);
+        // The rest of the second chunk begins its sequence too, at a later position.
+        let rest = chunks_of(&chunks, &(5..9));
+        assert_eq!(rest, [ChunkRows { continued: false, ..chunk(1, 0..4, 3) }]);
+    }
+}
