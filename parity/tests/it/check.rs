@@ -129,6 +129,20 @@ fn schedules_show_state_bugs_that_single_prompts_hide() {
 }
 
 #[test]
+fn a_run_that_fails_does_not_widen_the_limit_of_schedules() {
+    let options = CheckOptions { dtypes: vec![Dtype::F32], ..CheckOptions::default() };
+    let limits = |fault| {
+        let report = report_of(fault, &options);
+        let judged = report.schedules.into_iter().filter(|s| !s.distance.is_nan());
+        let rows: Vec<_> = judged.map(|s| (s.limit, s.distance, s.max)).collect();
+        assert!(rows.iter().all(|(_, distance, max)| distance <= max), "{rows:?}");
+        rows.iter().map(|row| row.0).fold(0.0, f64::max)
+    };
+    let (sound, faulty) = (limits(Fault::None), limits(Fault::ShortChunk));
+    assert!(sound > 0.0 && faulty <= 2.0 * sound, "{sound:e} {faulty:e}");
+}
+
+#[test]
 fn chunks_stand_around_every_width_and_window() {
     let (length, all) = onboard_parity::schedules::derive(&model(), 12);
     let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
