@@ -143,6 +143,18 @@ fn a_run_that_fails_does_not_widen_the_limit_of_schedules() {
 }
 
 #[test]
+fn without_runs_of_single_ops_the_ops_behind_the_last_agreement_are_named() {
+    let options = CheckOptions { local: false, ..only(Dtype::F32) };
+    let report = report_of(Fault::PlusOne, &options);
+    let first = report.runs[0].headline().unwrap();
+    let hint = first.hints.iter().find(|hint| hint.starts_with("values before it agree"));
+    assert!(hint.is_some_and(|hint| hint.contains("`rms_norm` (fake.yaml:")), "{first:#?}");
+    let report = report_of(Fault::PlusOne, &only(Dtype::F32));
+    let first = report.runs[0].headline().unwrap();
+    assert!(!first.hints.iter().any(|hint| hint.starts_with("values before")), "{first:#?}");
+}
+
+#[test]
 fn chunks_stand_around_every_width_and_window() {
     let (length, all) = onboard_parity::schedules::derive(&model(), 12);
     let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
