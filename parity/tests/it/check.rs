@@ -109,6 +109,7 @@ fn what_is_not_a_number_fails() {
 #[test]
 fn schedules_show_state_bugs_that_single_prompts_hide() {
     for (fault, schedule) in [
+        (Fault::StaleSlot, "prefill again"),
         (Fault::StaleSlot, "slot reuse"),
         (Fault::ShortChunk, "chunks of 2"),
         (Fault::ForkLeaks, "fork"),
@@ -160,6 +161,7 @@ fn chunks_stand_around_every_width_and_window() {
     let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
     assert_eq!(length, 12);
     insta::assert_snapshot!(names.join("\n"), @r"
+    prefill again
     token by token
     chunks of 2
     chunks of 3
