@@ -3,6 +3,7 @@
 //! No cause is guessed: only trying an edit of the spec shows that it restores parity.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use registry::diag::Span;
 use registry::dtype::DtypeRule;
@@ -76,7 +77,21 @@ fn between(model: &Model, gate: &Gate, gates: &[Gate]) -> Option<String> {
     }
     calls.truncate(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Some(format!("values before it agree, so the fault is in one of: {}{more}", calls.join(", ")))
+    let mut words =
+        format!("values before it agree, so the fault is in one of: {}{more}", calls.join(", "));
+    // A single op that is right computes with other weights.
+    if let [n] = nodes.iter().copied().collect::<Vec<_>>().as_slice() {
+        let mut names =
+            model.graph.nodes[*n].weights.values().map(|w| &model.graph.weights[w.0].name);
+        if let Some(first) = names.next() {
+            let _ = write!(words, "; or in how its weights are read, `{first}`");
+            let more = names.count();
+            if more > 0 {
+                let _ = write!(words, " and {more} more");
+            }
+        }
+    }
+    Some(words)
 }
 
 /// Returns the taps that agree in the run and the phase of a gate.
