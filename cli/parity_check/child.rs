@@ -19,6 +19,10 @@ use crate::{CommandOutcome, term};
 /// Positions past the longest schedule, whose length depends on windows and can exceed the prompts.
 const SCHEDULES: usize = 160;
 
+/// Remark on a difference that a diagnosis cannot explain.
+const WHOLE_PROMPTS_AGREE: &str = "no diagnosis: prompts that are fed whole agree, so no edit of the model explains the difference; \
+                                   compare what decode steps and later chunks do with states and positions";
+
 impl ParityCheckArgs {
     pub(super) fn run_child(&self, child: &ChildCommand) -> Result<CommandOutcome> {
         let name = &child.launch.name;
@@ -58,6 +62,9 @@ impl ParityCheckArgs {
                 "no spec matches this architecture, so there is no model whose edits could be tried; leave out --diagnose"
             );
             report.diagnosis = self.explanation(&engine, &source, &dump, &report, &options)?;
+            if report.diagnosis.is_none() {
+                report.notes.push(WHOLE_PROMPTS_AGREE.to_owned());
+            }
         }
         self.conclude(&report, &source.model)
     }

@@ -38,7 +38,7 @@ class Transformers(Engine):
             self.model.forward = torch.compile(self.model.forward)
         else:
             self.hooks.probe(self.runner, list(range(min(8, self.vocab))))
-            self.taps = sorted(name for name, (axis, _) in self.hooks.axes.items() if self.hooks.calls.get(name) == 1)
+            self.taps = sorted(name for name, (axis, _) in self.hooks.axes.items() if self.hooks.now.calls.get(name) == 1)
         self.widths = reader.conv_widths(self.model, getattr(text, "num_hidden_layers", 0))
         cache = self.runner.forward([0, 1], 0, self.runner.fresh())[1]
         found = reader.read_states(self.model, cache, self.widths)

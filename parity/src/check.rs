@@ -122,9 +122,11 @@ fn phased(model: &Model) -> bool {
     model.own_steps || model.graph.nodes.iter().any(stepwise)
 }
 
-/// Returns the largest distance of a row of log-probabilities from the reference in the newest run.
+/// Returns the largest distance of a row of log-probabilities from the reference in the newest run. Gates that
+/// fail show a fault, not noise.
 fn measured(report: &Report) -> Option<f64> {
-    let gates = report.runs.last()?.gates.iter().filter(|g| g.subject == Subject::Logprobs);
+    let noise = |gate: &&Gate| gate.subject == Subject::Logprobs && !gate.fails();
+    let gates = report.runs.last()?.gates.iter().filter(noise);
     gates.flat_map(|g| &g.bounds).map(|bound| bound.value).reduce(f64::max)
 }
 
@@ -392,10 +394,13 @@ fn run_schedules(
         let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
         let baseline = Baseline::run(session, prompt, length, &parts)?;
         let limit = if exact { 0.0 } else { rule::schedule(dtype, baseline.scale, noise) };
+        let mut own = Vec::new();
         for (n, schedule) in all.iter().enumerate() {
             options.begin(|| format!("{dtype}: schedule {} of {}", n + 1, all.len()));
-            rows.push(schedules::run(session, schedule, &baseline, limit)?);
+            own.push(schedules::run(session, schedule, &baseline, limit)?);
         }
+        schedules::note_common_acts(&all, &mut own);
+        rows.append(&mut own);
     }
     Ok(rows)
 }

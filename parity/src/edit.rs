@@ -66,6 +66,15 @@ pub enum Change {
     },
     /// Lets nodes read another value: readers, the value that they read, and its replacement.
     Reroute(Vec<(Vec<usize>, ValueId, ValueId)>),
+    /// Exchanges two ops of which the second reads the result of the first; pairs of their results.
+    Order(Vec<(ValueId, ValueId)>),
+    /// Lets nodes run without the weight of a role.
+    Weightless {
+        /// The nodes.
+        nodes: Vec<usize>,
+        /// The role.
+        role: String,
+    },
     /// Replaces a rotary table.
     Table {
         /// Index of the table.

@@ -2,13 +2,17 @@
 //!
 //! No cause is guessed: only trying an edit of the spec shows that it restores parity.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
 use registry::diag::Span;
 use registry::dtype::DtypeRule;
-use registry::graph::{State, StateId, StateKind};
+use registry::graph::{Graph, State, StateId, StateKind, ValueId};
 use registry::model::Model;
+use registry::ops::ParamKind;
 
 use crate::dump::Phase;
-use crate::gate::{Gate, Subject};
+use crate::gate::{Gate, Mode, Subject};
 
 /// Returns hints for the first failed gate among `gates`, likeliest first.
 pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
@@ -35,6 +39,9 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
             hints.push("the prefill of this prompt agrees here, and decode does not".to_owned());
         }
     }
+    if gates.iter().all(|g| g.mode == Mode::Cumulative) {
+        hints.extend(between(model, gate, gates));
+    }
     if gate.error.max.is_infinite() {
         hints.push("some values are not numbers".to_owned());
         return hints;
@@ -42,6 +49,103 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
     scale(gate, &mut hints);
     positions(&model.graph.states, gate, &mut hints);
     hints
+}
+
+/// Maximum number of ops that a hint names.
+const NAMED: usize = 8;
+
+/// Names the ops between values that agree and the value of a gate.
+fn between(model: &Model, gate: &Gate, gates: &[Gate]) -> Option<String> {
+    let nodes = suspected(&model.graph, gate, gates);
+    let agree = |n: &usize| {
+        let inputs = &model.graph.nodes[*n].inputs;
+        inputs.iter().any(|input| {
+            agreeing(gate, gates).any(|tap| model.graph.values[input.0].tap.as_deref() == Some(tap))
+        })
+    };
+    let known = nodes.iter().any(agree);
+    let mut calls: Vec<String> = Vec::new();
+    for node in nodes.iter().map(|n| &model.graph.nodes[*n]) {
+        let call = format!("`{}` ({})", node.op, place(&node.at));
+        if !calls.contains(&call) {
+            calls.push(call);
+        }
+    }
+    let more = calls.len().saturating_sub(NAMED);
+    if calls.is_empty() || more > NAMED || !known {
+        return None;
+    }
+    calls.truncate(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let mut words =
+        format!("values before it agree, so the fault is in one of: {}{more}", calls.join(", "));
+    // A single op that is right computes with other weights.
+    if let [n] = nodes.iter().copied().collect::<Vec<_>>().as_slice() {
+        let mut names =
+            model.graph.nodes[*n].weights.values().map(|w| &model.graph.weights[w.0].name);
+        if let Some(first) = names.next() {
+            let _ = write!(words, "; or in how its weights are read, `{first}`");
+            let more = names.count();
+            if more > 0 {
+                let _ = write!(words, " and {more} more");
+            }
+        }
+    }
+    Some(words)
+}
+
+/// Returns the taps that agree in the run and the phase of a gate.
+fn agreeing<'a>(gate: &'a Gate, gates: &'a [Gate]) -> impl Iterator<Item = &'a str> {
+    let same = |other: &&Gate| {
+        (&other.prompt, other.phase, other.mode) == (&gate.prompt, gate.phase, gate.mode)
+    };
+    gates
+        .iter()
+        .filter(move |other| same(other) && !other.fails() && other.error.count > 0)
+        .filter_map(|other| match &other.subject {
+            Subject::Tap { name } => Some(name.as_str()),
+            _ => None,
+        })
+}
+
+/// Returns the nodes from values that agree to the value of a gate.
+pub(crate) fn suspected(graph: &Graph, gate: &Gate, gates: &[Gate]) -> BTreeSet<usize> {
+    let agreeing: BTreeSet<&str> = agreeing(gate, gates).collect();
+    let tap = |n: usize| graph.values[n].tap.as_deref();
+    let begins = |n: &usize| {
+        let node = &graph.nodes[*n];
+        match &gate.subject {
+            Subject::Tap { name } => node.outputs.iter().any(|o| tap(o.0) == Some(name.as_str())),
+            Subject::State { layer, part, .. } => node.state.is_some_and(|state| {
+                let state = &graph.states[state.0];
+                state.layer == *layer && state.parts.iter().any(|p| p.name == *part)
+            }),
+            Subject::Logprobs => graph.output.is_some_and(|output| node.outputs.contains(&output)),
+        }
+    };
+    let maker = |value: &ValueId| graph.nodes.iter().position(|node| node.outputs.contains(value));
+    let mut queue: Vec<usize> = (0..graph.nodes.len()).filter(begins).collect();
+    if let (Subject::State { part, .. }, [n]) = (&gate.subject, queue.as_slice()) {
+        // A part of a state that has the name of an input holds that input.
+        let mut values = graph.nodes[*n].op.signature().params.iter();
+        let input = values.position(|p| p.kind == ParamKind::Value && p.name == part);
+        let input = input.and_then(|input| graph.nodes[*n].inputs.get(input));
+        if let Some(maker) = input.and_then(maker) {
+            queue = vec![maker];
+        }
+    }
+    let mut found = BTreeSet::new();
+    while let Some(n) = queue.pop() {
+        if !found.insert(n) {
+            continue;
+        }
+        for input in &graph.nodes[n].inputs {
+            if !tap(input.0).is_some_and(|tap| agreeing.contains(tap)) {
+                queue.extend(maker(input));
+            }
+        }
+    }
+    found
 }
 
 fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<String>) {
@@ -126,7 +230,7 @@ fn place(at: &Span) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::{Mode, Verdict};
+    use crate::gate::Verdict;
     use crate::order::LAST;
 
     #[test]

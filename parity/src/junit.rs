@@ -108,7 +108,7 @@ fn schedules(rows: &[ScheduleRow]) -> Option<TestCase> {
     let counts = format!("{} of {} schedules fail", failing.len(), rows.len());
     let line = |row: &ScheduleRow| {
         let at = row.position.map_or(String::new(), |at| {
-            format!("from position {at}: {:.1e}, bound {:.1e}", row.max, row.limit)
+            format!("from position {at}: {:.1e}, bound {:.1e}", row.distance, row.limit)
         });
         let note = row.note.clone().unwrap_or_default();
         format!("{} {} ({}): {at}{note}", row.dtype, row.name, row.why)

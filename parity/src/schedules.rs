@@ -4,6 +4,7 @@
 //! a rejected draft), not with a single prompt. The schedules are derived from the states that a model
 //! declares, so a model with a kernel of 4 is fed chunks of 2, 3, 4 and 5.
 
+mod common_acts;
 mod derive;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use crate::metrics::{gap, log_softmax};
 use crate::route::{ChoiceRecorder, Router, RouterChoices, RouterRow, RoutingProbe, routers};
 use crate::run::{CaptureProbe, feed_masked};
 
+pub(crate) use common_acts::note_common_acts;
 pub use derive::{ROLLBACK, derive, derive_masked};
 
 /// Way to feed tokens.
@@ -64,7 +66,10 @@ pub struct ScheduleRow {
     pub steps: usize,
     /// Largest `|Δlogprob|` from the single prefill; NaN if no row was compared.
     pub max: f64,
-    /// Limit of the difference.
+    /// Largest root mean square of one row's differences; NaN if no row was compared. Rows of servers are
+    /// incomplete, and have their largest difference here.
+    pub distance: f64,
+    /// Limit of the distance.
     pub limit: f64,
     /// First position beyond the limit.
     pub position: Option<usize>,
@@ -275,6 +280,7 @@ pub fn run(
         why: schedule.why,
         steps: 0,
         max: f64::NAN,
+        distance: f64::NAN,
         limit,
         position: None,
         note: None,
@@ -427,8 +433,11 @@ fn compare(
         let bad = got.iter().any(|x| x.is_nan());
         let max = got.iter().zip(want).map(|(a, b)| gap(*a, *b)).fold(0.0, f32::max);
         let max = if bad { f64::INFINITY } else { f64::from(max) };
-        row.max = row.max.max(max);
-        if max > row.limit && row.position.is_none() {
+        // The limit is derived from distances of rows, which are root mean squares, too.
+        let power: f64 = got.iter().zip(want).map(|(a, b)| f64::from(gap(*a, *b)).powi(2)).sum();
+        let rms = if bad { f64::INFINITY } else { (power / vocab.max(1) as f64).sqrt() };
+        (row.max, row.distance) = (row.max.max(max), row.distance.max(rms));
+        if rms > row.limit && row.position.is_none() {
             row.position = Some(slot.seen + n);
         }
     }

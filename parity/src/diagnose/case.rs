@@ -155,7 +155,7 @@ impl SearchContext<'_> {
         let mut search = EditSearch { trial, model, wanted, unedited, until, tried: 0, cut: false };
         let groups = search.run(&edits, progress);
         (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
-        for group in shortlist(&groups, self.options.most) {
+        for group in shortlist(&groups, self.options.most, PARTIAL) {
             let mut found = cause(group, None);
             if group.score.exact() && !diagnosis.explained {
                 progress(edits.len(), edits.len(), "the whole check");

@@ -166,9 +166,14 @@ pub(super) fn cause(group: &EditGroup, verified: Option<bool>) -> Cause {
     }
 }
 
-/// Returns the groups that are run in full: those that explain everything, else the best.
-pub(super) fn shortlist(groups: &[EditGroup], most: usize) -> impl Iterator<Item = &EditGroup> {
-    groups.iter().filter(|group| group.score.rest < PARTIAL).take(most)
+/// Returns the groups that are run in full: those that explain everything, else the best whose remaining
+/// difference is less than `partial`.
+pub(super) fn shortlist(
+    groups: &[EditGroup],
+    most: usize,
+    partial: f64,
+) -> impl Iterator<Item = &EditGroup> {
+    groups.iter().filter(move |group| group.score.rest < partial).take(most)
 }
 
 #[cfg(test)]

@@ -58,6 +58,14 @@ impl Change {
                     });
                 }
             }
+            Self::Order(pairs) => {
+                for (first, second) in pairs {
+                    exchange(graph, *first, *second);
+                }
+            }
+            Self::Weightless { nodes, role } => each(graph, nodes, |node| {
+                node.weights.remove(role);
+            }),
             Self::Table { rope, table } => {
                 if let Some(old) = ropes.get_mut(*rope) {
                     old.clone_from(table);
@@ -144,6 +152,26 @@ fn outputs(graph: &mut Graph, nodes: &[usize], a: usize, b: usize) {
             node.outputs.swap(a, b);
         }
     }
+}
+
+/// Exchanges the nodes that make two values, of which the second reads the result of the first. Tap names and
+/// roundings stay with their ops.
+fn exchange(graph: &mut Graph, first: ValueId, second: ValueId) {
+    let maker = |graph: &Graph, value| {
+        graph.nodes.iter().position(|node| node.outputs.first() == Some(&value))
+    };
+    let (Some(a), Some(b)) = (maker(graph, first), maker(graph, second)) else { return };
+    let Some(&from) = graph.nodes[a].inputs.first() else { return };
+    if a >= b || first.0.max(second.0) >= graph.values.len() {
+        return;
+    }
+    graph.nodes[a].inputs[0] = first;
+    graph.nodes[a].outputs[0] = second;
+    let node = &mut graph.nodes[b];
+    node.inputs.iter_mut().filter(|input| **input == first).for_each(|input| *input = from);
+    node.outputs[0] = first;
+    graph.nodes[a..=b].rotate_left(1);
+    graph.values.swap(first.0, second.0);
 }
 
 /// Inserts a `scale` after the node that makes a value.

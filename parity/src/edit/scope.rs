@@ -51,6 +51,18 @@ pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec
         let of = |n: &usize| self::call(node(*n)) == call;
         add(group.iter().copied().filter(of).collect(), None);
     }
+    for joined in distinct(group.iter().filter_map(|n| joint(graph, *n))) {
+        let of = |n: &usize| joint(graph, *n) == Some(joined);
+        let nodes: Vec<usize> = group.iter().copied().filter(of).collect();
+        let calls = distinct(nodes.iter().map(|n| self::call(node(*n)))).len();
+        if calls > 1 {
+            let reader = graph.nodes.iter().find(|other| self::call(other) == joined);
+            let words = reader.map(|reader| {
+                format!("of {calls} inputs of `{}`, {}:{}", reader.op, joined.0, reader.at.line())
+            });
+            add(nodes, words);
+        }
+    }
     let kind =
         |n: &usize| node(*n).layer.and_then(|l| graph.layers.get(l)).map(|l| l.kind.as_str());
     for wanted in distinct(group.iter().filter_map(kind)) {
@@ -65,6 +77,25 @@ pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec
         }
     }
     scopes
+}
+
+/// Maximum number of nodes between a node and the one that combines its result with others.
+const REACH: usize = 8;
+
+/// Returns the call that combines a node's result with others, after nodes that read nothing else.
+fn joint(graph: &Graph, n: usize) -> Option<(&str, usize, usize)> {
+    let mut at = n;
+    for _ in 0..REACH {
+        let [made] = graph.nodes[at].outputs.as_slice() else { return None };
+        let mut readers =
+            (at + 1..graph.nodes.len()).filter(|r| graph.nodes[*r].inputs.contains(made));
+        let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
+        if graph.nodes[reader].inputs.len() > 1 {
+            return Some(call(&graph.nodes[reader]));
+        }
+        at = reader;
+    }
+    None
 }
 
 fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use registry::graph::{Graph, Node, ValueId, WeightId};
 use registry::model::Model;
-use registry::ops::{Op, OpSet, Trait};
+use registry::ops::{Op, OpSet, ParamKind, Trait};
+use registry::scalar::Scalar;
 
 use super::scope::{EditScope, Suspects, kinds, place, scopes};
 use super::{Candidate, Change, Edit};
@@ -22,6 +23,9 @@ pub(super) fn candidates(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec
     all.extend(inputs(graph, suspects));
     all.extend(outputs(graph, suspects));
     all.extend(omissions(graph, suspects));
+    all.extend(weightless(graph, ops, suspects));
+    all.extend(orders(graph, suspects));
+    all.extend(bypasses(graph, suspects));
     all.extend(unread(graph, suspects));
     all.extend(siblings(graph, suspects));
     all.extend(weights(graph, suspects));
@@ -32,14 +36,45 @@ fn edit(words: String, scope: EditScope, change: impl FnOnce(Vec<usize>) -> Chan
     Edit { words, place: scope.place, change: change(scope.nodes) }
 }
 
+/// True for ops that map one value to another of its shape, by what each row holds.
+fn maps_rows(op: &Op) -> bool {
+    let one = matches!(op.signature().params.as_slice(), [only] if only.kind == ParamKind::Value);
+    one && op.output_doc().contains("like x") && !op.is(Trait::Positional)
+}
+
+/// Maximum number of nodes between a router's scores and its choice.
+const NEAR: usize = 6;
+
+/// True if a router chooses by a node's result.
+fn is_chosen_by(graph: &Graph, n: usize) -> bool {
+    let mut values: Vec<ValueId> = graph.nodes[n].outputs.clone();
+    for node in graph.nodes.iter().skip(n + 1).take(NEAR) {
+        if node.inputs.iter().any(|input| values.contains(input)) {
+            if node.op.is(Trait::Chooses) {
+                return true;
+            }
+            values.extend(&node.outputs);
+        }
+    }
+    false
+}
+
 fn functions(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
-    let functions = ops.declared().filter(|op| op.is(Trait::Function));
-    let mut known: Vec<&str> = functions.map(Op::as_str).collect();
-    known.sort_unstable();
+    let names = |wanted: &dyn Fn(&Op) -> bool| {
+        let mut names: Vec<&str> =
+            ops.declared().filter(|op| wanted(op)).map(|op| op.as_str()).collect();
+        names.sort_unstable();
+        names
+    };
+    let known = names(&|op| op.is(Trait::Function));
+    // A router may score by a function of each number or of the whole row.
+    let of_rows = names(&|op| !op.is(Trait::Function) && maps_rows(op));
     let mut all = Vec::new();
-    for (op, nodes) in kinds(graph, |node| node.op.is(Trait::Function)) {
+    for (op, nodes) in kinds(graph, |node| node.op.is(Trait::Function) || maps_rows(&node.op)) {
         for scope in scopes(graph, &nodes, suspects) {
-            for other in known.iter().filter(|other| **other != op) {
+            let scores = scope.nodes.iter().all(|n| is_chosen_by(graph, *n));
+            let more = of_rows.iter().filter(|_| scores);
+            for other in known.iter().chain(more).filter(|other| **other != op) {
                 let words = format!("`{other}` instead of `{op}`");
                 all.push(edit(words, scope.clone(), |nodes| Change::Op {
                     nodes,
@@ -130,6 +165,114 @@ fn omissions(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
                     all.push(edit(words, scope, |_| Change::Reroute(routes)));
                 }
             }
+        }
+    }
+    all
+}
+
+/// Returns edits without a weight that an op need not have.
+fn weightless(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
+    let mut all = Vec::new();
+    for (op, _) in kinds(graph, |node| !node.weights.is_empty()) {
+        let Some(rule) = ops.get(&op) else { continue };
+        let optional = |kind| matches!(kind, ParamKind::Tensor | ParamKind::Module);
+        let params = rule.signature().params.iter();
+        for param in params.filter(|p| optional(p.kind) && p.default == Some(Scalar::Null)) {
+            let nodes = graph.nodes.iter().enumerate();
+            let has = |node: &Node| node.op == op.as_str() && node.weights.contains_key(param.name);
+            let nodes: Vec<usize> = nodes.filter(|(_, node)| has(node)).map(|(n, _)| n).collect();
+            for scope in scopes(graph, &nodes, suspects) {
+                let words = format!("`{}` of `{op}` left out", param.name);
+                let role = param.name.to_owned();
+                all.push(edit(words, scope, |nodes| Change::Weightless { nodes, role }));
+            }
+        }
+    }
+    all
+}
+
+/// Returns edits in which an op runs after the one that reads its result: a norm after a rotation.
+fn orders(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let shape = |value: ValueId| &graph.values[value.0].shape;
+    // The only reader of a node's result, if both ops keep the shape.
+    let next = |n: usize| {
+        let node = &graph.nodes[n];
+        let ([from, ..], [made]) = (node.inputs.as_slice(), node.outputs.as_slice()) else {
+            return None;
+        };
+        let readers = readers(graph, *made);
+        let [reader] = readers.as_slice() else { return None };
+        let other = &graph.nodes[*reader];
+        let [result] = other.outputs.as_slice() else { return None };
+        let fits = shape(*from) == shape(*made)
+            && shape(*made) == shape(*result)
+            && other.inputs.iter().filter(|input| *input == made).count() == 1
+            && (other.op != node.op && other.layer == node.layer)
+            && node.state.is_none()
+            && other.state.is_none()
+            && graph.output != Some(*made);
+        fits.then_some((*reader, *made, *result))
+    };
+    let mut all = Vec::new();
+    for (op, nodes) in kinds(graph, |node| node.layer.is_some()) {
+        let nodes: Vec<usize> = nodes.into_iter().filter(|n| next(*n).is_some()).collect();
+        let follower = |n: &usize| next(*n).map(|(reader, ..)| graph.nodes[reader].op.as_str());
+        let mut others: Vec<&str> = nodes.iter().filter_map(follower).collect();
+        others.sort_unstable();
+        others.dedup();
+        for other in others {
+            let of = |n: &usize| follower(n) == Some(other);
+            let group: Vec<usize> = nodes.iter().copied().filter(of).collect();
+            for scope in scopes(graph, &group, suspects) {
+                let pair = |n: &usize| next(*n).map(|(_, made, result)| (made, result));
+                let pairs: Vec<_> = scope.nodes.iter().filter_map(pair).collect();
+                let words = format!("`{op}` after `{other}` instead of before it");
+                all.push(edit(words, scope.clone(), |_| Change::Order(pairs)));
+            }
+        }
+    }
+    all
+}
+
+/// Returns edits in which one reader takes an op's result instead of its input, or the reverse.
+fn bypasses(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let shape = |value: ValueId| &graph.values[value.0].shape;
+    let makes = |value: ValueId| graph.nodes.iter().position(|node| node.outputs.contains(&value));
+    let mut all = Vec::new();
+    // Routes by the passed op, the reader's op and the direction.
+    let mut found: BTreeMap<(&str, &str, bool), BTreeMap<usize, (ValueId, ValueId)>> =
+        BTreeMap::new();
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.layer.is_some()) {
+        let ([from, ..], [made]) = (node.inputs.as_slice(), node.outputs.as_slice()) else {
+            continue;
+        };
+        if shape(*from) != shape(*made) || graph.output == Some(*made) {
+            continue;
+        }
+        let (before, after) = (readers(graph, *from), readers(graph, *made));
+        for reader in before.iter().filter(|r| **r > n && !after.contains(r)) {
+            let key = (node.op.as_str(), graph.nodes[*reader].op.as_str(), true);
+            found.entry(key).or_default().insert(*reader, (*from, *made));
+        }
+        // One reader takes every result that way: the op is left out.
+        if after.len() > 1 && makes(*from).is_some() {
+            for reader in &after {
+                let key = (node.op.as_str(), graph.nodes[*reader].op.as_str(), false);
+                found.entry(key).or_default().insert(*reader, (*made, *from));
+            }
+        }
+    }
+    for ((op, reader, later), routes) in found {
+        let nodes: Vec<usize> = routes.keys().copied().collect();
+        for scope in scopes(graph, &nodes, suspects) {
+            let words = if later {
+                format!("`{reader}` reads the result of `{op}` instead of its input")
+            } else {
+                format!("`{reader}` reads the input of `{op}` instead of its result")
+            };
+            let of = |n: &usize| routes.get(n).map(|(old, new)| (vec![*n], *old, *new));
+            let routes: Vec<_> = scope.nodes.iter().filter_map(of).collect();
+            all.push(edit(words, scope.clone(), |_| Change::Reroute(routes)));
         }
     }
     all

@@ -79,7 +79,12 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
             let tail = if other == THETAS[0] { ": `rope_parameters` not read" } else { "" };
             let words = format!("theta = {} instead of {}", show(other), show(base));
             if scaled {
-                let words = format!("{words}, and no scaling{tail}");
+                // The base that scaled frequencies suggest is not that of the config.
+                let words = format!(
+                    "theta = {} without scaling (here '{}'){tail}",
+                    show(other),
+                    table.kind
+                );
                 all.push((words, plain(table.dim, other)));
                 let mut scaled = table.clone();
                 stretch(&mut scaled.inv_freq, (other / base) as f32);

@@ -83,8 +83,22 @@ struct ScheduleProgress {
 impl ScheduleProgress {
     fn new(dtype: Dtype, name: &str, why: &'static str, limit: f64) -> Self {
         let (steps, position, note) = (0, None, None);
-        let (name, max, verdict) = (name.to_owned(), f64::NAN, Verdict::Pass);
-        Self { row: ScheduleRow { dtype, name, why, steps, max, limit, position, note, verdict } }
+        let (name, max, distance) = (name.to_owned(), f64::NAN, f64::NAN);
+        let verdict = Verdict::Pass;
+        Self {
+            row: ScheduleRow {
+                dtype,
+                name,
+                why,
+                steps,
+                max,
+                distance,
+                limit,
+                position,
+                note,
+                verdict,
+            },
+        }
     }
 
     /// Compares an answer with the one that the prompt had alone. After a different token, sequences are
@@ -114,7 +128,8 @@ impl ScheduleProgress {
                 || want.is_full() != row.is_full()
                 || want.target.is_some() && row.target.is_none();
             let delta = if lost { f64::INFINITY } else { delta };
-            self.row.max = if self.row.max.is_nan() { delta } else { self.row.max.max(delta) };
+            self.row.max = self.row.max.max(delta);
+            self.row.distance = self.row.max;
             if delta > self.row.limit && self.row.verdict != Verdict::Fail {
                 let position =
                     if alone.ids.is_empty() { case.positions[n] } else { end - 1 + n + alone.from };

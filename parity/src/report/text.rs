@@ -310,7 +310,7 @@ pub fn schedules(all: &[ScheduleRow]) -> String {
         ]);
         for row in of.iter().filter(|r| r.verdict != Verdict::Pass) {
             let at = row.position.map_or(String::new(), |p| {
-                format!("from position {p}: {:.1e}, bound {:.1e}", row.max, row.limit)
+                format!("from position {p}: {:.1e}, bound {:.1e}", row.distance, row.limit)
             });
             rows.push(vec![
                 dtype.to_string(),

@@ -68,6 +68,11 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
         head.extend(tail);
         head
     };
+    add(
+        "prefill again".to_owned(),
+        "what earlier sequences leave behind, or results that cannot be reproduced",
+        vec![Act::Open(0, 0), Act::Feed(vec![(0, length)])],
+    );
     // Around widths and windows, and around blocks of kernels.
     let mut sizes = BTreeSet::from([1, BLOCK - 1, BLOCK, BLOCK + 1]);
     for reach in &reaches {

@@ -109,6 +109,7 @@ fn what_is_not_a_number_fails() {
 #[test]
 fn schedules_show_state_bugs_that_single_prompts_hide() {
     for (fault, schedule) in [
+        (Fault::StaleSlot, "prefill again"),
         (Fault::StaleSlot, "slot reuse"),
         (Fault::ShortChunk, "chunks of 2"),
         (Fault::ForkLeaks, "fork"),
@@ -129,11 +130,38 @@ fn schedules_show_state_bugs_that_single_prompts_hide() {
 }
 
 #[test]
+fn a_run_that_fails_does_not_widen_the_limit_of_schedules() {
+    let options = CheckOptions { dtypes: vec![Dtype::F32], ..CheckOptions::default() };
+    let limits = |fault| {
+        let report = report_of(fault, &options);
+        let judged = report.schedules.into_iter().filter(|s| !s.distance.is_nan());
+        let rows: Vec<_> = judged.map(|s| (s.limit, s.distance, s.max)).collect();
+        assert!(rows.iter().all(|(_, distance, max)| distance <= max), "{rows:?}");
+        rows.iter().map(|row| row.0).fold(0.0, f64::max)
+    };
+    let (sound, faulty) = (limits(Fault::None), limits(Fault::ShortChunk));
+    assert!(sound > 0.0 && faulty <= 2.0 * sound, "{sound:e} {faulty:e}");
+}
+
+#[test]
+fn without_runs_of_single_ops_the_ops_behind_the_last_agreement_are_named() {
+    let options = CheckOptions { local: false, ..only(Dtype::F32) };
+    let report = report_of(Fault::PlusOne, &options);
+    let first = report.runs[0].headline().unwrap();
+    let hint = first.hints.iter().find(|hint| hint.starts_with("values before it agree"));
+    assert!(hint.is_some_and(|hint| hint.contains("`rms_norm` (fake.yaml:")), "{first:#?}");
+    let report = report_of(Fault::PlusOne, &only(Dtype::F32));
+    let first = report.runs[0].headline().unwrap();
+    assert!(!first.hints.iter().any(|hint| hint.starts_with("values before")), "{first:#?}");
+}
+
+#[test]
 fn chunks_stand_around_every_width_and_window() {
     let (length, all) = onboard_parity::schedules::derive(&model(), 12);
     let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
     assert_eq!(length, 12);
     insta::assert_snapshot!(names.join("\n"), @r"
+    prefill again
     token by token
     chunks of 2
     chunks of 3

@@ -13,6 +13,7 @@ use onboard_parity::mutate::{Fate, MutateOptions, mutate};
 use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
 use registry::dtype::Dtype;
+use registry::graph::{Node, ValueId};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -151,6 +152,85 @@ fn what_another_engine_ignores_is_named() {
     }
     let nothing = Change::Window(Vec::new());
     assert!(gemma.foreign(&nothing, None).is_none(), "equal engines have nothing to explain");
+}
+
+/// Returns the nodes of an op that are read by one node of another op alone, with the results of both.
+fn pairs(model: &Model, op: &str, other: &str) -> Vec<(ValueId, ValueId)> {
+    let graph = &model.graph;
+    let of = |node: &Node| {
+        let made = node.outputs[0];
+        let mut readers = graph.nodes.iter().filter(|reader| reader.inputs.contains(&made));
+        let reader = readers.next().filter(|reader| node.op == op && reader.op == other)?;
+        Some((made, reader.outputs[0]))
+    };
+    graph.nodes.iter().filter_map(of).collect()
+}
+
+#[test]
+fn ops_in_another_order_are_named() {
+    let qwen = fixture("qwen3");
+    let change = Change::Order(pairs(&qwen.model, "rms_norm", "rope"));
+    let words = "`rms_norm` after `rope` instead of before it";
+    assert_named(&qwen.foreign(&change, None).unwrap(), words);
+    // The same in a spec, whose values are recorded under the names of the ops.
+    assert_named(&qwen.mistaken(&change), "`rope` after `rms_norm` instead of before it");
+    // An exchange and the exchange back give the same graph, with the nodes in another order.
+    let hunyuan = fixture("hunyuan_v1_dense");
+    let change = Change::Order(pairs(&hunyuan.model, "rope", "rms_norm"));
+    let words = "`rope` after `rms_norm` instead of before it";
+    assert_named(&hunyuan.foreign(&change, None).unwrap(), words);
+}
+
+#[test]
+fn norms_of_queries_and_keys_left_out_together_are_named() {
+    let qwen = fixture("qwen3");
+    let graph = &qwen.model.graph;
+    let route = |(made, _): (ValueId, ValueId)| {
+        let nodes = graph.nodes.iter().enumerate();
+        let readers = nodes.filter(|(_, node)| node.inputs.contains(&made)).map(|(n, _)| n);
+        let maker = graph.nodes.iter().find(|node| node.outputs[0] == made).unwrap();
+        (readers.collect(), made, maker.inputs[0])
+    };
+    let routes = pairs(&qwen.model, "rms_norm", "rope").into_iter().map(route).collect();
+    let found = qwen.foreign(&Change::Reroute(routes), None).unwrap();
+    assert_named(&found, "`rms_norm` left out");
+    assert!(found.causes[0].edits[0].place.contains("of 2 inputs of `attend`"), "{found:#?}");
+}
+
+#[test]
+fn what_one_reader_takes_from_before_or_behind_an_op_is_named() {
+    let deepseek = fixture("deepseek_v3");
+    let graph = &deepseek.model.graph;
+    // The weights of experts are picked from the scores with the correction bias.
+    let biased = |node: &Node| {
+        let (scores, made) = (node.inputs[0], node.outputs[0]);
+        let nodes = graph.nodes.iter().enumerate();
+        let picks = nodes.filter(|(_, other)| other.op == "pick" && other.inputs[0] == scores);
+        (picks.map(|(n, _)| n).collect(), scores, made)
+    };
+    let adds = graph.nodes.iter().filter(|node| node.op == "weight_add");
+    let change = Change::Reroute(adds.map(biased).collect());
+    let words = "`pick` reads the result of `weight_add` instead of its input";
+    assert_named(&deepseek.foreign(&change, None).unwrap(), words);
+}
+
+#[test]
+fn a_router_that_scores_otherwise_is_named() {
+    for (name, right, wrong) in
+        [("deepseek_v3", "sigmoid", "softmax"), ("qwen3_moe", "softmax", "sigmoid")]
+    {
+        let fixture = fixture(name);
+        let change = Change::Op { nodes: fixture.nodes(right), op: wrong.into() };
+        let words = format!("`{wrong}` instead of `{right}`");
+        assert_named(&fixture.foreign(&change, None).unwrap(), &words);
+    }
+}
+
+#[test]
+fn a_weight_that_an_engine_drops_is_named() {
+    let oss = fixture("gpt_oss");
+    let change = Change::Weightless { nodes: oss.nodes("attend"), role: "sinks".into() };
+    assert_named(&oss.foreign(&change, None).unwrap(), "`sinks` of `attend` left out");
 }
 
 #[test]
