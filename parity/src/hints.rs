@@ -159,6 +159,11 @@ fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<S
     let Some((n, state)) = found else { return };
     if gate.finding.as_deref().is_some_and(|f| f.starts_with("kept in")) {
         hints.push(match state.dtype {
+            DtypeRule::Fixed(registry::dtype::Dtype::F32) => format!(
+                "the spec keeps state `{}` in f32 ({}): the engine narrows it",
+                state.name,
+                place(&state.dtype_at)
+            ),
             DtypeRule::Fixed(dtype) => format!(
                 "{}: `dtype: {dtype}` of state `{}`; write `dtype: {}`",
                 place(&state.dtype_at),
