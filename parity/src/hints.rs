@@ -77,14 +77,15 @@ fn between(model: &Model, gate: &Gate, gates: &[Gate]) -> Option<String> {
     }
     calls.truncate(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let mut words =
-        format!("values before it agree, so the fault is in one of: {}{more}", calls.join(", "));
+    let among = if calls.len() == 1 { "" } else { "one of: " };
+    let calls = calls.join(", ");
+    let mut words = format!("values before it agree, so the fault is in {among}{calls}{more}");
     // A single op that is right computes with other weights.
     if let [n] = nodes.iter().copied().collect::<Vec<_>>().as_slice() {
         let mut names =
             model.graph.nodes[*n].weights.values().map(|w| &model.graph.weights[w.0].name);
         if let Some(first) = names.next() {
-            let _ = write!(words, "; or in how its weights are read, `{first}`");
+            let _ = write!(words, ", or in how its weights are read: `{first}`");
             let more = names.count();
             if more > 0 {
                 let _ = write!(words, " and {more} more");
@@ -158,6 +159,11 @@ fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<S
     let Some((n, state)) = found else { return };
     if gate.finding.as_deref().is_some_and(|f| f.starts_with("kept in")) {
         hints.push(match state.dtype {
+            DtypeRule::Fixed(registry::dtype::Dtype::F32) => format!(
+                "the spec keeps state `{}` in f32 ({}): the engine narrows it",
+                state.name,
+                place(&state.dtype_at)
+            ),
             DtypeRule::Fixed(dtype) => format!(
                 "{}: `dtype: {dtype}` of state `{}`; write `dtype: {}`",
                 place(&state.dtype_at),
