@@ -404,7 +404,7 @@ fn conversations_of_clients_are_understood() {
         server.post("/v1/chat/completions", &body)
     };
     let whole = ask(json!({})).ok();
-    assert_eq!(whole["usage"]["completion_tokens"], 8);
+    assert_eq!(whole["choices"].as_array().unwrap().len(), 2);
     assert_eq!(
         ask(json!({ "max_tokens": 4, "n": 2, "seed": 1 })).ok()["choices"],
         whole["choices"]
