@@ -163,7 +163,7 @@ fn end_of_bracket(bytes: &[u8], start: usize) -> usize {
     bytes.len() + 1
 }
 
-/// Writes a chain: first the products, then the concatenations, then the sums.
+/// Writes a chain: first the products, then the sums, then the concatenations.
 fn flush(out: &mut String, chain: &mut OperandChain, operand: &mut String) {
     chain.operands.push(std::mem::take(operand));
     let OperandChain { operands, operators } = std::mem::take(chain);
@@ -176,8 +176,8 @@ fn flush(out: &mut String, chain: &mut OperandChain, operand: &mut String) {
         return;
     }
     let (operands, operators) = fold(operands, operators, &["*", "/", "//", "%"]);
-    let (operands, operators) = fold(operands, operators, &["~"]);
-    let (operands, _) = fold(operands, operators, &["+", "-"]);
+    let (operands, operators) = fold(operands, operators, &["+", "-"]);
+    let (operands, _) = fold(operands, operators, &["~"]);
     out.push_str(&operands.concat());
 }
 
@@ -325,14 +325,8 @@ fn rem(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> 
             Some(_) => items(state, b, &mut args)?,
             None => args.push(b.clone()),
         }
-        // Python refuses arguments that the text does not name, unless they could be read by keys.
-        let count = conversions(text);
-        let keyed = matches!(b.kind(), ValueKind::Map | ValueKind::Undefined)
-            || (b.kind() == ValueKind::Seq && b.downcast_object_ref::<Tuple>().is_none());
-        if keyed && count == 0 {
-            args.truncate(1);
-        }
-        if b.kind() != ValueKind::Map && args.len() - 1 > count {
+        // Python refuses arguments that the text does not name, but for a dict.
+        if b.kind() != ValueKind::Map && args.len() - 1 > conversions(text) {
             return Err(Error::new(
                 ErrorKind::InvalidOperation,
                 "`%` of a text with more arguments than conversions",
@@ -346,20 +340,14 @@ fn rem(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> 
         )),
         (None, Some((a, b))) if b != 0.0 => {
             let rem = a % b;
-            Ok(Value::from(if rem == 0.0 {
-                rem.copysign(b)
-            } else if (rem < 0.0) != (b < 0.0) {
-                rem + b
-            } else {
-                rem
-            }))
+            Ok(Value::from(if rem != 0.0 && (rem < 0.0) != (b < 0.0) { rem + b } else { rem }))
         }
         _ => Err(wrong("%", a, b)),
     }
 }
 
 /// Returns the number of arguments that the conversions of a text take: `%s`, and `*` for a width.
-pub(super) fn conversions(text: &str) -> usize {
+fn conversions(text: &str) -> usize {
     let mut count = 0;
     let mut rest = text;
     while let Some(at) = rest.find('%') {
@@ -394,8 +382,7 @@ mod tests {
             ("a + b * c - d", "(a )|_add( (b )|_mul( c ))- d"),
             ("a+b+c", "(a)|_add(b)|_add(c)"),
             ("a - b + c", "(a - b )|_add( c)"),
-            ("a ~ b + c ~ 'x + y'", "((a )|_concat( b ))|_add( (c )|_concat( 'x + y'))"),
-            ("'#' + n * 2 ~ ':'", "('#' )|_add( ((n )|_mul( 2 ))|_concat( ':'))"),
+            ("a ~ b + c ~ 'x + y'", "(a )|_concat( (b )|_add( c ))|_concat( 'x + y')"),
             ("-a + -b", "(-a )|_add( -b)"),
             ("a ** -b % 2", "(a ** -b )|_rem( 2)"),
             ("set x = [1] + y", "set x = ([1] )|_add( y)"),
