@@ -113,7 +113,7 @@ pub(crate) struct BenchServeArgs {
     /// Objective in milliseconds that good requests meet: ttft:MS, tpot:MS or e2el:MS (repeatable)
     #[arg(long, value_name = "METRIC:MS", num_args = 1.., value_parser = parse_objective)]
     goodput: Vec<ServiceObjective>,
-    /// Names of the rows of -o text
+    /// Client whose definitions the figures have, and whose names the rows of -o text
     #[arg(long, value_name = "STYLE", default_value = "onboard")]
     table: ReportStyle,
     /// Form of the results
@@ -240,6 +240,7 @@ impl BenchServeArgs {
             ignore_eos: !self.disable_ignore_eos,
             extra_body: self.extra_body.clone().unwrap_or_default(),
             keep_text: has_tokenizer,
+            rule: self.table.rule(),
         };
         // The model has a flag of its own here.
         LoadClient::connect(&self.url, &endpoint, options).map_err(|error| {
@@ -351,6 +352,7 @@ impl BenchServeArgs {
             prompt_tokens: requests.iter().map(|prompt| prompt.tokens).sum(),
             asked_tokens: requests.iter().map(|prompt| prompt.output.unwrap_or(1) as u64).sum(),
             seed: self.seed,
+            style: self.table,
             objectives: self.goodput.clone(),
         }
     }

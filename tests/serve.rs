@@ -75,7 +75,11 @@ impl Serving {
     }
 
     fn of(command: &mut Command, arguments: &[&str]) -> Self {
-        command.args(["--port", "0", "--threads", "1"]).args(arguments);
+        Self::on(command, "0", arguments)
+    }
+
+    fn on(command: &mut Command, port: &str, arguments: &[&str]) -> Self {
+        command.args(["--port", port, "--threads", "1"]).args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

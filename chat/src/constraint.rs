@@ -21,6 +21,7 @@ use tokenizer::{TokenBytes, catch_panic};
 
 use crate::format::Format;
 
+mod alternatives;
 mod calls;
 mod error;
 mod forms;
@@ -30,6 +31,7 @@ mod schema;
 pub use calls::{CallableTool, ForcedCalls};
 pub use error::ConstraintError;
 use lark::{LarkText, SpecialToken};
+pub use schema::JsonLayout;
 
 /// Longest rule, in bytes of its text.
 const MAX_RULE: usize = 256 << 10;
@@ -46,9 +48,9 @@ const STACK: usize = 128 << 20;
 #[derive(Debug, Clone)]
 pub enum OutputRule {
     /// JSON that fits a schema.
-    Schema(Value),
+    Schema(Value, JsonLayout),
     /// Any JSON object.
-    JsonObject,
+    JsonObject(JsonLayout),
     /// Text that a regular expression matches as a whole.
     Regex(String),
     /// One of these texts.
@@ -200,12 +202,12 @@ impl ConstraintCompiler {
             if found <= most { Ok(()) } else { Err(ConstraintError::Size { what, found, most }) }
         };
         let body = match rule {
-            OutputRule::Schema(schema) => {
-                GrammarWithLexer::from_json_schema(schema::checked(schema)?)
+            OutputRule::Schema(schema, layout) => {
+                GrammarWithLexer::from_json_schema(schema::checked(schema, *layout)?)
             }
-            OutputRule::JsonObject => {
+            OutputRule::JsonObject(layout) => {
                 let schema = serde_json::json!({ "type": "object" });
-                GrammarWithLexer::from_json_schema(schema::checked(&schema)?)
+                GrammarWithLexer::from_json_schema(schema::checked(&schema, *layout)?)
             }
             OutputRule::Regex(regex) => {
                 within("the regular expression", regex.len(), MAX_REGEX)?;

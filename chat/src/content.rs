@@ -57,6 +57,9 @@ impl Template {
         request: ChatRequest,
         form: ContentForm,
     ) -> Result<String, TemplateError> {
+        let text = &self.variants()[self.variant(request.tools.is_some())?].text;
+        let knows = ["'developer'", "\"developer\""].iter().any(|word| text.contains(word));
+        let request = if knows { request } else { request.with_system_role()? };
         let request = request.with_contents(form)?;
         let first = match self.render(&request) {
             Err(error @ TemplateError::Run { .. }) => error,
@@ -76,6 +79,40 @@ fn prints_list(rendered: &str) -> bool {
 }
 
 impl ChatRequest {
+    /// Makes messages of developers those of the system, for a template that does not know the role. All of the system
+    /// become one at the start, as in vLLM: many templates read only the first.
+    fn with_system_role(mut self) -> Result<Self, RequestError> {
+        let role = |message: &OrderedJson| {
+            message.get("role").and_then(OrderedJson::as_str).map(str::to_owned)
+        };
+        if !self.messages.iter().any(|message| role(message).as_deref() == Some("developer")) {
+            return Ok(self);
+        }
+        let (mut system, mut others) = (Vec::new(), Vec::new());
+        for (n, message) in self.messages.into_iter().enumerate() {
+            if !matches!(role(&message).as_deref(), Some("developer" | "system")) {
+                others.push(message);
+                continue;
+            }
+            let found = match message.get("content") {
+                Some(OrderedJson::List(parts)) => texts(n, parts)?.join(BETWEEN),
+                Some(OrderedJson::Text(text)) => text.clone(),
+                None | Some(OrderedJson::Null) => String::new(),
+                Some(other) => {
+                    let place = format!("messages[{n}].content");
+                    return Err(form(&place, other, "a text or a list of parts"));
+                }
+            };
+            if !found.is_empty() {
+                system.push(found);
+            }
+        }
+        let content = OrderedJson::Text(system.join("\n\n"));
+        others.insert(0, object([("role", "system".into()), ("content", content)]));
+        self.messages = others;
+        Ok(self)
+    }
+
     /// Brings contents into a form. Parts that are not text are refused.
     fn with_contents(mut self, wanted: ContentForm) -> Result<Self, RequestError> {
         for (n, message) in self.messages.iter_mut().enumerate() {
@@ -231,6 +268,25 @@ mod tests {
         // A template that asks gets the conversation as transformers gives it.
         let asks = "{% for m in messages %}{{ 'content' in m }} {{ m.tool_calls is defined }},{% endfor %}";
         assert_eq!(rendered(asks, calls).as_deref(), Ok("True False,False True,False False,"));
+    }
+
+    #[test]
+    fn developers_speak_for_the_system_where_templates_do_not_know_them() {
+        let list = r#"[{"role": "user", "content": "a"}, {"role": "developer", "content": [{"type": "text", "text": "b"}]},
+            {"role": "system", "content": "c"}, {"role": "developer", "content": null}]"#;
+        for text in TEXTS {
+            let want = "<system>b\n\nc|<user>a|";
+            assert_eq!(rendered(text, list).as_deref(), Ok(want), "{text}");
+        }
+        let knows = format!("{{# 'developer' #}}{}", TEXTS[2]);
+        let alone = r#"[{"role": "developer", "content": "b"}, {"role": "user", "content": "a"}]"#;
+        assert_eq!(rendered(&knows, alone).as_deref(), Ok("<developer>b|<user>a|"));
+        let systems = r#"[{"role": "system", "content": "b"}, {"role": "system", "content": "c"}]"#;
+        assert_eq!(rendered(TEXTS[2], systems).as_deref(), Ok("<system>b|<system>c|"));
+        let wrong = r#"[{"role": "developer", "content": 7}]"#;
+        assert!(
+            rendered(TEXTS[0], wrong).unwrap_err().contains("`messages[0].content` is a number")
+        );
     }
 
     #[test]

@@ -41,8 +41,8 @@ mod request;
 pub mod template;
 
 pub use constraint::{
-    CallableTool, ConstraintCompiler, ConstraintError, ForcedCalls, OutputConstraint, OutputRule,
-    ReasoningPrefix,
+    CallableTool, ConstraintCompiler, ConstraintError, ForcedCalls, JsonLayout, OutputConstraint,
+    OutputRule, ReasoningPrefix,
 };
 pub use content::ContentForm;
 pub use event::OutputEvent;

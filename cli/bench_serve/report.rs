@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use clap::ValueEnum;
 use endpoints::load::{
-    LatencyStatistics, LoadSummary, RequestRecord, ServiceObjective, SloMetric, TokenSource,
+    ChunkRule, LatencyStatistics, LoadSummary, RequestRecord, ServiceObjective, SloMetric,
+    TokenSource,
 };
 use serde_json::{Map, Value, json};
 
@@ -27,7 +28,7 @@ pub(super) enum ReportForm {
     Jsonl,
 }
 
-/// Names and order of the rows.
+/// Names and order of the rows, and the chunks that count as output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReportStyle {
     /// Names of vllm, and rows that it has not
@@ -36,6 +37,17 @@ pub(super) enum ReportStyle {
     Vllm,
     /// As sglang.bench_serving
     Sglang,
+}
+
+impl ReportStyle {
+    /// Returns the rule of the client whose rows these are.
+    pub(super) fn rule(self) -> ChunkRule {
+        match self {
+            Self::Onboard => ChunkRule::Output,
+            Self::Vllm => ChunkRule::Choice,
+            Self::Sglang => ChunkRule::Text,
+        }
+    }
 }
 
 /// Settings of a run that the results name.
@@ -56,6 +68,7 @@ pub(super) struct RunSettings {
     /// Generated tokens that were asked for.
     pub(super) asked_tokens: u64,
     pub(super) seed: u64,
+    pub(super) style: ReportStyle,
     pub(super) objectives: Vec<ServiceObjective>,
 }
 
@@ -320,6 +333,8 @@ fn object(
     put("arrivals", json!(settings.arrivals));
     put("max_concurrency", json!(settings.concurrency));
     put("seed", json!(settings.seed));
+    let style = settings.style.to_possible_value();
+    put("definitions", json!(style.as_ref().map(clap::builder::PossibleValue::get_name)));
     put("partial", json!(summary.unfinished + summary.unsent > 0));
     put("unfinished", json!(summary.unfinished));
     put("unsent", json!(summary.unsent));
@@ -434,6 +449,7 @@ mod tests {
             prompt_tokens: Some(30),
             asked_tokens: 12,
             seed: 0,
+            style: ReportStyle::Onboard,
             objectives: vec![ServiceObjective { metric: SloMetric::Ttft, milliseconds: 100.0 }],
         }
     }

@@ -24,7 +24,7 @@ pub use summary::{
     LatencyStatistics, LoadSummary, ServiceObjective, SloMetric, SummaryOptions, TokenSource,
 };
 
-pub use answer::RequestRecord;
+pub use answer::{ChunkRule, RequestRecord};
 
 /// Endpoint of the OpenAI API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -165,12 +165,15 @@ impl GrowingAnswer for ChatAnswer {
         }
         match event {
             SequenceEvent::Prompt(_) => {}
-            SequenceEvent::Token { id, score } => {
+            SequenceEvent::Token { id, score, end } => {
                 if let (Some(top), Some(score)) = (self.top, score) {
                     choice.logprobs.push(logprob(&self.state, &score, top));
                 }
                 choice.ids.push(id);
                 choice.progress.push(id, self.ends.contains(&id));
+                if let (Some(reason), None) = (end, choice.progress.finish) {
+                    choice.progress.end(reason);
+                }
             }
             SequenceEvent::End(reason) => choice.progress.end(reason),
             SequenceEvent::Failed(error) => return Err(error),

@@ -20,7 +20,9 @@ use crate::answer::ChoiceText;
 use crate::body;
 use crate::chat_answer::{ChatAnswer, ChatChoice};
 use crate::error::ApiError;
-use crate::fields::{self, NEUTRAL, SamplingFields, StopField, StreamOptions, neutral};
+use crate::fields::{
+    self, NEUTRAL, NEUTRAL_OF_CHATS, SamplingFields, StopField, StreamOptions, neutral,
+};
 use crate::model::ChatFormat;
 use crate::object;
 use crate::rules::{self, ResponseFormat, StructuredOutputs};
@@ -43,19 +45,25 @@ struct ChatFields {
     continue_final_message: Option<bool>,
     chat_template_kwargs: Option<OrderedJson>,
     reasoning_effort: Option<String>,
+    #[serde(default, deserialize_with = "object::integer")]
     max_tokens: Option<usize>,
+    #[serde(default, deserialize_with = "object::integer")]
     max_completion_tokens: Option<usize>,
     temperature: Option<f64>,
     top_p: Option<f32>,
+    #[serde(default, deserialize_with = "object::integer")]
     top_k: Option<i64>,
     min_p: Option<f32>,
+    #[serde(default, deserialize_with = "object::integer")]
     seed: Option<i64>,
+    #[serde(default, deserialize_with = "object::integer")]
     n: Option<usize>,
     stop: Option<StopField>,
     stop_token_ids: Option<Vec<u32>>,
     ignore_eos: Option<bool>,
     logit_bias: Option<BTreeMap<String, f32>>,
     logprobs: Option<bool>,
+    #[serde(default, deserialize_with = "object::integer")]
     top_logprobs: Option<usize>,
     add_special_tokens: Option<bool>,
     skip_special_tokens: Option<bool>,
@@ -71,6 +79,7 @@ struct ChatFields {
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
     repetition_penalty: Option<f64>,
+    #[serde(default, deserialize_with = "object::integer")]
     min_tokens: Option<usize>,
     #[expect(dead_code, reason = "it names a person, which changes no answer")]
     user: Option<String>,
@@ -114,7 +123,7 @@ impl ChatFields {
                 Some(name) => ToolUse::Named(name),
                 None => {
                     return wrong(
-                        "`tool_choice` is no choice; expected `auto`, `none`, `required`, or \
+                        "`tool_choice` is neither a word nor a function; expected `auto`, `none`, `required`, or \
                          `{\"type\": \"function\", \"function\": {\"name\": NAME}}`"
                             .to_owned(),
                     );
@@ -143,6 +152,16 @@ enum ToolUse {
 fn schemas(tools: &[OrderedJson]) -> Result<Vec<CallableTool>, ApiError> {
     let mut schemas: Vec<CallableTool> = Vec::new();
     for (n, tool) in tools.iter().enumerate() {
+        let kind = tool.get("type").and_then(OrderedJson::as_str).unwrap_or("function");
+        if kind != "function" {
+            let message = format!(
+                "`tools[{n}].type` is `{kind}`, which is not supported; expected `function`"
+            );
+            return Err(ApiError {
+                code: Some("unsupported_value"),
+                ..ApiError::field("tools", message)
+            });
+        }
         let function = tool.get("function");
         let name = function.and_then(|function| function.get("name")?.as_str());
         let name = name.ok_or_else(|| {
@@ -281,7 +300,10 @@ pub(crate) async fn chat_completions(
     request: Request,
 ) -> Result<Response, ApiError> {
     let guard = state.begin()?;
-    let mut fields: ChatFields = body::read(&state, request, &NEUTRAL).await?;
+    let mut fields: ChatFields = {
+        let neutral = [&NEUTRAL[..], &NEUTRAL_OF_CHATS].concat();
+        body::read(&state, request, &neutral).await?
+    };
     state.check_model(fields.model.as_ref())?;
     fields.refuse()?;
     let count = fields.n.unwrap_or(1);

@@ -38,20 +38,27 @@ const EVENTS: (usize, usize) = (16, 4096);
 struct CompletionFields {
     model: Option<String>,
     prompt: PromptField,
+    #[serde(default, deserialize_with = "object::integer")]
     max_tokens: Option<usize>,
     temperature: Option<f64>,
     top_p: Option<f32>,
+    #[serde(default, deserialize_with = "object::integer")]
     top_k: Option<i64>,
     min_p: Option<f32>,
+    #[serde(default, deserialize_with = "object::integer")]
     seed: Option<i64>,
+    #[serde(default, deserialize_with = "object::integer")]
     n: Option<usize>,
+    #[serde(default, deserialize_with = "object::integer")]
     best_of: Option<usize>,
     stop: Option<StopField>,
     stop_token_ids: Option<Vec<u32>>,
     ignore_eos: Option<bool>,
     logit_bias: Option<BTreeMap<String, f32>>,
     echo: Option<bool>,
+    #[serde(default, deserialize_with = "object::integer")]
     logprobs: Option<usize>,
+    #[serde(default, deserialize_with = "object::integer")]
     prompt_logprobs: Option<i64>,
     add_special_tokens: Option<bool>,
     skip_special_tokens: Option<bool>,
@@ -65,6 +72,7 @@ struct CompletionFields {
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
     repetition_penalty: Option<f64>,
+    #[serde(default, deserialize_with = "object::integer")]
     min_tokens: Option<usize>,
     #[serde(default, deserialize_with = "object::optional")]
     response_format: Option<ResponseFormat>,
@@ -310,12 +318,15 @@ impl GrowingAnswer for CompletionAnswer {
                 }
                 choice.scores = scores;
             }
-            SequenceEvent::Token { id, score } => {
+            SequenceEvent::Token { id, score, end } => {
                 choice.ids.push(id);
                 choice.progress.push(id, self.ends.contains(&id));
                 if let Some(lists) = &mut choice.lists {
                     let offset = choice.echoed.0 + choice.progress.begin();
                     lists.push(id, score.as_ref(), top, &names, offset);
+                }
+                if let (Some(reason), None) = (end, choice.progress.finish) {
+                    choice.progress.end(reason);
                 }
             }
             SequenceEvent::End(reason) => choice.progress.end(reason),

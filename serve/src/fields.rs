@@ -16,11 +16,17 @@ const STOPS: (usize, usize) = (16, 1024);
 const HOTTEST: f64 = 1e6;
 
 /// Fields of clients of OpenAI and of vLLM that change no answer at these values.
-pub(crate) const NEUTRAL: [NeutralField; 26] = [
+pub(crate) const NEUTRAL: [NeutralField; 32] = [
     NeutralField::any("metadata"),
     NeutralField::any("prompt_cache_key"),
     NeutralField::any("prompt_cache_retention"),
     NeutralField::any("safety_identifier"),
+    NeutralField::any("request_id"),
+    NeutralField::of("include_reasoning", &["true"]),
+    NeutralField::of("separate_reasoning", &["true"]),
+    NeutralField::of("stream_reasoning", &["true"]),
+    NeutralField::of("no_stop_trim", &["false"]),
+    NeutralField::of("vllm_xargs", &["{}"]),
     NeutralField::any("spaces_between_special_tokens"),
     NeutralField::of("store", &["false"]),
     NeutralField::of("service_tier", &["\"auto\"", "\"default\""]),
@@ -44,6 +50,10 @@ pub(crate) const NEUTRAL: [NeutralField; 26] = [
     NeutralField::of("mm_processor_kwargs", &[]),
     NeutralField::of("kv_transfer_params", &[]),
 ];
+
+/// Fields of completions that change no answer to a conversation at these values.
+pub(crate) const NEUTRAL_OF_CHATS: [NeutralField; 2] =
+    [NeutralField::of("echo", &["false"]), NeutralField::of("best_of", &["1"])];
 
 /// One prompt, or several.
 #[derive(Debug, PartialEq)]

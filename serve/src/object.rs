@@ -4,9 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use axum::http::StatusCode;
-use serde::de::value::{MapAccessDeserializer, StringDeserializer};
-use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::de::value::StringDeserializer;
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 use serde_json::Value;
 use serde_path_to_error::Track;
 
@@ -73,7 +73,35 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<'_, T> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(FilteredMap { map, neutral: self.neutral }))
+        T::deserialize(FilteredObject { map, neutral: self.neutral })
+    }
+}
+
+/// Object whose neutral fields are checked and left out.
+struct FilteredObject<'n, A> {
+    map: A,
+    neutral: &'n [NeutralField],
+}
+
+impl<'de, A: MapAccess<'de>> Deserializer<'de> for FilteredObject<'_, A> {
+    type Error = A::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, A::Error> {
+        self.deserialize_struct("", &[], visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, A::Error> {
+        visitor.visit_map(FilteredMap { map: self.map, neutral: self.neutral, fields })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
     }
 }
 
@@ -85,10 +113,12 @@ impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for ObjectVisitor<'_, T> {
     }
 }
 
-/// Fields of an object without the neutral ones.
+/// Fields of an object without the neutral ones, and without unknown ones that are null: they ask for nothing.
 struct FilteredMap<'n, A> {
     map: A,
     neutral: &'n [NeutralField],
+    /// Names of the known fields.
+    fields: &'static [&'static str],
 }
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for FilteredMap<'_, A> {
@@ -101,7 +131,14 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for FilteredMap<'_, A> {
         while let Some(name) = self.map.next_key::<String>()? {
             match self.neutral.iter().find(|field| field.name == name) {
                 Some(field) => self.map.next_value_seed(NeutralValue(field))?,
-                None => return seed.deserialize(StringDeserializer::new(name)).map(Some),
+                None if self.fields.contains(&name.as_str()) => {
+                    return seed.deserialize(StringDeserializer::new(name)).map(Some);
+                }
+                // Only a name that is not known fails here.
+                None if self.map.next_value::<Option<IgnoredAny>>()?.is_some() => {
+                    return seed.deserialize(StringDeserializer::new(name)).map(Some);
+                }
+                None => {}
             }
         }
         Ok(None)
@@ -147,6 +184,48 @@ pub(crate) fn optional<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     from.deserialize_option(OptionalVisitor(PhantomData))
 }
 
+/// Reads an integer, or nothing. Some clients have no integers, and write `4.0`.
+pub(crate) fn integer<'de, D: Deserializer<'de>, T: TryFrom<i128>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    struct IntegerVisitor<T>(PhantomData<T>);
+    impl<'de, T: TryFrom<i128>> Visitor<'de> for IntegerVisitor<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            let negative = T::try_from(-1).is_ok();
+            f.write_str(if negative { "an integer" } else { "an integer of 0 or more" })
+        }
+
+        fn visit_none<E>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Option<T>, D::Error> {
+            from.deserialize_any(self)
+        }
+
+        fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Option<T>, E> {
+            let unexpected = serde::de::Unexpected::Unsigned(value);
+            T::try_from(value.into()).map(Some).map_err(|_| E::invalid_value(unexpected, &self))
+        }
+
+        fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Option<T>, E> {
+            let unexpected = serde::de::Unexpected::Signed(value);
+            T::try_from(value.into()).map(Some).map_err(|_| E::invalid_value(unexpected, &self))
+        }
+
+        fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Option<T>, E> {
+            // Integers of f64 are exact below 2^53.
+            let exact = value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0;
+            let integer = exact.then_some(value as i128).and_then(|value| T::try_from(value).ok());
+            let unexpected = serde::de::Unexpected::Float(value);
+            integer.map(Some).ok_or_else(|| E::invalid_value(unexpected, &self))
+        }
+    }
+    from.deserialize_option(IntegerVisitor(PhantomData))
+}
+
 /// Parses a JSON object without its neutral fields; unknown fields are refused by name.
 pub(crate) fn parse<T: DeserializeOwned>(
     bytes: &[u8],
@@ -162,14 +241,21 @@ pub(crate) fn parse<T: DeserializeOwned>(
             message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
         let path = track.path().to_string();
         let (param, code) = match unknown {
-            Some(name) => (Some(name.to_owned()), Some("unknown_field")),
+            Some(name) if path == "." || path == name => {
+                (Some(name.to_owned()), Some("unknown_field"))
+            }
+            Some(name) => {
+                let outer = path.strip_suffix(name).and_then(|path| path.strip_suffix('.'));
+                (Some(format!("{}.{name}", outer.unwrap_or(&path))), Some("unknown_field"))
+            }
             None if path == "." || !error.is_data() => (None, Some("invalid_json")),
             None if message.contains("which is not supported;") => {
                 (Some(path.clone()), Some("unsupported_value"))
             }
             None => (Some(path.clone()), Some("invalid_value")),
         };
-        let place = param.as_ref().filter(|_| unknown.is_none());
+        let top = |path: &&String| unknown.is_none() || path.contains('.');
+        let place = param.as_ref().filter(top);
         let place = place.map(|path| format!(" at `{path}`")).unwrap_or_default();
         let message = format!("the request is not understood{place}: {}", plain(&message));
         ApiError { param, code, ..ApiError::new(StatusCode::BAD_REQUEST, message) }
@@ -183,6 +269,13 @@ pub(crate) fn parse<T: DeserializeOwned>(
 
 /// Returns a message of serde with the words of JSON in place of the names of types.
 fn plain(message: &str) -> String {
+    for half in ["lone leading surrogate in hex escape", "unexpected end of hex escape"] {
+        if let Some(place) = message.strip_prefix(half) {
+            return format!(
+                "a text has half of a character, an escape of a surrogate without its pair{place}"
+            );
+        }
+    }
     let Some((found, expected)) = message.split_once(", expected ") else {
         return message.to_owned();
     };

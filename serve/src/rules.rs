@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use chat::{
-    ConstraintCompiler, ConstraintError, Format, OutputConstraint, OutputRule, ReasoningPrefix,
+    ConstraintCompiler, ConstraintError, Format, JsonLayout, OutputConstraint, OutputRule,
+    ReasoningPrefix,
 };
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::neutral;
+use crate::object;
 use crate::state::ServerState;
 
 /// The field `response_format` of the OpenAI API.
@@ -19,11 +21,14 @@ use crate::state::ServerState;
 pub(crate) struct ResponseFormat {
     #[serde(rename = "type")]
     kind: String,
+    #[serde(default, deserialize_with = "object::optional")]
     json_schema: Option<NamedSchema>,
+    /// Schema in the form of llama.cpp.
+    schema: Option<Value>,
 }
 
 /// Schema of `response_format`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NamedSchema {
     #[expect(dead_code, reason = "it names the schema, which changes no answer")]
@@ -53,11 +58,23 @@ pub(crate) struct StructuredOutputs {
 impl ResponseFormat {
     fn rule(self) -> Result<Option<OutputRule>, ApiError> {
         let wrong = |message: String| ApiError::field("response_format", message);
-        match (self.kind.as_str(), self.json_schema) {
+        let named = match (self.json_schema, self.schema) {
+            (named, None) => named,
+            (None, schema) if self.kind != "text" => {
+                let schema = Some(NamedSchema { schema, ..NamedSchema::default() });
+                return Self { kind: "json_schema".to_owned(), json_schema: schema, schema: None }
+                    .rule();
+            }
+            _ => {
+                let needs = "`response_format.schema` stands without `json_schema`, and not with the type `text`";
+                return Err(wrong(needs.to_owned()));
+            }
+        };
+        match (self.kind.as_str(), named) {
             ("text", None) => Ok(None),
-            ("json_object", None) => Ok(Some(OutputRule::JsonObject)),
+            ("json_object", None) => Ok(Some(OutputRule::JsonObject(JsonLayout::Spaced))),
             ("json_schema", Some(NamedSchema { schema: Some(schema), .. })) => {
-                Ok(Some(OutputRule::Schema(schema)))
+                Ok(Some(OutputRule::Schema(schema, JsonLayout::Spaced)))
             }
             ("json_schema", _) => {
                 Err(wrong("`response_format` needs `json_schema` with `schema`".to_owned()))
@@ -75,15 +92,12 @@ impl ResponseFormat {
 impl StructuredOutputs {
     fn rule(self) -> Result<OutputRule, ApiError> {
         let name = |field: &str| format!("structured_outputs.{field}");
-        let flags = [
-            ("disable_any_whitespace", self.disable_any_whitespace),
-            ("disable_additional_properties", self.disable_additional_properties),
-        ];
-        for (field, flag) in flags {
-            neutral(&name(field), flag.as_ref(), &false)?;
-        }
+        let closed = self.disable_additional_properties.as_ref();
+        neutral(&name("disable_additional_properties"), closed, &false)?;
         neutral(&name("whitespace_pattern"), self.whitespace_pattern.as_ref(), &String::new())?;
         neutral(&name("structural_tag"), self.structural_tag.as_ref(), &Value::Null)?;
+        let compact = self.disable_any_whitespace == Some(true);
+        let layout = if compact { JsonLayout::Compact } else { JsonLayout::Spaced };
         let schema = match self.json {
             Some(Value::String(text)) => Some(serde_json::from_str(&text).map_err(|why| {
                 let message = format!("`structured_outputs.json` is not JSON: {why}");
@@ -92,11 +106,11 @@ impl StructuredOutputs {
             other => other,
         };
         let rules = [
-            schema.map(OutputRule::Schema),
+            schema.map(|schema| OutputRule::Schema(schema, layout)),
             self.regex.map(OutputRule::Regex),
             self.choice.map(OutputRule::Choice),
             self.grammar.map(OutputRule::Grammar),
-            self.json_object.filter(|object| *object).map(|_| OutputRule::JsonObject),
+            self.json_object.filter(|object| *object).map(|_| OutputRule::JsonObject(layout)),
         ];
         let mut rules = rules.into_iter().flatten();
         match (rules.next(), rules.next()) {
@@ -203,10 +217,12 @@ mod tests {
         assert_eq!(read(none, none), Ok(None));
         assert_eq!(read("{\"type\": \"text\"}", none), Ok(None));
         let object = read("{\"type\": \"json_object\"}", none);
-        assert_eq!(object, Ok(Some(("JsonObject".to_owned(), "response_format"))));
+        assert_eq!(object, Ok(Some(("JsonObject(Spaced)".to_owned(), "response_format"))));
         let schema = "{\"type\": \"json_schema\", \"json_schema\": {\"name\": \"n\", \"strict\": true, \"schema\": {\"type\": \"null\"}}}";
         assert!(read(schema, none).unwrap().unwrap().0.starts_with("Schema("));
         let text = "{\"json\": \"{\\\"z\\\": 1, \\\"a\\\": 2}\"}";
+        let compact = "{\"json\": {}, \"disable_any_whitespace\": true}";
+        assert!(read(none, compact).unwrap().unwrap().0.ends_with("Compact)"));
         // The order of keys is that of the request.
         let (found, field) = read(none, text).unwrap().unwrap();
         assert!(found.find("\"z\"") < found.find("\"a\""), "{found}");
@@ -220,8 +236,8 @@ mod tests {
             (none, "{\"json\": \"{\"}", "not JSON"),
             (
                 none,
-                "{\"regex\": \"a\", \"disable_any_whitespace\": true}",
-                "disable_any_whitespace",
+                "{\"json\": {}, \"disable_additional_properties\": true}",
+                "disable_additional_properties",
             ),
             (none, "{\"structural_tag\": \"x\"}", "structural_tag"),
             (schema, "{\"regex\": \"a\"}", "leave one out"),

@@ -119,23 +119,21 @@ impl RunningSequence {
         let score = self.request.top.map(|top| TokenScore::of(row, id, top));
         self.tokens.push(id);
         metrics.generated_tokens.add(1);
-        self.pending.push_back(SequenceEvent::Token { id, score });
         let ended = self.request.ends.contains(&id);
         if let (false, Some(constraint)) = (ended, &mut self.constraint)
             && let Err(error) = constraint.accept(id)
         {
+            self.pending.push_back(SequenceEvent::Token { id, score, end: None });
             return self.fail(&error);
         }
         let complete = self.constraint.as_ref().is_some_and(OutputConstraint::is_complete);
-        let reason = if ended || complete {
-            EndReason::Stop
-        } else if self.made() >= self.request.most {
-            EndReason::Length
+        let end = if ended || complete {
+            Some(EndReason::Stop)
         } else {
-            return false;
+            (self.made() >= self.request.most).then_some(EndReason::Length)
         };
-        self.pending.push_back(SequenceEvent::End(reason));
-        true
+        self.pending.push_back(SequenceEvent::Token { id, score, end });
+        end.is_some()
     }
 
     /// Returns the tokens that the slot has seen, and the salt, for the store of prefixes.

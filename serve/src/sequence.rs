@@ -72,9 +72,9 @@ pub(crate) type SequenceMessage = (usize, SequenceEvent);
 pub(crate) enum SequenceEvent {
     /// Scores of the tokens of the prompt, from the second on.
     Prompt(Vec<TokenScore>),
-    /// The next token.
-    Token { id: u32, score: Option<TokenScore> },
-    /// The end.
+    /// The next token; the last one has the reason of the end.
+    Token { id: u32, score: Option<TokenScore>, end: Option<EndReason> },
+    /// The end without another token.
     End(EndReason),
     /// The sequence failed.
     Failed(ApiError),

@@ -197,6 +197,9 @@ fn streams_have_the_text_and_ids_of_whole_answers() {
                 choice["finish_reason"]
             );
             if stop.is_null() {
+                // The chunk that closes the answer is that of its last token.
+                let last = &parts.last().unwrap()["choices"][0]["token_ids"];
+                assert_eq!(last.as_array().unwrap().len(), 1, "{parts:?}");
                 // The text of the whole sequence, decoded at once, ends with the text of the answer.
                 let all: Vec<Value> = parts[0]["choices"][0]["prompt_token_ids"]
                     .as_array()

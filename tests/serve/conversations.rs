@@ -5,7 +5,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::tool::{self, fixture, run};
-use crate::{Serving, chunks, greedy, ids};
+use crate::{Serving, chunks, greedy, ids, reply};
 
 #[test]
 fn conversations_are_rendered_and_answered() {
@@ -309,6 +309,7 @@ fn constraints_that_cannot_be_kept_are_refused() {
         (schema(json!({ "$ref": "/etc/passwd" })), "nothing else is read"),
         (schema(json!({ "type": "object", "not": {} })), "\"not\""),
         (schema(json!({ "type": "string", "minLength": 3, "maxLength": 1 })), "nsatisfiable"),
+        (schema(json!({ "oneOf": [{ "type": "integer" }, { "type": "number" }] })), "`anyOf`"),
         (schema(json!({ "enum": (0..1_000_000).collect::<Vec<_>>() })), "at most 262144"),
         (complete(json!({ "regex": "(" })), "cannot be kept"),
         (complete(json!({ "regex": "a".repeat(10_000) })), "at most 8192"),
@@ -379,6 +380,11 @@ fn conversations_of_clients_are_understood() {
         server.post("/tokenize", &json!({ "messages": parts })).ok()["tokens"],
         tokens(&texts)
     );
+    // A template that does not know developers gets their words as the system's.
+    let developer =
+        json!([{ "role": "user", "content": "a" }, { "role": "developer", "content": "b" }]);
+    let system = json!([{ "role": "system", "content": "b" }, { "role": "user", "content": "a" }]);
+    assert_eq!(tokens(&developer), tokens(&system));
     chat(&json!([{}])).refused(400, "`messages[0].role` is missing");
     chat(&json!([{ "role": "user", "content": [{ "type": "image_url" }] }]))
         .refused(400, "`messages[0].content[0]` is of the type `image_url`");
@@ -387,4 +393,41 @@ fn conversations_of_clients_are_understood() {
         "use_beam_search": false, "store": null,
     });
     server.complete(&body).ok();
+    // Clients without integers, and fields that ask for nothing.
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    let ask = |change: Value| {
+        let mut body = json!({ "messages": messages, "max_tokens": 4.0, "n": 2.0, "seed": 1.0, "lora_path": null,
+            "prompt_embeds": null, "echo": false, "best_of": 1, "request_id": "r", "include_reasoning": true });
+        for (key, value) in change.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        server.post("/v1/chat/completions", &body)
+    };
+    let whole = ask(json!({})).ok();
+    assert_eq!(whole["choices"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        ask(json!({ "max_tokens": 4, "n": 2, "seed": 1 })).ok()["choices"],
+        whole["choices"]
+    );
+    ask(json!({ "max_tokens": 4.5 })).refused(400, "an integer of 0 or more");
+    ask(json!({ "echo": true })).refused(400, "`echo` is true");
+    let error = ask(json!({ "lora_path": "x" })).refused(400, "unknown field `lora_path`");
+    assert_eq!(error["param"], "lora_path");
+    for kind in ["custom", "web_search"] {
+        ask(json!({ "tools": [{ "type": kind, "name": "f" }] })).refused(400, "`tools[0].type` is");
+    }
+    for format in [
+        json!({ "type": "json_object", "schema": { "const": 7 } }),
+        json!({ "type": "json_schema", "schema": { "const": 7 } }),
+    ] {
+        let answer = ask(json!({ "response_format": format })).ok();
+        assert_eq!(answer["choices"][0]["message"]["content"], "7", "{format}");
+    }
+    let error = ask(json!({ "response_format": { "type": "regex", "pattern": "a" } }));
+    let error = error.refused(400, "at `response_format.pattern`: unknown field `pattern`");
+    assert_eq!(error["param"], "response_format.pattern");
+    ask(json!({ "response_format": { "type": "text", "schema": {} } })).refused(400, "`text`");
+    let half = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\\ud83d b\"}]}";
+    let sent = server.send("POST", "/v1/chat/completions", "", half.as_bytes());
+    reply(sent).refused(400, "half of a character");
 }

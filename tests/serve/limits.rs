@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::tool::{fixture, onboard, run};
+use crate::tool::{self, fixture, onboard, run};
 use crate::{PATIENCE, Serving, greedy, prompt, reply};
 
 #[test]
@@ -282,6 +282,40 @@ fn a_signal_lets_running_requests_finish() {
     thread::sleep(Duration::from_millis(200));
     signal(&server, "-TERM");
     assert_eq!(server.child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn a_killed_server_leaves_nothing_behind() {
+    let (model, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    tool::copy("lfm2", model.path());
+    let files = || {
+        let list = |dir: &tempfile::TempDir| -> Vec<_> {
+            fs_err::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
+        };
+        let (mut all, rest) = (list(&model), list(&temporary));
+        all.extend(rest);
+        all.sort();
+        all
+    };
+    let before = files();
+    let serve = || {
+        let mut command = onboard();
+        command.env("TMPDIR", temporary.path()).arg("serve").arg(model.path());
+        command
+    };
+    let mut server = Serving::of(&mut serve(), &["--slots", "1", "--prefill-chunk", "1"]);
+    let body = greedy(&json!(vec![prompt(1, 100); 200]), 50).to_string();
+    let running = server.send("POST", "/v1/completions", "", body.as_bytes());
+    server.wait("slots_running", |count| count == 1.0);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    drop(running);
+    assert_eq!(files(), before);
+    // The next server takes the same port, although connections to it were open.
+    let port = server.address.port().to_string();
+    let again = Serving::on(&mut serve(), &port, &[]);
+    assert_eq!(again.address, server.address);
+    again.complete(&greedy(&json!([1, 2]), 1)).ok();
 }
 
 /// A text of many tokens.

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::ConstraintError;
 use super::forms::{self, GrammarFault, Inexpressible};
 use super::lark::{LarkText, SpecialToken};
+use super::{ConstraintError, alternatives};
 use crate::format::{CallPattern, Format, Hole, PatternStep};
 
 /// Longest name of a tool.
@@ -42,7 +42,7 @@ impl ForcedCalls {
                     format!("its name has to be 1 to {MAX_NAME} letters, digits, `_`, `-` and `.`");
                 return Err(failed(tool, why));
             }
-            checked.push((tool, arguments(tool)?));
+            checked.push((tool, alternatives::exclusive(&arguments(tool)?)?));
         }
         let own = own.filter(|format| format.has_calls());
         let fallback = Format::fallback(own);

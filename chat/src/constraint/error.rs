@@ -22,6 +22,16 @@ pub enum ConstraintError {
     )]
     Reference { reference: String },
 
+    #[error(
+        "`oneOf` at `{place}` has alternatives {first} and {second}, which one answer may fit together; expected \
+         alternatives that exclude each other, such as objects with another `const` of a required property: use \
+         `anyOf` if an answer may fit several"
+    )]
+    Overlap { place: String, first: usize, second: usize },
+
+    #[error("`oneOf` at `{place}` has too many alternatives to compare; use `anyOf`")]
+    Alternatives { place: String },
+
     #[error("the list of choices is empty, or has an empty text; expected texts")]
     Choices,
 

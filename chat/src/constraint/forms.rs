@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::lark::{LarkText, TextRule};
-use super::{ConstraintError, schema};
+use super::{ConstraintError, JsonLayout, schema};
 use crate::format::{Format, Hole, PatternStep, ValueTrim, ValueType, coerced};
 
 /// Deepest nesting of schemas that are written rule by rule.
@@ -101,7 +101,7 @@ pub(super) fn json(
             return Err(Inexpressible::of("`$ref` to another place than `$defs`").into());
         }
     }
-    let checked = schema::checked(&Value::Object(made))?;
+    let checked = schema::checked(&Value::Object(made), JsonLayout::Spaced)?;
     Ok(lark.rule(&format!("%json {checked}")))
 }
 

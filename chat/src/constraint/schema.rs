@@ -2,18 +2,29 @@
 
 use serde_json::{Value, json};
 
-use super::{ConstraintError, MAX_RULE};
+use super::{ConstraintError, MAX_RULE, alternatives};
 
 /// Deepest nesting of a schema.
 const DEPTH: usize = 64;
 /// Most references in a schema. References can follow each other, and compiling recurses over them.
 const REFERENCES: usize = 2_000;
 
-/// Layout between the tokens of JSON: at most so much white space, since a model could go on with it forever.
-const SPACE: &str = "[ \\n\\r\\t]{1,64}";
+/// White space between the tokens of JSON: a blank, or line ends with an indentation, as in llama.cpp. A model that has
+/// lost its way could fill longer white space until the end of the answer.
+const SPACE: &str = "( |\\n{1,2}[ \\t]{0,20})";
+
+/// White space in the JSON of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum JsonLayout {
+    /// A blank, or line ends with an indentation, between any two tokens.
+    #[default]
+    Spaced,
+    /// None.
+    Compact,
+}
 
 /// Checks a schema and returns it with the layout of its JSON.
-pub(super) fn checked(schema: &Value) -> Result<Value, ConstraintError> {
+pub(super) fn checked(schema: &Value, layout: JsonLayout) -> Result<Value, ConstraintError> {
     let found = schema.to_string().len();
     if found > MAX_RULE {
         return Err(ConstraintError::Size { what: "the schema", found, most: MAX_RULE });
@@ -24,14 +35,16 @@ pub(super) fn checked(schema: &Value) -> Result<Value, ConstraintError> {
         let (found, most) = (references, REFERENCES);
         return Err(ConstraintError::Schema { what: "references", found, most });
     }
-    let mut made = match schema {
-        Value::Object(map) => map.clone(),
+    let mut made = match alternatives::exclusive(schema)? {
+        Value::Object(map) => map,
         Value::Bool(true) => serde_json::Map::new(),
         Value::Bool(false) => return Err(ConstraintError::NoToken),
-        other => return Err(ConstraintError::Form { found: kind(other) }),
+        other => return Err(ConstraintError::Form { found: kind(&other) }),
     };
-    // `oneOf` allows what one alternative allows: that no second one does is not checked.
-    let layout = json!({ "whitespace_pattern": SPACE, "coerce_one_of": true });
+    let layout = match layout {
+        JsonLayout::Spaced => json!({ "whitespace_pattern": SPACE }),
+        JsonLayout::Compact => json!({ "whitespace_flexible": false }),
+    };
     made.insert("x-guidance".to_owned(), layout);
     Ok(Value::Object(made))
 }

@@ -241,11 +241,31 @@ fn holds_mark(text: &str, format: &Format) -> bool {
         return false;
     };
     text.match_indices('>').any(|(at, _)| {
-        let rest = &text[at + 1..];
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-        matches!(values.next(), Some(Ok(_)))
-            && rest.get(..values.byte_offset()).is_some_and(|value| value.contains(close.as_str()))
+        let value = nested_json(text[at + 1..].trim_start());
+        value.is_some_and(|value| value.contains(close.as_str()))
     })
+}
+
+/// Returns the object, list or string that a text begins with. Its numbers may have any exponent.
+fn nested_json(text: &str) -> Option<&str> {
+    if !text.starts_with(['{', '[', '"']) {
+        return None;
+    }
+    let (mut depth, mut inside, mut escaped) = (0, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if inside => escaped = true,
+            '"' => inside = !inside,
+            '{' | '[' if !inside => depth += 1,
+            '}' | ']' if !inside => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 && !inside {
+            return text.get(..=at);
+        }
+    }
+    None
 }
 
 #[test]
@@ -314,7 +334,7 @@ fn rules_of_all_kinds_hold() {
     let texts = ["yes", "no", "\"ja\"", "größer"];
     let rules: [(OutputRule, RuleCheck<'_>); 5] = [
         (
-            OutputRule::Schema(schema.clone()),
+            OutputRule::Schema(schema.clone(), JsonLayout::Spaced),
             Box::new(|text| {
                 // Keys come in the order of the schema.
                 let order = text.find("\"z\"") < text.find("\"a\"");
@@ -322,7 +342,7 @@ fn rules_of_all_kinds_hold() {
             }),
         ),
         (
-            OutputRule::JsonObject,
+            OutputRule::JsonObject(JsonLayout::Spaced),
             Box::new(|text| json_of(text).is_some_and(|value| value.is_object())),
         ),
         (
@@ -369,7 +389,9 @@ fn rules_of_all_kinds_hold() {
 fn an_output_does_not_depend_on_others() {
     let vocabulary = vocabulary(&[], false);
     let compiler = compiler(&vocabulary);
-    let begun = compiler.compile(&OutputRule::JsonObject, ReasoningPrefix::Absent, None).unwrap();
+    let begun = compiler
+        .compile(&OutputRule::JsonObject(JsonLayout::Spaced), ReasoningPrefix::Absent, None)
+        .unwrap();
     let alone: Vec<_> = (0..8).map(|seed| written(begun.clone(), &vocabulary, seed)).collect();
     let again: Vec<_> =
         (0..8).rev().map(|seed| written(begun.clone(), &vocabulary, seed)).collect();
@@ -387,7 +409,8 @@ fn hostile_rules_have_a_reason() {
     let compile = |rule: &OutputRule| compiler.compile(rule, ReasoningPrefix::Absent, None);
     let refused = |schema: Value, words: &str| {
         let text: String = schema.to_string().chars().take(80).collect();
-        let error = compile(&OutputRule::Schema(schema)).unwrap_err().to_string();
+        let error =
+            compile(&OutputRule::Schema(schema, JsonLayout::Spaced)).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");
     };
     refused(json!({ "$ref": "http://example.com/schema" }), "nothing else is read");
@@ -417,7 +440,7 @@ fn hostile_rules_have_a_reason() {
         definitions.insert(format!("d{count}"), json!({ "type": "integer" }));
         json!({ "$ref": "#/$defs/d0", "$defs": definitions })
     };
-    compile(&OutputRule::Schema(chain(1_900))).unwrap();
+    compile(&OutputRule::Schema(chain(1_900), JsonLayout::Spaced)).unwrap();
     refused(chain(2_100), "references");
     refused(json!({ "$ref": "#" }), "");
     refused(
@@ -434,13 +457,13 @@ fn hostile_rules_have_a_reason() {
             "additionalProperties": false,
         } },
     });
-    assert!(compile(&OutputRule::Schema(list)).is_ok());
+    assert!(compile(&OutputRule::Schema(list, JsonLayout::Spaced)).is_ok());
     // Every alternative doubles the work of the ones before.
     let mut wide = json!({ "type": "integer" });
     for _ in 0..30 {
         wide = json!({ "allOf": [{ "anyOf": [wide.clone(), { "type": "string" }] }, { "anyOf": [{ "type": "integer" }, { "type": "null" }] }] });
     }
-    compile(&OutputRule::Schema(wide)).ok();
+    compile(&OutputRule::Schema(wide, JsonLayout::Spaced)).ok();
     for regex in [
         "(a{1000}){1000}".to_owned(),
         "((((a{200}){200}){200}){200})".to_owned(),
@@ -482,7 +505,7 @@ fn hostile_rules_have_a_reason() {
     }
     assert_eq!(compile(&OutputRule::Choice(Vec::new())).unwrap_err(), ConstraintError::Choices);
     // The compiler still works.
-    assert!(compile(&OutputRule::JsonObject).is_ok());
+    assert!(compile(&OutputRule::JsonObject(JsonLayout::Spaced)).is_ok());
 }
 
 #[test]
@@ -589,7 +612,7 @@ proptest! {
         let compiler = compiler(&vocabulary);
         let tool = CallableTool { name: "f".to_owned(), parameters: schema.clone() };
         let mut rules = vec![
-            OutputRule::Schema(schema),
+            OutputRule::Schema(schema, JsonLayout::Spaced),
             OutputRule::Regex(text.clone()),
             OutputRule::Grammar(format!("start: {text}")),
             OutputRule::Choice(vec![text.clone()]),
@@ -613,6 +636,107 @@ proptest! {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Returns the longest run of white space that a rule allows between two tokens of JSON.
+fn longest_space(layout: JsonLayout, schema: &Value) -> usize {
+    let vocabulary = vocabulary(&["  ", "\n    "], false);
+    let compiler = compiler(&vocabulary);
+    let rule = OutputRule::Schema(schema.clone(), layout);
+    let mut constraint = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap();
+    let (mut longest, mut run) = (0, 0);
+    // Line ends come first, and what is no white space only where nothing else may come.
+    let order = |id: &u32| {
+        let bytes = &vocabulary[*id as usize].bytes;
+        let space = bytes.iter().all(u8::is_ascii_whitespace);
+        (!space, bytes[0] != b'\n', bytes.len(), *id)
+    };
+    while !constraint.is_complete() {
+        let ids = 1..vocabulary.len() as u32;
+        let Some(id) = ids.filter(|id| constraint.allows(*id)).min_by_key(order) else { break };
+        let bytes = &vocabulary[id as usize].bytes;
+        let space = bytes.iter().all(u8::is_ascii_whitespace);
+        run = if space { run + bytes.len() } else { 0 };
+        longest = longest.max(run);
+        constraint.accept(id).unwrap();
+    }
+    longest
+}
+
+#[test]
+fn white_space_of_json_is_bounded() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "a": { "const": 1 }, "b": { "type": "array", "items": { "const": true }, "minItems": 2, "maxItems": 2 } },
+        "required": ["a", "b"],
+        "additionalProperties": false,
+    });
+    assert_eq!(longest_space(JsonLayout::Spaced, &schema), 22);
+    assert_eq!(longest_space(JsonLayout::Compact, &schema), 0);
+}
+
+#[test]
+fn usual_layouts_of_json_are_allowed() {
+    let vocabulary = vocabulary(&[], false);
+    let compiler = compiler(&vocabulary);
+    let schema = json!({ "type": "object" });
+    for (layout, text, allowed) in [
+        (JsonLayout::Spaced, "{\"a\":[1,2],\"b\":{}}", true),
+        (JsonLayout::Spaced, "{\"a\": [1, 2], \"b\": {}}", true),
+        (JsonLayout::Spaced, "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": {\n  }\n}", true),
+        (JsonLayout::Spaced, "{\n\n\t\t\"a\": 1 }", true),
+        (JsonLayout::Spaced, "{  \"a\": 1}", false),
+        (JsonLayout::Spaced, "{\n\n\n\"a\": 1}", false),
+        (JsonLayout::Compact, "{\"a\":[1,2],\"b\":{}}", true),
+        (JsonLayout::Compact, "{\"a\": 1}", false),
+    ] {
+        let rule = OutputRule::Schema(schema.clone(), layout);
+        let mut constraint = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap();
+        let written = text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok());
+        assert_eq!(written && constraint.accepts_end(), allowed, "{layout:?} {text:?}");
+    }
+}
+
+#[test]
+fn one_of_is_kept_or_refused() {
+    let vocabulary = vocabulary(&[], false);
+    let compiler = compiler(&vocabulary);
+    let compile = |schema: &Value| {
+        let rule = OutputRule::Schema(schema.clone(), JsonLayout::Compact);
+        compiler.compile(&rule, ReasoningPrefix::Absent, None)
+    };
+    let tagged =
+        |word: &str| json!({ "type": "object", "properties": { "kind": { "const": word } } });
+    let apart = json!({
+        "oneOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/B" }],
+        "discriminator": { "propertyName": "kind" },
+        "$defs": { "A": tagged("a"), "B": tagged("b") },
+    });
+    let begun = compile(&apart).unwrap();
+    for (text, allowed) in [("{\"kind\":\"a\"}", true), ("{\"kind\":\"b\"}", true), ("{}", false)] {
+        let mut constraint = begun.clone();
+        let written = text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok());
+        assert_eq!(written && constraint.accepts_end(), allowed, "{text}");
+    }
+    let overlap = json!({ "oneOf": [{ "type": "number" }, { "type": "integer" }] });
+    let error = compile(&overlap).unwrap_err().to_string();
+    assert!(error.contains("`oneOf` at `#/oneOf`") && error.contains("`anyOf`"), "{error}");
+    // Arguments of calls are held to the same.
+    for (schema, sound) in [(&apart, true), (&overlap, false)] {
+        let parameters = json!({
+            "type": "object", "properties": { "x": schema["oneOf"][0], "y": { "oneOf": schema["oneOf"] } },
+            "$defs": schema.get("$defs").cloned().unwrap_or_else(|| json!({})), "required": ["y"],
+        });
+        let mut parameters = parameters;
+        if let Some(named) = schema.get("discriminator") {
+            parameters["properties"]["y"]["discriminator"] = named.clone();
+        }
+        let tools = [CallableTool { name: "f".to_owned(), parameters }];
+        for format in Format::all() {
+            let made = compiler.calls(Some(format), &tools, true);
+            assert_eq!(made.is_ok(), sound, "{}: {made:?}", format.name());
         }
     }
 }

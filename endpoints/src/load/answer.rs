@@ -41,6 +41,19 @@ pub struct RequestRecord {
     pub failure: Option<LoadFailure>,
 }
 
+/// Rule that says which chunks of an answer are output, and where its latency ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ChunkRule {
+    /// Chunks with output; the latency ends with the last chunk that has a choice.
+    #[default]
+    Output,
+    /// The rule of `vllm bench serve`: every chunk of a completion that has a choice. Of a chat, chunks with output,
+    /// and the latency ends with the last one. Counts of tokens are read from other chunks alone.
+    Choice,
+    /// The rule of `sglang.bench_serving`: chunks with text; the latency ends with the last event.
+    Text,
+}
+
 /// Largest count of tokens that is believed.
 const MOST_TOKENS: u64 = 1 << 32;
 
@@ -91,19 +104,27 @@ struct UsageJson {
 impl ChoiceJson {
     /// True if the chunk carries output. A token may decode to no text, but the chunks that only open or
     /// finish an answer are no tokens.
-    fn is_output(&self) -> bool {
+    fn is_output(&self, rule: ChunkRule) -> bool {
         let filled = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let unfinished = self.finish_reason.is_none();
         match &self.delta {
             Some(delta) => {
-                filled(&delta.content)
+                let text = filled(&delta.content)
                     || filled(&delta.reasoning_content)
-                    || filled(&delta.reasoning)
-                    || delta.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
+                    || filled(&delta.reasoning);
+                if rule == ChunkRule::Text {
+                    return text;
+                }
+                let unfinished = unfinished || rule == ChunkRule::Choice;
+                text || delta.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
                     || delta.function_call.is_some()
                     || (delta.content.is_some() && delta.role.is_none() && unfinished)
             }
-            None => filled(&self.text) || (self.text.is_some() && unfinished),
+            None => match rule {
+                ChunkRule::Choice => true,
+                ChunkRule::Text => filled(&self.text),
+                ChunkRule::Output => filled(&self.text) || (self.text.is_some() && unfinished),
+            },
         }
     }
 
@@ -126,6 +147,7 @@ impl RequestRecord {
         stream: &TimedBytes,
         most: usize,
         keep_text: bool,
+        rule: ChunkRule,
     ) -> Result<(), LoadFailure> {
         let malformed = |words| LoadFailure::new(LoadFailureKind::Malformed, words);
         let mut text = String::new();
@@ -133,6 +155,9 @@ impl RequestRecord {
         let (mut done, mut finished, mut any) = (false, false, false);
         for event in events(stream)? {
             any = true;
+            if rule == ChunkRule::Text {
+                self.latency = event.at.as_secs_f64();
+            }
             if event.data.trim() == "[DONE]" {
                 done = true;
                 break;
@@ -146,6 +171,8 @@ impl RequestRecord {
                 let words = shown(message.unwrap_or(&error.to_string()));
                 return Err(LoadFailure::new(LoadFailureKind::ErrorEvent, words));
             }
+            let choice = chunk.choices.and_then(|list| list.into_iter().next());
+            let output = choice.as_ref().is_some_and(|choice| choice.is_output(rule));
             if let Some(usage) = chunk.usage {
                 let believed = |count: Option<u64>| match count {
                     Some(count) if count > MOST_TOKENS => {
@@ -155,14 +182,19 @@ impl RequestRecord {
                     count => Ok(count),
                 };
                 self.prompt_tokens = believed(usage.prompt_tokens)?.or(self.prompt_tokens);
-                self.output_tokens = believed(usage.completion_tokens)?.or(self.output_tokens);
+                let made = believed(usage.completion_tokens)?;
+                // The client of that rule does not see a count beside output.
+                if rule != ChunkRule::Choice || !output {
+                    self.output_tokens = made.or(self.output_tokens);
+                }
             }
-            let Some(choice) = chunk.choices.and_then(|list| list.into_iter().next()) else {
-                continue;
-            };
+            let Some(choice) = choice else { continue };
             finished |= choice.finish_reason.is_some();
-            self.latency = event.at.as_secs_f64();
-            if !choice.is_output() {
+            let closes = rule != ChunkRule::Choice || choice.delta.is_none();
+            if output || closes || last.is_none() {
+                self.latency = event.at.as_secs_f64();
+            }
+            if !output {
                 continue;
             }
             match last {
@@ -207,14 +239,18 @@ mod tests {
     use super::*;
 
     /// Reads an answer whose events arrive one second apart.
-    fn read(events: &[&str]) -> Result<RequestRecord, LoadFailure> {
+    fn read_by(rule: ChunkRule, events: &[&str]) -> Result<RequestRecord, LoadFailure> {
         let mut stream = TimedBytes::default();
         for (n, event) in events.iter().enumerate() {
             let line = format!("data: {event}\n\n");
             stream.push(line.as_bytes(), Duration::from_secs(n as u64 + 1));
         }
         let mut record = RequestRecord::default();
-        record.read(&stream, 8, true).map(|()| record)
+        record.read(&stream, 8, true, rule).map(|()| record)
+    }
+
+    fn read(events: &[&str]) -> Result<RequestRecord, LoadFailure> {
+        read_by(ChunkRule::Output, events)
     }
 
     #[test]
@@ -254,6 +290,53 @@ mod tests {
         let chunks = |last| read(&[first, last]).unwrap().chunks;
         assert_eq!(chunks(r#"{"choices": [{"text": "", "finish_reason": "length"}]}"#), 1);
         assert_eq!(chunks(r#"{"choices": [{"text": "b", "finish_reason": "length"}]}"#), 2);
+    }
+
+    /// Times as the clients of the two engines record them, from their sources.
+    #[test]
+    fn rules_of_other_clients_have_their_times() {
+        let completion = [
+            r#"{"choices": [{"text": "a", "finish_reason": null}]}"#,
+            r#"{"choices": [{"text": "", "finish_reason": null}]}"#,
+            r#"{"choices": [{"text": "b", "finish_reason": null}]}"#,
+            r#"{"choices": [{"text": "", "finish_reason": "length"}]}"#,
+            r#"{"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}"#,
+            "[DONE]",
+        ];
+        let chat = [
+            r#"{"choices": [{"delta": {"role": "assistant", "content": ""}}]}"#,
+            r#"{"choices": [{"delta": {"content": "a"}}]}"#,
+            r#"{"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}"#,
+            r#"{"choices": [{"delta": {"content": "b"}}]}"#,
+            r#"{"choices": [{"delta": {}, "finish_reason": "stop"}]}"#,
+            "[DONE]",
+        ];
+        for (rule, events, ttft, latency, gaps) in [
+            (ChunkRule::Output, completion, 1.0, 4.0, &[1.0, 1.0][..]),
+            (ChunkRule::Choice, completion, 1.0, 4.0, &[1.0, 1.0, 1.0]),
+            (ChunkRule::Text, completion, 1.0, 6.0, &[2.0]),
+            (ChunkRule::Output, chat, 2.0, 5.0, &[1.0, 1.0]),
+            (ChunkRule::Choice, chat, 2.0, 4.0, &[1.0, 1.0]),
+            (ChunkRule::Text, chat, 2.0, 6.0, &[2.0]),
+        ] {
+            let record = read_by(rule, &events).unwrap();
+            assert_eq!((record.ttft, record.latency), (ttft, latency), "{rule:?} {record:?}");
+            assert_eq!(record.itl, gaps, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn counts_beside_output_are_read_by_some_rules() {
+        let events = [
+            r#"{"choices": [{"text": "a"}]}"#,
+            r#"{"choices": [{"text": "", "finish_reason": "length"}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}"#,
+        ];
+        for (rule, tokens) in
+            [(ChunkRule::Output, Some(3)), (ChunkRule::Text, Some(3)), (ChunkRule::Choice, None)]
+        {
+            let record = read_by(rule, &events).unwrap();
+            assert_eq!((record.prompt_tokens, record.output_tokens), (Some(5), tokens), "{rule:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::CompletionsApi;
-use super::answer::RequestRecord;
+use super::answer::{ChunkRule, RequestRecord};
 use super::arrivals::ArrivalProcess;
 use super::exchange::{AnswerBudget, exchange};
 use super::prompt_file::{LoadPrompt, PromptContent};
@@ -36,6 +36,8 @@ pub struct LoadOptions {
     pub extra_body: Map<String, Value>,
     /// True to keep the generated text.
     pub keep_text: bool,
+    /// Chunks that count as output.
+    pub rule: ChunkRule,
 }
 
 /// Prompts, and the times at which they are sent.
@@ -327,7 +329,8 @@ impl RequestSender {
         let ended = begun.elapsed().as_secs_f64();
         let sent = sent.saturating_duration_since(begun).as_secs_f64();
         let mut record = RequestRecord { sent, ended, ..RequestRecord::default() };
-        let result = result.and_then(|()| record.read(&stream, most, self.options.keep_text));
+        let result = result
+            .and_then(|()| record.read(&stream, most, self.options.keep_text, self.options.rule));
         if let Err(failure) = result {
             record = RequestRecord {
                 sent,
