@@ -27,17 +27,14 @@ impl MeasuredDivergences {
     /// Opens the file of a search, or begins it. Measurements of another search are dropped.
     pub(super) fn open(path: PathBuf, search: &str) -> Result<Self> {
         let head = format!("{HEAD} {search}\n");
-        let found =
-            read(&path)?.map_or_else(BTreeMap::new, |text| match text.strip_prefix(&head) {
-                Some(lines) => lines.split_inclusive('\n').map_while(parse).collect(),
-                None => {
-                    term::note(&format!(
-                        "`{}` is of another search and is replaced",
-                        path.display()
-                    ));
-                    BTreeMap::new()
-                }
-            });
+        let mut found = BTreeMap::new();
+        if let Some(text) = read(&path)? {
+            if let Some(lines) = text.strip_prefix(&head) {
+                found.extend(lines.split_inclusive('\n').map_while(parse));
+            } else {
+                term::note(&format!("`{}` is of another search and is replaced", path.display()));
+            }
+        }
         if !found.is_empty() {
             term::note(&format!("{} divergences were measured by an earlier run", found.len()));
         }

@@ -134,7 +134,7 @@ impl SlotMark {
             match copy {
                 Some(copy) => *memory = copy,
                 None => {
-                    memory.pasts_mut().into_iter().for_each(|past| past.truncate(self.position))
+                    memory.pasts_mut().into_iter().for_each(|past| past.truncate(self.position));
                 }
             }
         }

@@ -507,7 +507,9 @@ fn blocks(
         *x *= view.factor;
     }
     for (row, factor) in wide.chunks_exact_mut(inputs.max(1)).zip(view.row_factors) {
-        row.iter_mut().for_each(|x| *x *= factor);
+        for x in row {
+            *x *= factor;
+        }
     }
     round::round(run, &mut wide);
     Ok(WeightForm::F32(wide))

@@ -61,8 +61,7 @@ fn is_chosen_by(graph: &Graph, n: usize) -> bool {
 
 fn functions(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
     let names = |wanted: &dyn Fn(&Op) -> bool| {
-        let mut names: Vec<&str> =
-            ops.declared().filter(|op| wanted(op)).map(|op| op.as_str()).collect();
+        let mut names: Vec<&str> = ops.declared().filter(|op| wanted(op)).map(Op::as_str).collect();
         names.sort_unstable();
         names
     };
@@ -234,14 +233,16 @@ fn orders(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// The value that each reader takes, and the one that it takes instead.
+type BypassRoutes = BTreeMap<usize, (ValueId, ValueId)>;
+
 /// Returns edits in which one reader takes an op's result instead of its input, or the reverse.
 fn bypasses(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let shape = |value: ValueId| &graph.values[value.0].shape;
     let makes = |value: ValueId| graph.nodes.iter().position(|node| node.outputs.contains(&value));
     let mut all = Vec::new();
-    // Routes by the passed op, the reader's op and the direction.
-    let mut found: BTreeMap<(&str, &str, bool), BTreeMap<usize, (ValueId, ValueId)>> =
-        BTreeMap::new();
+    // By the passed op, the reader's op and the direction.
+    let mut found: BTreeMap<(&str, &str, bool), BypassRoutes> = BTreeMap::new();
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.layer.is_some()) {
         let ([from, ..], [made]) = (node.inputs.as_slice(), node.outputs.as_slice()) else {
             continue;

@@ -151,11 +151,9 @@ struct LargestScores {
 impl LargestScores {
     #[inline(always)]
     fn add(&mut self, scores: &[f32; SIDES]) {
-        for n in 0..SIDES {
-            let (s, top) = (scores[n], self.tops[n]);
-            self.tops[n] = if s > top { s } else { top };
-            let magnitude = s.to_bits() & 0x7fff_ffff;
-            self.magnitudes[n] = self.magnitudes[n].max(magnitude);
+        for ((&s, top), magnitude) in scores.iter().zip(&mut self.tops).zip(&mut self.magnitudes) {
+            *top = if s > *top { s } else { *top };
+            *magnitude = (*magnitude).max(s.to_bits() & 0x7fff_ffff);
         }
     }
 }

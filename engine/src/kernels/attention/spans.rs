@@ -104,7 +104,7 @@ impl<'a> SpanBlock<'a> {
     }
 
     /// Returns some of the queries, over the same head in the same numbers.
-    pub(super) fn part(&self, queries: Range<usize>) -> SpanBlock<'a> {
+    pub(super) fn part(&self, queries: Range<usize>) -> Self {
         let queries = &self.queries[queries];
         Self { queries, seen: seen_by(queries), ..*self }
     }
@@ -250,17 +250,14 @@ impl VectorTask for ScoreTask<'_, '_, '_> {
             let start = first / KEY_TILE * KEY_TILE;
             let end = (start + KEY_TILE).min(seen.end);
             let count = (end - first).next_multiple_of(LANES);
-            let (tile, stride) = match packed {
-                Some((packed, all)) => {
-                    let from = start - all.start / KEY_TILE * KEY_TILE;
-                    let keys = room(&mut packed.keys, (from + KEY_TILE) * padded);
-                    (&keys[from * padded + first - start..], KEY_TILE)
-                }
-                None => {
-                    let tile = room(&mut buffers.tile, count * padded);
-                    block.key_tile::<V>(&seen, first, count, &mut buffers.gathered, tile);
-                    (&*tile, count)
-                }
+            let (tile, stride) = if let Some((packed, all)) = packed {
+                let from = start - all.start / KEY_TILE * KEY_TILE;
+                let keys = room(&mut packed.keys, (from + KEY_TILE) * padded);
+                (&keys[from * padded + first - start..], KEY_TILE)
+            } else {
+                let tile = room(&mut buffers.tile, count * padded);
+                block.key_tile::<V>(&seen, first, count, &mut buffers.gathered, tile);
+                (&*tile, count)
             };
             for panel in panels(block.queries, &(first..end)) {
                 let factors = TileProduct {
@@ -417,17 +414,14 @@ impl VectorTask for MixTask<'_, '_, '_> {
             let end = (first / VALUE_TILE * VALUE_TILE + VALUE_TILE).min(seen.end);
             let steps = (end - first).div_ceil(2);
             let words = if V::PAIRS { steps } else { 2 * steps };
-            let tile = match packed {
-                Some((packed, all)) => {
-                    let from = first - all.start / 2 * 2;
-                    let from = if V::PAIRS { from / 2 } else { from };
-                    &room(&mut packed.values, (from + words) * width)[from * width..]
-                }
-                None => {
-                    let tile = room(&mut buffers.tile, words * width);
-                    block.value_tile::<V>(&seen, first, tile);
-                    &*tile
-                }
+            let tile = if let Some((packed, all)) = packed {
+                let from = first - all.start / 2 * 2;
+                let from = if V::PAIRS { from / 2 } else { from };
+                &room(&mut packed.values, (from + words) * width)[from * width..]
+            } else {
+                let tile = room(&mut buffers.tile, words * width);
+                block.value_tile::<V>(&seen, first, tile);
+                &*tile
             };
             for panel in panels(block.queries, &(first..end)) {
                 let at = if V::PAIRS { (first - start) / 2 } else { first - start };
