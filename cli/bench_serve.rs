@@ -165,7 +165,6 @@ enum ArrivalChoice {
 
 impl BenchServeArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
-        raise_open_files();
         let tokenizer = self.read_tokenizer()?;
         let mut prompts = self.prompt_source(tokenizer.as_ref())?;
         let client = self.client(tokenizer.is_some())?;
@@ -451,12 +450,4 @@ fn set(endpoint: &mut EndpointOptions, key: &str, value: &str) -> Result<()> {
         ),
     }
     Ok(())
-}
-
-/// Raises the limit on open files as far as allowed: each request in flight has a connection.
-fn raise_open_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).ok();
 }

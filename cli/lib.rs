@@ -190,7 +190,24 @@ struct ConvertCli {
 /// Runs the command that the program name selects, `onboard` by default.
 pub fn main() -> ExitCode {
     engine::keep_freed_memory();
+    raise_open_files();
     run(std::env::args_os().collect()).into()
+}
+
+/// Raises the limit on open files as far as allowed. Each file of a checkpoint stays open, and each request of a
+/// server has a connection.
+fn raise_open_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        // macOS refuses more than 10,240 where it names no limit. Some child processes close all that they may have.
+        let wanted = limit.maximum.map_or(10_240, |most| most.min(65_536));
+        if limit.current.is_some_and(|now| now < wanted) {
+            limit.current = Some(wanted);
+            setrlimit(Resource::Nofile, limit).ok();
+        }
+    }
 }
 
 /// Runs the command named by `words`, which begin with the program name, and returns its exit code.

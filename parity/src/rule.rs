@@ -163,6 +163,11 @@ pub fn schedule(dtype: Dtype, scale: f64, noise: Option<f64>) -> f64 {
     FACTOR * noise.unwrap_or(0.0).max(DEPTH * roundoff(dtype) * scale)
 }
 
+/// Returns the largest of `count` normal numbers whose root mean square is `rms`.
+pub fn largest(rms: f64, count: usize) -> f64 {
+    rms * (2.0 * (count.max(1) as f64).ln()).sqrt().max(1.0)
+}
+
 /// Returns the maximum margin of the engine's token over the reference's greedy token, given the error of
 /// two log-probabilities.
 pub fn greedy(spread: &[f32]) -> f64 {
@@ -173,6 +178,18 @@ pub fn greedy(spread: &[f32]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_wrong_number_of_a_vocabulary_is_beyond_the_largest() {
+        let (count, limit) = (150_000, 1.5e-5);
+        // Its root mean square hides it.
+        let wrong = 2e-3;
+        assert!(wrong / f64::from(count).sqrt() < limit);
+        assert!(wrong > largest(limit, count as usize));
+        assert!(3.1e-5 < largest(limit, 300));
+        assert_eq!(largest(0.0, 300), 0.0);
+        assert_eq!(largest(limit, 1), limit);
+    }
 
     #[test]
     fn long_sums_may_be_off_by_the_square_root_of_their_length() {

@@ -17,6 +17,7 @@ use crate::dump::{DumpTensor, Prompt};
 use crate::gate::{Mode, Verdict, dtype_name};
 use crate::metrics::{gap, log_softmax};
 use crate::route::{ChoiceRecorder, Router, RouterChoices, RouterRow, RoutingProbe, routers};
+use crate::rule;
 use crate::run::{CaptureProbe, feed_masked};
 
 pub(crate) use common_acts::note_common_acts;
@@ -437,7 +438,8 @@ fn compare(
         let power: f64 = got.iter().zip(want).map(|(a, b)| f64::from(gap(*a, *b)).powi(2)).sum();
         let rms = if bad { f64::INFINITY } else { (power / vocab.max(1) as f64).sqrt() };
         (row.max, row.distance) = (row.max.max(max), row.distance.max(rms));
-        if rms > row.limit && row.position.is_none() {
+        let beyond = rms > row.limit || max > rule::largest(row.limit, vocab);
+        if beyond && row.position.is_none() {
             row.position = Some(slot.seen + n);
         }
     }
