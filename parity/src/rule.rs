@@ -164,7 +164,7 @@ pub fn schedule(dtype: Dtype, scale: f64, noise: Option<f64>) -> f64 {
 }
 
 /// Returns the largest of `count` normal numbers whose root mean square is `rms`.
-pub fn largest(rms: f64, count: usize) -> f64 {
+pub fn largest_normal(rms: f64, count: usize) -> f64 {
     rms * (2.0 * (count.max(1) as f64).ln()).sqrt().max(1.0)
 }
 
@@ -185,10 +185,10 @@ mod tests {
         // Its root mean square hides it.
         let wrong = 2e-3;
         assert!(wrong / f64::from(count).sqrt() < limit);
-        assert!(wrong > largest(limit, count as usize));
-        assert!(3.1e-5 < largest(limit, 300));
-        assert_eq!(largest(0.0, 300), 0.0);
-        assert_eq!(largest(limit, 1), limit);
+        assert!(wrong > largest_normal(limit, count as usize));
+        assert!(3.1e-5 < largest_normal(limit, 300));
+        assert_eq!(largest_normal(0.0, 300), 0.0);
+        assert_eq!(largest_normal(limit, 1), limit);
     }
 
     #[test]

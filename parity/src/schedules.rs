@@ -438,7 +438,7 @@ fn compare(
         let power: f64 = got.iter().zip(want).map(|(a, b)| f64::from(gap(*a, *b)).powi(2)).sum();
         let rms = if bad { f64::INFINITY } else { (power / vocab.max(1) as f64).sqrt() };
         (row.max, row.distance) = (row.max.max(max), row.distance.max(rms));
-        let beyond = rms > row.limit || max > rule::largest(row.limit, vocab);
+        let beyond = rms > row.limit || max > rule::largest_normal(row.limit, vocab);
         if beyond && row.position.is_none() {
             row.position = Some(slot.seen + n);
         }
