@@ -227,10 +227,11 @@ impl ConvertArgs {
             (Some(goal), Some(file)) => goal.confirm(&self, &target, &file.path, |path| {
                 Ok(Box::new(raise::written(&target, path)?))
             }),
-            (goal, _) => {
-                goal.iter().for_each(goal::DivergenceGoal::end);
+            (Some(goal), None) => {
+                goal.end();
                 Ok(ended)
             }
+            (None, _) => Ok(ended),
         }
     }
 

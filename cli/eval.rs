@@ -8,6 +8,7 @@ use checkpoints::checkpoint::Stamp;
 use clap::Args;
 use engine::{Engine, SessionOptions};
 use formats::gguf::GgufFile;
+use formats::output::part_path;
 use models::local_model::LocalModel;
 use parity::evals::{
     self, EvalItem, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
@@ -15,10 +16,10 @@ use parity::evals::{
 use registry::dtype::Dtype;
 use serde_json::json;
 
-use self::journal::EvalJournal;
 use crate::arithmetic::ArithmeticArgs;
 use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{engine_error, warn};
+use crate::line_journal::LineJournal;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::text::TextTable;
 use crate::token_io::{ModelTokenizer, begin_token, end_tokens};
@@ -203,7 +204,10 @@ impl EvalArgs {
         let mut all: Vec<ScoredItem> = Vec::new();
         let mut journal = None;
         if let Some(output) = self.output.as_deref().filter(|output| !write::is_stdout(output)) {
-            let (opened, found) = EvalJournal::open(output, &identity, items.len())?;
+            let work = ("onboard-eval-journal/1", "evaluation");
+            let (opened, mut found) =
+                LineJournal::open(part_path(output), work, &identity, journal::parse)?;
+            found.truncate(items.len());
             if !found.is_empty() {
                 let (count, all) = (found.len(), items.len());
                 term::note(&format!("{count} of {all} items were scored by an earlier run"));
@@ -221,24 +225,17 @@ impl EvalArgs {
         let choice = |item: &EvalItem| matches!(item.question, evals::Question::Choice { .. });
         let groups = items[all.len()..].chunk_by(|a, b| choice(a) && choice(b));
         for items in groups.flat_map(|group| group.chunks(together)) {
-            let scored = evals::run(&run, session.as_mut(), items).map(|scored| vec![Ok(scored)]);
-            // What is right in a group with a mistake is kept, and the mistake is that of its own item.
-            let scored = scored.unwrap_or_else(|_| {
-                let alone = items.chunks(1).map(|item| evals::run(&run, session.as_mut(), item));
-                alone.collect()
-            });
-            for scored in scored {
-                for mut scored in scored? {
-                    if let Some(journal) = &mut journal {
-                        journal.add(&scored)?;
-                    }
-                    lines.push_str(&scored.record.to_string());
-                    lines.push('\n');
-                    // The summary only needs the scores.
-                    scored.record = serde_json::Value::Null;
-                    all.push(scored);
-                    bar.inc(1);
+            for scored in evals::run(&run, session.as_mut(), items) {
+                let mut scored = scored?;
+                if let Some(opened) = &mut journal {
+                    opened.add(&journal::line(&scored))?;
                 }
+                lines.push_str(&scored.record.to_string());
+                lines.push('\n');
+                // The summary only needs the scores.
+                scored.record = serde_json::Value::Null;
+                all.push(scored);
+                bar.inc(1);
             }
         }
         bar.finish_and_clear();

@@ -36,6 +36,7 @@ mod imatrix;
 mod interrupt;
 mod jobs;
 mod launch;
+mod line_journal;
 mod list;
 mod man;
 mod matrix;

@@ -114,7 +114,7 @@ fn an_interrupted_search_goes_on_with_what_it_measured() {
     let dir = tempfile::tempdir().unwrap();
     let out = |end: &str| dir.path().join(end);
     run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &out("whole.gguf"))).code(0);
-    let journal = out("half.gguf.measured");
+    let journal = out("half.gguf.measured.part");
     let mut command = to_meet(&fixture("lfm2_256"), "1e-2", &out("half.gguf"));
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
     let lines = || fs_err::read_to_string(&journal).map_or(0, |text| text.lines().count());

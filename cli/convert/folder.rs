@@ -76,7 +76,9 @@ pub(super) fn run(
     );
     args.note_fewer(plan.files.len())?;
     if args.shard.is_some_and(|(no, _)| no >= plan.files.len()) {
-        goal.iter().for_each(super::goal::DivergenceGoal::end);
+        if let Some(goal) = goal {
+            goal.end();
+        }
         return Ok(CommandOutcome::Ok);
     }
     let beside = side_files::files(&plan)?;

@@ -14,13 +14,13 @@ use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
 use super::ConvertArgs;
-use super::measured::{self, MeasuredDivergences};
+use super::measured::MeasuredDivergences;
 use super::trial_folder::TrialFolder;
 use crate::calibrate::ChunkedText;
 use crate::findings::check_error;
 use crate::reference::{beside, no_reference};
 use crate::target;
-use crate::{CommandOutcome, term};
+use crate::{CommandOutcome, interrupt, term};
 
 /// A divergence, and what it is measured against.
 #[derive(Debug, Args)]
@@ -189,18 +189,18 @@ impl DivergenceGoal {
     /// Returns the divergences of a search, of which an earlier run may have measured some. `search` identifies
     /// its inputs besides the reference.
     pub(super) fn measured(&self, search: &str) -> Result<MeasuredDivergences> {
-        let search = Sha256::digest(format!("{} {search}", self.identity));
-        MeasuredDivergences::open(self.journal(), &format!("{search:x}"))
+        MeasuredDivergences::open(self.journal(), &format!("{} {search}", self.identity))
     }
 
     /// Removes the measured divergences when the output is written.
     pub(super) fn end(&self) {
-        measured::remove(&self.journal());
+        fs_err::remove_file(self.journal()).ok();
+        interrupt::hint("");
     }
 
     /// Returns the path of the measured divergences.
     fn journal(&self) -> PathBuf {
-        self.trial.path.with_extension("measured")
+        self.trial.path.with_extension("measured.part")
     }
 
     /// Returns an error if even the weights as they are miss the goal. `why` is added to its text.

@@ -88,34 +88,44 @@ pub struct ScoredItem {
     pub dropped: usize,
 }
 
-/// Scores items, the choices of several in one step. An error names the item, or the first one of several.
+/// Scores items, the choices of several in one step. An error is that of its own item.
 pub fn run(
     run: &ScoringOptions<'_>,
     session: &mut dyn Session,
     items: &[EvalItem],
-) -> Result<Vec<ScoredItem>, ScoringError> {
+) -> Vec<Result<ScoredItem, ScoringError>> {
     let asked = items.iter().map(|item| match &item.question {
         Question::Choice { prompts, choices, delimiter, .. } => {
             tokens::choices(run, item, prompts, choices, delimiter)
         }
         Question::Text { .. } => Ok(Vec::new()),
     });
-    let asked = asked.collect::<Result<Vec<Vec<TokenizedChoice>>, _>>()?;
-    let all: Vec<&TokenizedChoice> = asked.iter().flatten().collect();
-    let likely = choices::score(session, &all).map_err(|why| {
-        let id = items.first().map(|item| item.id.clone()).unwrap_or_default();
-        ScoringError::Engine { id, why }
-    })?;
-    let mut left = likely.as_slice();
-    let one = |(item, asked): (&EvalItem, &Vec<TokenizedChoice>)| match &item.question {
-        Question::Choice { prompts, choices, delimiter, target } => {
-            let (likely, rest) = left.split_at(asked.len());
-            left = rest;
-            Ok(chosen(item, asked, likely, (prompts, choices, delimiter), target))
+    let asked: Vec<Result<Vec<TokenizedChoice>, ScoringError>> = asked.collect();
+    let all: Vec<&TokenizedChoice> = asked.iter().flatten().flatten().collect();
+    let likely = match (choices::score(session, &all), items) {
+        (Ok(likely), _) => likely,
+        (Err(why), [item]) => {
+            return vec![Err(ScoringError::Engine { id: item.id.clone(), why })];
         }
-        Question::Text { .. } => generate::generate(run, session, item),
+        // Alone, each item has its own result.
+        (Err(_), _) => {
+            return items.chunks(1).flat_map(|item| self::run(run, session, item)).collect();
+        }
     };
-    items.iter().zip(&asked).map(one).collect()
+    let mut left = likely.as_slice();
+    let mut scored = Vec::with_capacity(items.len());
+    for (item, asked) in items.iter().zip(asked) {
+        scored.push(match (&item.question, asked) {
+            (_, Err(why)) => Err(why),
+            (Question::Choice { prompts, choices, delimiter, target }, Ok(asked)) => {
+                let (likely, rest) = left.split_at(asked.len());
+                left = rest;
+                Ok(chosen(item, &asked, likely, (prompts, choices, delimiter), target))
+            }
+            (Question::Text { .. }, Ok(_)) => generate::generate(run, session, item),
+        });
+    }
+    scored
 }
 
 /// Returns the first line of a result file.
