@@ -29,7 +29,7 @@ const SCHEMAS: [&str; 9] = [
 
 /// Returns a schema without `oneOf` that allows the same values.
 ///
-/// Where a `discriminator` names the property that tells alternatives apart, they have to contain it.
+/// Alternatives have to contain the property that their `discriminator` names.
 pub(super) fn exclusive(schema: &Value) -> Result<Value, ConstraintError> {
     if !schema.to_string().contains("\"oneOf\"") {
         return Ok(schema.clone());

@@ -36,10 +36,8 @@ fn edit(words: String, scope: EditScope, change: impl FnOnce(Vec<usize>) -> Chan
     Edit { words, place: scope.place, change: change(scope.nodes) }
 }
 
-/// True for ops that map one value to another of its shape, by what each row holds.
-fn maps_rows(op: &Op) -> bool {
-    let one = matches!(op.signature().params.as_slice(), [only] if only.kind == ParamKind::Value);
-    one && op.output_doc().contains("like x") && !op.is(Trait::Positional)
+fn is_function(op: &Op) -> bool {
+    op.is(Trait::Function) || op.is(Trait::RowFunction)
 }
 
 /// Maximum number of nodes between a router's scores and its choice.
@@ -67,9 +65,9 @@ fn functions(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
     };
     let known = names(&|op| op.is(Trait::Function));
     // A router may score by a function of each number or of the whole row.
-    let of_rows = names(&|op| !op.is(Trait::Function) && maps_rows(op));
+    let of_rows = names(&|op| op.is(Trait::RowFunction));
     let mut all = Vec::new();
-    for (op, nodes) in kinds(graph, |node| node.op.is(Trait::Function) || maps_rows(&node.op)) {
+    for (op, nodes) in kinds(graph, |node| is_function(&node.op)) {
         for scope in scopes(graph, &nodes, suspects) {
             let scores = scope.nodes.iter().all(|n| is_chosen_by(graph, *n));
             let more = of_rows.iter().filter(|_| scores);

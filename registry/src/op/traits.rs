@@ -29,6 +29,8 @@ pub enum Trait {
     Chooses,
     /// Applies one function to each number.
     Function,
+    /// Applies one function to each row.
+    RowFunction,
     /// Fusible with the product that it gates: its bits are the same there.
     Gates,
     /// Fusible with others of its kind that read the same input.

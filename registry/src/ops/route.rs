@@ -19,6 +19,7 @@ pub(super) fn rules() -> Vec<OpRule> {
         .word("mask", &["lowest", "zero"]);
     vec![
         OpRule::new("softmax", x(), infer_softmax)
+            .is_a(&[Trait::RowFunction])
             .gives("like x")
             .notes("over the last axis, f32 inside, one rounding"),
         OpRule::new("total", x(), infer_total)
