@@ -109,16 +109,7 @@ impl Pool {
                 // Weights of a file lie at any offset.
                 let at = (i % distinct * size + 8).min(self.bytes.len() - size);
                 let bytes = &self.bytes[at..at + size];
-                let weight = MatrixView {
-                    dtype,
-                    blocks: None,
-                    bytes,
-                    outputs,
-                    inputs,
-                    factor: 1.0,
-                    row_factors: None,
-                    packed: None,
-                };
+                let weight = MatrixView::plain(dtype, bytes, outputs, inputs);
                 let mut linear = [Linear { weight, bias: None, round: dtype, y: &mut y }];
                 matmul_many_on(isa, x, rows, &mut linear);
             }
@@ -148,16 +139,7 @@ impl Pool {
                         total += size;
                         let (y, after) = rest.split_at_mut(outputs);
                         rest = after;
-                        let weight = MatrixView {
-                            dtype,
-                            blocks: None,
-                            bytes,
-                            outputs,
-                            inputs,
-                            factor: 1.0,
-                            row_factors: None,
-                            packed: None,
-                        };
+                        let weight = MatrixView::plain(dtype, bytes, outputs, inputs);
                         linears.push(Linear { weight, bias: None, round: dtype, y });
                     }
                     matmul_many(&self.x[..inputs], 1, &mut linears);

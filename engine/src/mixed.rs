@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use checkpoints::checkpoint::Rounding;
-use checkpoints::gguf_weights::BlockView;
+use checkpoints::gguf_weights::{BlockView, RowParts};
 use checkpoints::load::WeightView as FileView;
 use registry::graph::WeightId;
 
@@ -49,6 +49,10 @@ impl WeightSource for MixedEngine {
 
     fn blocks(&self, id: WeightId) -> Option<BlockView<'_>> {
         self.of(id).blocks(id)
+    }
+
+    fn row_parts(&self, id: WeightId) -> Option<RowParts<'_>> {
+        self.of(id).row_parts(id)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use checkpoints::GgufWeights;
 use checkpoints::checkpoint::Rounding;
-use checkpoints::gguf_weights::BlockView;
+use checkpoints::gguf_weights::{BlockView, RowParts, RowRun};
 use checkpoints::load::WeightView as FileView;
 use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
@@ -14,7 +14,7 @@ use registry::graph::{Graph, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;
 
 use crate::device::{DeviceBuffer, DeviceQueue, blocks, source};
-use crate::kernels::matmul::MatrixView;
+use crate::kernels::matmul::{MatrixParts, MatrixView};
 use crate::kernels::q8::PackedMatrix;
 use crate::kernels::round;
 use crate::value::stored_bytes;
@@ -49,6 +49,11 @@ pub trait WeightSource: Send + Sync {
     fn blocks(&self, _id: WeightId) -> Option<BlockView<'_>> {
         None
     }
+
+    /// Returns a matrix whose rows are in blocks of several types; its [`FileView`] is decoded.
+    fn row_parts(&self, _id: WeightId) -> Option<RowParts<'_>> {
+        None
+    }
 }
 
 impl WeightSource for GgufWeights {
@@ -62,7 +67,14 @@ impl WeightSource for GgufWeights {
     }
 
     fn blocks(&self, id: WeightId) -> Option<BlockView<'_>> {
+        if self.row_parts(id).is_some() {
+            return None;
+        }
         Some(self.view(id)).filter(|view| view.ty.is_quantized())
+    }
+
+    fn row_parts(&self, id: WeightId) -> Option<RowParts<'_>> {
+        self.row_parts(id)
     }
 }
 
@@ -94,6 +106,8 @@ enum WeightForm {
     File(Dtype),
     /// RoundedRows of blocks, which are decoded when they are used.
     Blocks(BlockType, Option<Box<PackedMatrix>>),
+    /// Rows of several parts, each with its layout for products in integers.
+    Parts(Vec<Option<Box<PackedMatrix>>>),
     /// A matrix rounded to the run's 16-bit dtype, as bytes.
     Rounded(Dtype, Vec<u8>),
     /// A small weight as f32, rounded to the dtype that the graph gives it.
@@ -108,6 +122,8 @@ pub enum WeightMatrix<'a> {
     Stored(MatrixView<'a>),
     /// Made: `[outputs, inputs]` and its numbers.
     Computed(usize, usize, Vec<f32>),
+    /// Rows of several matrices: `[outputs, inputs]`, the matrices, and the origin of the rows.
+    Parts(usize, usize, Vec<MatrixView<'a>>, &'a [RowRun]),
 }
 
 impl WeightMatrix<'_> {
@@ -115,15 +131,12 @@ impl WeightMatrix<'_> {
     pub fn view(&self) -> MatrixView<'_> {
         match self {
             Self::Stored(view) => *view,
-            Self::Computed(outputs, inputs, numbers) => MatrixView {
-                dtype: Dtype::F32,
-                blocks: None,
-                bytes: bytemuck::cast_slice(numbers),
-                outputs: *outputs,
-                inputs: *inputs,
-                factor: 1.0,
-                row_factors: None,
-                packed: None,
+            Self::Computed(outputs, inputs, numbers) => {
+                MatrixView::plain(Dtype::F32, bytemuck::cast_slice(numbers), *outputs, *inputs)
+            }
+            Self::Parts(outputs, inputs, parts, runs) => MatrixView {
+                parts: Some(MatrixParts { parts, runs }),
+                ..MatrixView::plain(Dtype::F32, &[], *outputs, *inputs)
             },
         }
     }
@@ -177,9 +190,17 @@ impl SessionWeights {
         let mut held = Vec::with_capacity(graph.weights.len());
         for (n, weight) in graph.weights.iter().enumerate() {
             let run = weight.dtype.resolve(activation);
+            let is_matrix = matrices.contains(&n);
+            if let Some(of) = tensors.row_parts(WeightId(n)).filter(|_| is_matrix) {
+                check_shape(of.shape, weight)?;
+                if let Some(form) = parts(&of, &weight.name, arithmetic, run)? {
+                    held.push(form);
+                    continue;
+                }
+            }
             if let Some(view) = tensors.blocks(WeightId(n)) {
-                let matrix = matrices.contains(&n).then_some(arithmetic);
-                held.push(blocks(&view, weight, matrix, run)?);
+                check_shape(view.shape, weight)?;
+                held.push(blocks(&view, weight, is_matrix.then_some(arithmetic), run)?);
                 continue;
             }
             // Experts are too many to be held, or even to be read before a row wants them.
@@ -189,21 +210,15 @@ impl SessionWeights {
             }
             let view = tensors.view(WeightId(n))?;
             let elements: usize = weight.shape.iter().product();
-            if view.shape != weight.shape.as_slice() {
-                return Err(Error::WeightShape {
-                    name: weight.name.clone(),
-                    got: view.shape.to_vec(),
-                    want: weight.shape.clone(),
-                });
-            }
+            check_shape(view.shape, weight)?;
             let file = view.dtype.run();
             let stays = file.is_some_and(|file| file == run || run == Dtype::F32);
             held.push(match file {
-                Some(file) if matrices.contains(&n) && stays => WeightForm::File(file),
+                Some(file) if is_matrix && stays => WeightForm::File(file),
                 Some(_) if experts.contains(&n) => WeightForm::OnDemand(run),
                 _ => {
                     let wide = widen(&view, &weight.name, elements)?;
-                    if matrices.contains(&n) {
+                    if is_matrix {
                         rounded(run, &wide)
                     } else {
                         let mut wide = wide;
@@ -231,7 +246,7 @@ impl SessionWeights {
                 WeightForm::File(dtype)
                 | WeightForm::Rounded(dtype, _)
                 | WeightForm::OnDemand(dtype) => dtype.size(),
-                WeightForm::Blocks(..) | WeightForm::F32(_) => 4,
+                WeightForm::Blocks(..) | WeightForm::Parts(_) | WeightForm::F32(_) => 4,
             };
             weight.shape.iter().fold(each as u64, |bytes, n| bytes.saturating_mul(*n as u64))
         });
@@ -247,44 +262,40 @@ impl SessionWeights {
 
     /// Copies a weight to a device.
     fn copied(&self, n: usize, queue: &DeviceQueue) -> Result<DeviceWeight, Error> {
+        if let WeightForm::F32(numbers) = &self.held[n] {
+            return Ok(DeviceWeight::Vector(queue.upload(bytemuck::cast_slice(numbers))?));
+        }
+        let matrix = self.matrix(WeightId(n))?;
+        let view = matrix.view();
+        let (outputs, inputs) = (view.outputs, view.inputs);
         let plain = |dtype| source::dtype(dtype) | source::PLAIN_ORDER;
-        let on_demand;
-        let (view, buffer, form, factor) = match &self.held[n] {
-            WeightForm::F32(numbers) => {
-                let numbers = queue.upload(bytemuck::cast_slice(numbers))?;
-                return Ok(DeviceWeight::Vector(numbers));
-            }
+        let (buffer, form, factor) = match &self.held[n] {
             WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) => {
-                let view = self.matrix(WeightId(n))?;
-                (view, queue.upload(view.bytes)?, source::dtype(*dtype), 1.0)
+                (queue.upload(view.bytes)?, source::dtype(*dtype), 1.0)
             }
-            WeightForm::Blocks(ty, _) => {
-                let view = self.matrix(WeightId(n))?;
-                let number = blocks::number(*ty).filter(|_| view.row_factors.is_none());
-                if let Some(number) = number {
-                    (view, queue.upload(view.bytes)?, number, view.factor)
+            WeightForm::OnDemand(dtype) => {
+                let mut numbers = vec![0.0; outputs * inputs];
+                for (row, into) in numbers.chunks_exact_mut(inputs.max(1)).enumerate() {
+                    view.widen_row(row, into);
+                }
+                (queue.upload(&stored_bytes(*dtype, &numbers))?, plain(*dtype), 1.0)
+            }
+            WeightForm::Blocks(..) | WeightForm::Parts(_) | WeightForm::F32(_) => {
+                let number = view.blocks.and_then(blocks::number);
+                if let Some(number) = number.filter(|_| view.row_factors.is_none()) {
+                    (queue.upload(view.bytes)?, number, view.factor)
                 } else {
-                    let row = view.inputs * 4;
-                    let buffer = queue.allocate(view.outputs * row)?;
-                    let mut numbers = vec![0.0; view.inputs];
-                    for output in 0..view.outputs {
+                    let row = inputs * 4;
+                    let buffer = queue.allocate(outputs * row)?;
+                    let mut numbers = vec![0.0; inputs];
+                    for output in 0..outputs {
                         view.widen_row(output, &mut numbers);
                         buffer.write(output * row, bytemuck::cast_slice(&numbers))?;
                     }
-                    (view, buffer, plain(Dtype::F32), 1.0)
+                    (buffer, plain(Dtype::F32), 1.0)
                 }
-            }
-            WeightForm::OnDemand(dtype) => {
-                on_demand = self.on_demand(WeightId(n))?;
-                let view = on_demand.view();
-                let mut numbers = vec![0.0; view.outputs * view.inputs];
-                for (row, into) in numbers.chunks_exact_mut(view.inputs.max(1)).enumerate() {
-                    view.widen_row(row, into);
-                }
-                (view, queue.upload(&stored_bytes(*dtype, &numbers))?, plain(*dtype), 1.0)
             }
         };
-        let (outputs, inputs) = (view.outputs, view.inputs);
         Ok(DeviceWeight::Matrix(DeviceMatrix { buffer, form, factor, outputs, inputs }))
     }
 
@@ -384,50 +395,39 @@ impl SessionWeights {
         Ok(())
     }
 
-    /// Returns a matrix `[outputs, inputs]` in place.
-    pub fn matrix(&self, id: WeightId) -> Result<MatrixView<'_>, Error> {
-        let sides = |shape: &[usize]| match *shape {
-            [outputs, inputs] => (outputs, inputs),
-            _ => (1, shape.iter().product()),
-        };
-        let plain = |dtype, bytes, shape: &[usize]| {
-            let (outputs, inputs) = sides(shape);
-            let (factor, row_factors, packed) = (1.0, None, None);
-            MatrixView { dtype, blocks: None, bytes, outputs, inputs, factor, row_factors, packed }
-        };
-        Ok(match &self.held[id.0] {
+    /// Returns a matrix `[outputs, inputs]`: in place, or decoded for this one use.
+    pub fn matrix(&self, id: WeightId) -> Result<WeightMatrix<'_>, Error> {
+        let lost = || Error::Other(format!("weight {} is in blocks no more", id.0));
+        Ok(WeightMatrix::Stored(match &self.held[id.0] {
             WeightForm::File(dtype) => {
                 let view = self.tensors.view(id)?;
-                plain(*dtype, view.bytes, view.shape)
-            }
-            WeightForm::Rounded(dtype, bytes) => plain(*dtype, bytes, self.tensors.view(id)?.shape),
-            WeightForm::Blocks(ty, packed) => {
-                let lost = || Error::Other(format!("weight {} is in blocks no more", id.0));
-                let view = self.tensors.blocks(id).ok_or_else(lost)?;
                 let (outputs, inputs) = sides(view.shape);
-                let (dtype, blocks) = (Dtype::F32, Some(*ty));
-                MatrixView {
-                    dtype,
-                    blocks,
-                    bytes: view.bytes,
-                    outputs,
-                    inputs,
-                    factor: view.factor,
-                    row_factors: Some(view.row_factors).filter(|factors| !factors.is_empty()),
-                    packed: packed.as_deref(),
-                }
+                MatrixView::plain(*dtype, view.bytes, outputs, inputs)
             }
-            WeightForm::F32(_) | WeightForm::OnDemand(_) => {
+            WeightForm::Rounded(dtype, bytes) => {
+                let (outputs, inputs) = sides(self.tensors.view(id)?.shape);
+                MatrixView::plain(*dtype, bytes, outputs, inputs)
+            }
+            WeightForm::Blocks(_, packed) => {
+                in_file(&self.tensors.blocks(id).ok_or_else(lost)?, packed.as_deref())
+            }
+            WeightForm::Parts(packed) => {
+                let RowParts { shape, parts, runs } =
+                    self.tensors.row_parts(id).ok_or_else(lost)?;
+                let (outputs, inputs) = sides(shape);
+                let parts = parts.iter().zip(packed);
+                let parts = parts.map(|(part, packed)| in_file(part, packed.as_deref())).collect();
+                return Ok(WeightMatrix::Parts(outputs, inputs, parts, runs));
+            }
+            WeightForm::OnDemand(dtype) => return self.on_demand(id, *dtype),
+            WeightForm::F32(_) => {
                 return Err(Error::Other(format!("weight {} is no matrix", id.0)));
             }
-        })
+        }))
     }
 
-    /// Returns a matrix of an expert, in place or decoded for this one use.
-    pub fn on_demand(&self, id: WeightId) -> Result<WeightMatrix<'_>, Error> {
-        let Some(WeightForm::OnDemand(dtype)) = self.held.get(id.0) else {
-            return Ok(WeightMatrix::Stored(self.matrix(id)?));
-        };
+    /// Makes a matrix of an expert for one use.
+    fn on_demand(&self, id: WeightId, dtype: Dtype) -> Result<WeightMatrix<'_>, Error> {
         let shape = self.shapes.get(id.0).map_or(&[][..], Vec::as_slice);
         let &[outputs, inputs] = shape else {
             return Err(Error::Other(format!("weight {} is no matrix", id.0)));
@@ -436,7 +436,7 @@ impl SessionWeights {
             Some(made) => made,
             None => widen(&self.tensors.view(id)?, &format!("number {}", id.0), outputs * inputs)?,
         };
-        round::round(*dtype, &mut numbers);
+        round::round(dtype, &mut numbers);
         Ok(WeightMatrix::Computed(outputs, inputs, numbers))
     }
 
@@ -447,6 +447,7 @@ impl SessionWeights {
             WeightForm::File(_)
             | WeightForm::Rounded(..)
             | WeightForm::Blocks(..)
+            | WeightForm::Parts(_)
             | WeightForm::OnDemand(_) => None,
         }
     }
@@ -472,6 +473,74 @@ fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
     (matrices, experts)
 }
 
+/// Refuses a weight of another shape than the graph's.
+fn check_shape(found: &[usize], weight: &Weight) -> Result<(), Error> {
+    if found == weight.shape.as_slice() {
+        return Ok(());
+    }
+    let (name, got, want) = (weight.name.clone(), found.to_vec(), weight.shape.clone());
+    Err(Error::WeightShape { name, got, want })
+}
+
+/// Returns rows and columns of a matrix; other shapes are one row.
+fn sides(shape: &[usize]) -> (usize, usize) {
+    match *shape {
+        [outputs, inputs] => (outputs, inputs),
+        _ => (1, shape.iter().product()),
+    }
+}
+
+/// Returns a matrix as it lies in a file.
+fn in_file<'a>(view: &BlockView<'a>, packed: Option<&'a PackedMatrix>) -> MatrixView<'a> {
+    let (outputs, inputs) = sides(view.shape);
+    let dtype = view.ty.plain().unwrap_or(Dtype::F32);
+    MatrixView {
+        blocks: Some(view.ty).filter(|ty| ty.is_quantized()),
+        factor: view.factor,
+        row_factors: Some(view.row_factors).filter(|factors| !factors.is_empty()),
+        packed,
+        ..MatrixView::plain(dtype, view.bytes, outputs, inputs)
+    }
+}
+
+/// Returns the layout of a matrix in blocks for products in integers; none if its products are exact.
+fn packed(view: &BlockView<'_>, arithmetic: BlockArithmetic) -> Option<Box<PackedMatrix>> {
+    let (outputs, inputs) = sides(view.shape);
+    let in_place = || PackedMatrix::in_place(view.ty, outputs, inputs, view.factor);
+    let packed = match arithmetic {
+        BlockArithmetic::Exact => None,
+        BlockArithmetic::Q8 { repack: false } => in_place(),
+        BlockArithmetic::Q8 { repack: true } => in_place().map(|packed| packed.with(view.bytes)),
+    };
+    packed.map(Box::new)
+}
+
+/// Checks that there is a decoder, and that rows divide into blocks. One row tells.
+fn check_blocks(view: &BlockView<'_>, name: &str) -> Result<(), Error> {
+    let inputs = view.shape.last().copied().unwrap_or(0);
+    let row = view.ty.row_bytes(inputs).and_then(|row| view.bytes.get(..row)).unwrap_or_default();
+    let unreadable =
+        |_| Error::WeightDtype { name: name.to_owned(), found: view.ty.name().to_owned() };
+    codec::decode(view.ty, row, &mut vec![0.0; inputs]).map_err(unreadable)
+}
+
+/// Holds the rows of a matrix as parts; none if a part would have to be rounded for the run.
+fn parts(
+    of: &RowParts<'_>,
+    name: &str,
+    arithmetic: BlockArithmetic,
+    run: Dtype,
+) -> Result<Option<WeightForm>, Error> {
+    let stays = |part: &BlockView<'_>| {
+        part.ty.plain().is_none_or(|dtype| dtype == run || run == Dtype::F32)
+    };
+    if !of.parts.iter().all(stays) {
+        return Ok(None);
+    }
+    of.parts.iter().try_for_each(|part| check_blocks(part, name))?;
+    Ok(Some(WeightForm::Parts(of.parts.iter().map(|part| packed(part, arithmetic)).collect())))
+}
+
 /// Holds a weight in blocks: as blocks if it is a matrix, decoded if it is small.
 fn blocks(
     view: &BlockView<'_>,
@@ -479,33 +548,18 @@ fn blocks(
     matrix: Option<BlockArithmetic>,
     run: Dtype,
 ) -> Result<WeightForm, Error> {
-    let name = || weight.name.clone();
-    if view.shape != weight.shape.as_slice() {
-        let (got, want) = (view.shape.to_vec(), weight.shape.clone());
-        return Err(Error::WeightShape { name: name(), got, want });
-    }
-    // One row tells whether there is a decoder, and whether rows divide into blocks.
-    let inputs = weight.shape.last().copied().unwrap_or(0);
-    let row = view.ty.row_bytes(inputs).and_then(|row| view.bytes.get(..row)).unwrap_or_default();
-    let mut numbers = vec![0.0; inputs];
-    let unreadable = |_| Error::WeightDtype { name: name(), found: view.ty.name().to_owned() };
-    codec::decode(view.ty, row, &mut numbers).map_err(unreadable)?;
+    check_blocks(view, &weight.name)?;
     if let Some(arithmetic) = matrix {
-        let outputs = if view.shape.len() == 2 { view.shape[0] } else { 1 };
-        let shape = (outputs, view.shape.iter().product::<usize>() / outputs.max(1));
-        let packed = || PackedMatrix::in_place(view.ty, shape.0, shape.1, view.factor);
-        let packed = match arithmetic {
-            BlockArithmetic::Exact => None,
-            BlockArithmetic::Q8 { repack: false } => packed(),
-            BlockArithmetic::Q8 { repack: true } => packed().map(|packed| packed.with(view.bytes)),
-        };
-        return Ok(WeightForm::Blocks(view.ty, packed.map(Box::new)));
+        return Ok(WeightForm::Blocks(view.ty, packed(view, arithmetic)));
     }
     let mut wide = vec![0.0; weight.shape.iter().product()];
+    let unreadable =
+        |_| Error::WeightDtype { name: weight.name.clone(), found: view.ty.name().to_owned() };
     codec::decode(view.ty, view.bytes, &mut wide).map_err(unreadable)?;
     for x in &mut wide {
         *x *= view.factor;
     }
+    let inputs = weight.shape.last().copied().unwrap_or(0);
     for (row, factor) in wide.chunks_exact_mut(inputs.max(1)).zip(view.row_factors) {
         for x in row {
             *x *= factor;

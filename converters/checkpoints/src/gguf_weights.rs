@@ -1,8 +1,11 @@
 //! Reads the weights of a model from a GGUF file, applying the rules for writing it in reverse.
 //!
 //! A matrix stays in the file's blocks: in the memory map if its rows are contiguous, else in a buffer with
-//! its rows in the model's order. Numbers that a matrix was multiplied by on writing become factors beside its
-//! blocks. Other steps that changed values are inverted in f32.
+//! its rows in the model's order. A matrix whose rows are in blocks of several types stays in the parts of the file
+//! ([`RowParts`]). Numbers that a matrix was multiplied by on writing become factors beside its blocks. Other steps
+//! that changed values are inverted in f32.
+
+mod row_parts;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,6 +20,8 @@ use formats::gguf::companions::{self, SCALE, multiply};
 use formats::gguf::{GgufFile, GgufTensor, scalars};
 use formats::safetensors::FileDtype;
 use formats::shown;
+use row_parts::PartsOfFile;
+pub use row_parts::{RowParts, RowRun};
 
 /// Reason why a file does not hold a model.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +114,18 @@ impl BlockWeight {
     fn plain(ty: BlockType, shape: Vec<usize>, bytes: BlockBytes) -> Self {
         Self { ty, shape, bytes, factor: 1.0, row_factors: Vec::new() }
     }
+
+    fn view<'a>(&'a self, file: &'a GgufFile) -> BlockView<'a> {
+        let bytes = match &self.bytes {
+            BlockBytes::Tensor(name, begin, end) => {
+                file.bytes(name).and_then(|bytes| bytes.get(*begin..*end)).unwrap_or_default()
+            }
+            BlockBytes::Computed(bytes) => bytes,
+            BlockBytes::Parts(parts) => parts.decoded(file),
+        };
+        let (ty, shape, row_factors) = (self.ty, &self.shape, &self.row_factors);
+        BlockView { ty, shape, bytes, factor: self.factor, row_factors }
+    }
 }
 
 #[derive(Debug)]
@@ -116,6 +133,7 @@ enum BlockBytes {
     /// Byte range of a tensor, `begin..end`.
     Tensor(String, usize, usize),
     Computed(Vec<u8>),
+    Parts(PartsOfFile),
 }
 
 impl GgufWeights {
@@ -173,15 +191,20 @@ impl GgufWeights {
     ///
     /// If the id is not of the graph whose weights were wanted.
     pub fn view(&self, id: WeightId) -> BlockView<'_> {
+        self.found[id.0].view(&self.file)
+    }
+
+    /// Returns the parts of a weight whose rows are in blocks of several types. [`GgufWeights::view`] decodes it.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn row_parts(&self, id: WeightId) -> Option<RowParts<'_>> {
         let found = &self.found[id.0];
-        let bytes = match &found.bytes {
-            BlockBytes::Tensor(name, begin, end) => {
-                self.file.bytes(name).and_then(|bytes| bytes.get(*begin..*end)).unwrap_or_default()
-            }
-            BlockBytes::Computed(bytes) => bytes,
-        };
-        let (shape, row_factors) = (found.shape.as_slice(), found.row_factors.as_slice());
-        BlockView { ty: found.ty, shape, bytes, factor: found.factor, row_factors }
+        match &found.bytes {
+            BlockBytes::Parts(parts) => Some(parts.view(&self.file, &found.shape)),
+            BlockBytes::Tensor(..) | BlockBytes::Computed(_) => None,
+        }
     }
 
     /// Returns the file.
@@ -248,15 +271,17 @@ fn open(
     }
     let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
     let back = inverse(&group.steps, shapes.clone())?;
-    // Parts of several types stay in blocks if one type holds the values of all of them.
-    let ty = parts.iter().skip(1).try_fold(parts[0].info.ty, |ty, part| ty.common(part.info.ty));
-    let alike = ty.is_some_and(|ty| parts.iter().all(|part| ty.common(part.info.ty) == Some(ty)));
-    let ty = ty.unwrap_or(parts[0].info.ty);
+    let ty = parts[0].info.ty;
+    let (moves, scales) = BlockScales::of(&back, &parts);
     let whole = |part: &ModelTensor<'_>| part.cut.is_none() || part.shape.len() > 1;
-    let (moves, scales) = BlockScales::of(&back, ty, &parts);
-    if alike && parts.iter().all(whole) && moves_rows(&moves, &parts) {
+    let rows_move = parts.iter().all(whole) && moves_rows(&moves, &parts);
+    if rows_move && parts.iter().any(|part| part.info.ty != ty) {
+        if let Some(found) = row_parts::find(&moves, scales.factor, &parts, &shapes)? {
+            return Ok(vec![found]);
+        }
+    } else if rows_move {
         let flows: Result<Vec<_>, WeightFault> =
-            parts.iter().map(|part| row_flow(file, part, ty)).collect();
+            parts.iter().map(|part| row_flow(file, part)).collect();
         let flows = Flow::run(&moves, flows?)?;
         let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
             let bytes = locate(file, flow, &parts);
@@ -311,11 +336,7 @@ struct BlockScales {
 impl BlockScales {
     /// Separates steps into those that multiply blocks and the others. All are others where factors cannot stand
     /// beside the blocks: in plain numbers, which kernels multiply as they are, and where rows have factors but move.
-    fn of(
-        steps: &[WeightStep],
-        ty: BlockType,
-        parts: &[ModelTensor<'_>],
-    ) -> (Vec<WeightStep>, Self) {
+    fn of(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> (Vec<WeightStep>, Self) {
         let none = || (steps.to_vec(), Self { factor: 1.0, rows: Vec::new() });
         let (mut factor, mut rows, mut others) = (1.0_f64, Vec::<f64>::new(), Vec::new());
         for step in steps {
@@ -350,7 +371,8 @@ impl BlockScales {
             _ => false,
         };
         let normal = |x: &f64| (*x as f32).is_normal();
-        let usable = ty.is_quantized() && normal(&factor) && rows.iter().all(normal);
+        let quantized = parts.iter().all(|part| part.info.ty.is_quantized());
+        let usable = quantized && normal(&factor) && rows.iter().all(normal);
         if !usable || !(rows.is_empty() || fits) {
             return none();
         }
@@ -386,35 +408,14 @@ fn moves_rows(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> bool {
     })
 }
 
-/// Returns a tensor as rows of bytes, in blocks of a type that holds its values.
-fn row_flow<'f>(
-    file: &'f GgufFile,
-    part: &ModelTensor<'_>,
-    ty: BlockType,
-) -> Result<Flow<'f>, WeightFault> {
+/// Returns a tensor as rows of bytes.
+fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, WeightFault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let mut shape = part.whole().to_vec();
     if let Some(row) = shape.last_mut() {
-        *row = ty.row_bytes(*row).unwrap_or(0);
+        *row = part.info.ty.row_bytes(*row).unwrap_or(0);
     }
-    part.taken(match part.info.ty.widened(ty, bytes) {
-        Some(wide) => Flow::new(&shape, Arc::new(WidenedBlocks(wide))),
-        None => Flow::new(&shape, Arc::new(PlainValues { dtype: FileDtype::U8, bytes })),
-    })
-}
-
-/// Bytes of blocks that were written in a wider type.
-struct WidenedBlocks(Vec<u8>);
-
-impl ValueReader for WidenedBlocks {
-    fn read(&self, _at: usize, out: &mut [f32]) {
-        // Never read as values: steps only move them.
-        out.fill(f32::NAN);
-    }
-
-    fn bytes(&self) -> Option<(FileDtype, &[u8])> {
-        Some((FileDtype::U8, &self.0))
-    }
+    part.taken(Flow::new(&shape, Arc::new(PlainValues { dtype: FileDtype::U8, bytes })))
 }
 
 /// Returns a tensor as decoded values.

@@ -15,6 +15,7 @@
 
 use std::cell::Cell;
 
+use checkpoints::gguf_weights::RowRun;
 use formats::codec::{self, BlockType};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
@@ -64,9 +65,43 @@ pub struct MatrixView<'a> {
     pub row_factors: Option<&'a [f32]>,
     /// The layout of blocks for products in integers; none for exact products.
     pub packed: Option<&'a PackedMatrix>,
+    /// The matrices that the rows are of, in place of all of the above but the shape; none if this is one matrix.
+    pub parts: Option<MatrixParts<'a>>,
 }
 
-impl MatrixView<'_> {
+/// Matrices whose rows, in another order, are those of one matrix.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixParts<'a> {
+    /// Each as wide as the matrix.
+    pub parts: &'a [MatrixView<'a>],
+    /// The origin of the matrix' rows, from the first to the last.
+    pub runs: &'a [RowRun],
+}
+
+impl<'a> MatrixView<'a> {
+    /// Returns a matrix of plain numbers.
+    pub fn plain(dtype: Dtype, bytes: &'a [u8], outputs: usize, inputs: usize) -> Self {
+        Self {
+            dtype,
+            blocks: None,
+            bytes,
+            outputs,
+            inputs,
+            factor: 1.0,
+            row_factors: None,
+            packed: None,
+            parts: None,
+        }
+    }
+
+    /// True if products are in integers.
+    pub fn is_packed(&self) -> bool {
+        match self.parts {
+            Some(of) => of.parts.iter().all(|part| part.packed.is_some()),
+            None => self.packed.is_some(),
+        }
+    }
+
     /// Returns the bytes of a row; none if rows do not divide into blocks.
     fn row_bytes(&self) -> Option<usize> {
         match self.blocks {
@@ -81,6 +116,16 @@ impl MatrixView<'_> {
     /// If there is no such row, or `into` is not as long as a row.
     pub fn widen_row(&self, row: usize, into: &mut [f32]) {
         assert_eq!(into.len(), self.inputs, "a row has as many numbers as the weight has inputs");
+        if let Some(MatrixParts { parts, runs }) = self.parts {
+            let mut before = row;
+            for run in runs {
+                if before < run.count {
+                    return parts[run.part].widen_row(run.first + before, into);
+                }
+                before -= run.count;
+            }
+            panic!("there is no row {row}");
+        }
         let size = self.row_bytes().expect("rows divide into blocks");
         let bytes = &self.bytes[row * size..(row + 1) * size];
         if let Some(ty) = self.blocks {
@@ -181,22 +226,52 @@ pub fn matmul_many(x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
     matmul_many_on(Isa::best(), x, rows, linears);
 }
 
-/// Computes linear ops of which some have factors of rows: these are rounded after the factors.
-fn with_row_factors(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
-    let unfinished = linears.iter_mut().map(|linear| {
+/// Computes linear ops of which some have factors of rows, or rows of several matrices: these are multiplied as plain
+/// matrices first, and finished after that.
+fn in_steps(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
+    let sums = |outputs: usize| vec![0.0; rows * outputs];
+    let mut of_parts: Vec<Vec<Vec<f32>>> = linears
+        .iter()
+        .map(|linear| match linear.weight.parts {
+            Some(of) => of.parts.iter().map(|part| sums(part.outputs)).collect(),
+            None => Vec::new(),
+        })
+        .collect();
+    let mut unfinished = Vec::new();
+    for (linear, sums) in linears.iter_mut().zip(&mut of_parts) {
         let Linear { weight, bias, round, y } = linear;
-        let y = &mut **y;
-        if weight.row_factors.is_none() {
-            return Linear { weight: *weight, bias: *bias, round: *round, y };
+        if let Some(of) = weight.parts {
+            unfinished.extend(of.parts.iter().zip(sums).map(|(part, y)| Linear {
+                weight: *part,
+                bias: None,
+                round: Dtype::F32,
+                y,
+            }));
+        } else if weight.row_factors.is_some() {
+            let weight = MatrixView { row_factors: None, ..*weight };
+            unfinished.push(Linear { weight, bias: None, round: Dtype::F32, y });
+        } else {
+            unfinished.push(Linear { weight: *weight, bias: *bias, round: *round, y });
         }
-        let weight = MatrixView { row_factors: None, ..*weight };
-        Linear { weight, bias: None, round: Dtype::F32, y }
-    });
-    matmul_many_on(isa, x, rows, &mut unfinished.collect::<Vec<_>>());
-    for Linear { weight, bias, round, y } in linears {
-        let Some(factors) = weight.row_factors else { continue };
-        y.par_chunks_exact_mut(factors.len().max(1)).for_each(|y| {
-            y.iter_mut().zip(factors).for_each(|(y, factor)| *y *= factor);
+    }
+    matmul_many_on(isa, x, rows, &mut unfinished);
+    for (Linear { weight, bias, round, y }, sums) in linears.iter_mut().zip(&of_parts) {
+        if weight.parts.is_none() && weight.row_factors.is_none() {
+            continue;
+        }
+        y.par_chunks_exact_mut(weight.outputs.max(1)).enumerate().for_each(|(row, y)| {
+            if let Some(of) = weight.parts {
+                let mut rest = &mut *y;
+                for run in of.runs {
+                    let (to, after) = rest.split_at_mut(run.count);
+                    let from = row * of.parts[run.part].outputs + run.first;
+                    to.copy_from_slice(&sums[run.part][from..from + run.count]);
+                    rest = after;
+                }
+            }
+            if let Some(factors) = weight.row_factors {
+                y.iter_mut().zip(factors).for_each(|(y, factor)| *y *= factor);
+            }
             finish(y, *bias, *round);
         });
     }
@@ -212,14 +287,20 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
     assert_eq!(Some(x.len()), rows.checked_mul(inner), "x is [rows, inputs]");
     for Linear { weight, bias, y, .. } in &*linears {
         assert_eq!(weight.inputs, inner, "every weight has the inputs of x");
-        let bytes = weight.row_bytes().and_then(|row| row.checked_mul(weight.outputs));
-        assert_eq!(Some(weight.bytes.len()), bytes, "the weight is [outputs, inputs]");
+        if let Some(MatrixParts { runs, .. }) = weight.parts {
+            let outputs: usize = runs.iter().map(|run| run.count).sum();
+            assert_eq!(outputs, weight.outputs, "every row is of a part");
+        } else {
+            let bytes = weight.row_bytes().and_then(|row| row.checked_mul(weight.outputs));
+            assert_eq!(Some(weight.bytes.len()), bytes, "the weight is [outputs, inputs]");
+        }
         assert_eq!(Some(y.len()), rows.checked_mul(weight.outputs), "y is [rows, outputs]");
         assert!(bias.is_none_or(|b| b.len() == weight.outputs), "bias is [outputs]");
         assert!(weight.row_factors.is_none_or(|f| f.len() == weight.outputs), "a factor per row");
     }
-    if linears.iter().any(|linear| linear.weight.row_factors.is_some()) {
-        return with_row_factors(isa, x, rows, linears);
+    let in_one = |weight: &MatrixView<'_>| weight.row_factors.is_none() && weight.parts.is_none();
+    if !linears.iter().all(|linear| in_one(&linear.weight)) {
+        return in_steps(isa, x, rows, linears);
     }
     if rows == 0 {
         return;

@@ -10,7 +10,6 @@ use registry::graph::{Graph, Node, State, WeightId};
 
 use crate::angles::{Angles, DeviceAngles};
 use crate::device::{DeviceBuffer, DeviceQueue};
-use crate::kernels::matmul::MatrixView;
 use crate::kernels::tokens::round_rows;
 use crate::masks::SequenceMask;
 use crate::states::{Memory, Slot};
@@ -162,7 +161,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// Returns a matrix by its role.
-    pub fn matrix(&self, role: &str) -> Result<MatrixView<'a>, Error> {
+    pub fn matrix(&self, role: &str) -> Result<WeightMatrix<'a>, Error> {
         self.weights.matrix(self.weight(role)?)
     }
 
@@ -193,11 +192,6 @@ impl<'a> Ctx<'a> {
     pub fn rounding(&self, role: &str) -> Option<Rounding> {
         let weight = self.node().weights.get(role)?;
         self.weights.rounding(*weight)
-    }
-
-    /// Returns a matrix of an expert by its role, decoded for this use if it is not stored in full.
-    pub fn on_demand(&self, role: &str) -> Result<WeightMatrix<'a>, Error> {
-        self.weights.on_demand(self.weight(role)?)
     }
 
     /// Returns a small weight by its role; none if the node does not have it.

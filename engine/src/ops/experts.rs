@@ -156,7 +156,7 @@ fn mlp(
     let matrix = |part: &str, outputs, inputs, rows: &[f32]| -> Result<WeightMatrix<'_>, Error> {
         let role = format!("{part}.{expert}");
         ctx.observe_product(&role, inputs, rows);
-        let matrix = ctx.on_demand(&role)?;
+        let matrix = ctx.matrix(&role)?;
         let MatrixView { outputs: o, inputs: i, .. } = matrix.view();
         if (o, i) == (outputs, inputs) {
             return Ok(matrix);

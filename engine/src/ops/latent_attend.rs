@@ -90,7 +90,8 @@ impl LatentAttend {
 impl Kernel for LatentAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let (q, c, r) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-        let weight = ctx.matrix("weight")?;
+        let matrix = ctx.matrix("weight")?;
+        let weight = matrix.view();
         let sizes = self.sizes(q.shape(), (c.width(), r.width()), (weight.inputs, weight.outputs));
         let sizes = sizes.map_err(|why| ctx.error(why))?;
         let HeadSizes { heads, nope, shared, value } = sizes;

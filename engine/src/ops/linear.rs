@@ -18,7 +18,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
-    let weight = ctx.matrix("weight")?;
+    let matrix = ctx.matrix("weight")?;
+    let weight = matrix.view();
     check(ctx, x.width(), 0, &weight)?;
     ctx.observe_product("weight", weight.inputs, &x.view());
     let mut y = vec![0.0; x.rows() * weight.outputs];
@@ -52,14 +53,15 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         }
     }
     // Products in integers share the codes of their rows; others run side by side.
+    let matrices = (0..count).map(|n| ctx.matrix(&role(n))).collect::<Result<Vec<_>, _>>()?;
     let mut calls: Vec<(Option<Rounding>, Vec<LinearOutput<'_>>)> = Vec::new();
-    for n in 0..count {
-        let weight = ctx.matrix(&role(n))?;
+    for (n, matrix) in matrices.iter().enumerate() {
+        let weight = matrix.view();
         check(ctx, x.width(), n, &weight)?;
         let (how, bias) = (ctx.rounding(&role(n)), ctx.vector(&format!("bias.{n}")));
         let output = LinearOutput { n, weight, bias, round: ctx.output_dtype(n) };
         let shares = |of: &[LinearOutput<'_>]| {
-            weight.packed.is_some() && of.iter().all(|other| other.weight.packed.is_some())
+            weight.is_packed() && of.iter().all(|other| other.weight.is_packed())
         };
         match calls.iter_mut().find(|(other, of)| *other == how && shares(of)) {
             Some((_, outputs)) => outputs.push(output),

@@ -52,7 +52,8 @@ impl PositionEmbed {
 
 impl Kernel for PositionEmbed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let weight = ctx.matrix("weight")?;
+        let matrix = ctx.matrix("weight")?;
+        let weight = matrix.view();
         let width = ctx.output_width(0)?;
         if weight.inputs != width {
             return Err(ctx.error(format!("its weight has rows of {}, not {width}", weight.inputs)));

@@ -18,7 +18,7 @@ fn parts_of_a_matrix_are_found() {
     for (name, stems, whole) in CASES {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
         let (model, checkpoint) = (open(&folder), Checkpoint::open(&folder).unwrap());
-        write(&model, &checkpoint, BlockType::F16, &plain);
+        write(&model, &checkpoint, |_| BlockType::F16, &plain);
         let file = GgufFile::open(&plain).unwrap();
         fuse(&file, stems, whole, &fused);
         let (gguf, wanted) = (&gguf_of(&model), &model.graph.weights);

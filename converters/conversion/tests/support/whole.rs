@@ -31,14 +31,19 @@ pub(crate) fn gguf_of(model: &Model) -> Gguf {
     model.gguf.clone().unwrap_or_else(|| checkpoints::own_names(model))
 }
 
-/// Writes a model with its matrices in one type; rows that do not divide into its blocks stay in f32.
-pub(crate) fn write(model: &Model, checkpoint: &Checkpoint, ty: BlockType, path: &Path) {
+/// Writes a model with its matrices in the types of their names; rows that do not divide into blocks stay in f32.
+pub(crate) fn write(
+    model: &Model,
+    checkpoint: &Checkpoint,
+    types: impl Fn(&str) -> BlockType,
+    path: &Path,
+) {
     let weights = &model.graph.weights;
     let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();
     let gguf = with_scalars(gguf_of(model), &model.graph.weights, &sourced).unwrap();
     let tensors = tensors(&gguf, &model.graph.weights, &sourced, Arithmetic::Wide).unwrap();
     let choice = |name: &str, shape: &[usize]| {
-        let ty = base_type(name, shape, ty);
+        let ty = base_type(name, shape, types(name));
         let fits = shape.last().is_some_and(|row| ty.row_bytes(*row).is_some());
         TypeChoice { ty: if fits { ty } else { BlockType::F32 }, why: String::new() }
     };

@@ -133,22 +133,6 @@ impl BlockType {
         self.declaration().fallback
     }
 
-    /// Returns whole blocks in a type that holds the same values; none if this type has no blocks for that type.
-    pub fn widened(self, to: Self, blocks: &[u8]) -> Option<Vec<u8>> {
-        let wider = self.declaration().wider.filter(|wider| wider.ty == to)?;
-        let mut out = Vec::with_capacity(blocks.len() / self.bytes() * to.bytes());
-        blocks.chunks_exact(self.bytes()).for_each(|block| (wider.append)(block, &mut out));
-        Some(out)
-    }
-
-    /// Returns the type that blocks of both types can have with the same values.
-    pub fn common(self, other: Self) -> Option<Self> {
-        let widens = |from: Self, to: Self| {
-            from == to || from.declaration().wider.is_some_and(|wider| wider.ty == to)
-        };
-        [self, other].into_iter().find(|to| widens(self, *to) && widens(other, *to))
-    }
-
     /// Returns the file types of files whose matrices are mostly of this type.
     pub fn file_types(self) -> &'static [FileType] {
         self.declaration().file_types

@@ -43,8 +43,6 @@ pub(crate) struct BlockDeclaration {
     pub(crate) factored: Option<FactorCodec>,
     /// Type that takes the place of this one if rows do not divide into its blocks.
     pub(crate) fallback: Option<BlockType>,
-    /// Type whose blocks can hold the values of this one unchanged.
-    pub(crate) wider: Option<WiderBlocks>,
     /// File types of files whose matrices are mostly of this type.
     pub(crate) file_types: &'static [FileType],
 }
@@ -68,19 +66,9 @@ impl BlockDeclaration {
             e2m1: None,
             factored: None,
             fallback: None,
-            wider: None,
             file_types: &[],
         }
     }
-}
-
-/// Blocks with more levels of the same scales.
-#[derive(Clone, Copy)]
-pub(crate) struct WiderBlocks {
-    /// Their type.
-    pub(crate) ty: BlockType,
-    /// Appends one block as a block of that type.
-    pub(crate) append: fn(&[u8], &mut Vec<u8>),
 }
 
 /// Rule of valid blocks.

@@ -7,7 +7,7 @@
 mod lanes;
 
 use super::BlockType;
-use super::declaration::{BlockDeclaration, FileType, ScaleRule, WiderBlocks};
+use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::decoder::{DecoderOps, VectorSink};
 use super::layout::{
     OneLine, alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of,
@@ -26,7 +26,6 @@ pub(super) const Q4_K: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::F16(&[0, 2]),
     error: Some(0.0713),
     fallback: Some(BlockType::Q50),
-    wider: Some(WiderBlocks { ty: BlockType::Q5K, append: append_fifth_bits }),
     file_types: &[FileType::new("Q4_K_M", 15), FileType::new("Q4_K_S", 14)],
     encode: Some(encode::<144>),
     decode: vectors!(144, 256, |ops, block, out| decode(ops, block, out)),
@@ -44,14 +43,6 @@ pub(super) const Q5_K: BlockDeclaration = BlockDeclaration {
     decode: vectors!(176, 256, |ops, block, out| decode(ops, block, out)),
     ..BlockDeclaration::new("Q5_K", 13, 256, 176)
 };
-
-/// Appends a block of Q4_K as one of Q5_K, whose fifth bits are zero.
-fn append_fifth_bits(block: &[u8], out: &mut Vec<u8>) {
-    let (scales, levels) = block.split_at(16.min(block.len()));
-    out.extend_from_slice(scales);
-    out.extend([0; 32]);
-    out.extend_from_slice(levels);
-}
 
 /// Blocks of 144 bytes are Q4_K, of 176 Q5_K.
 fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]>, out: &mut [u8]) {

@@ -65,16 +65,7 @@ mod tests {
         // W = [[1, 2], [3, 4], [5, 6]]
         let bytes: Vec<u8> =
             [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-        let weight = MatrixView {
-            dtype: Dtype::F32,
-            blocks: None,
-            bytes: &bytes,
-            outputs: 3,
-            inputs: 2,
-            factor: 1.0,
-            row_factors: None,
-            packed: None,
-        };
+        let weight = MatrixView::plain(Dtype::F32, &bytes, 3, 2);
         let mut y = [0.0; 6];
         matmul(&[1.0, 1.0, 0.5, -1.0], 2, &weight, Some(&[0.25, 0.0, 1000.0]), Dtype::F32, &mut y);
         assert_eq!(y, [3.25, 7.0, 1011.0, -1.25, -2.5, 996.5]);

@@ -64,16 +64,7 @@ fn check(case: Case) {
     let x = numbers(rows * inner, 1, run);
     let bytes = encode(&numbers(out * inner, 2, weight), weight, offset);
     let bias = bias.then(|| numbers(out, 3, Dtype::F32));
-    let weight = MatrixView {
-        dtype: weight,
-        blocks: None,
-        bytes: &bytes[offset..],
-        outputs: out,
-        inputs: inner,
-        factor: 1.0,
-        row_factors: None,
-        packed: None,
-    };
+    let weight = MatrixView::plain(weight, &bytes[offset..], out, inner);
     let mut expected = vec![f32::NAN; rows * out];
     reference::matmul(&x, rows, &weight, bias.as_deref(), run, &mut expected);
     let expected: Vec<u32> = expected.into_iter().map(f32::to_bits).collect();
@@ -142,6 +133,7 @@ fn rows_of_blocks_are_multiplied_as_their_numbers_are() {
                 factor,
                 row_factors: None,
                 packed: None,
+                parts: None,
             };
             let mut expected = vec![f32::NAN; rows * out];
             reference::matmul(&x, rows, &view(None, &plain, 1.0), None, dtype, &mut expected);
@@ -166,16 +158,7 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
     for dtype in Dtype::ALL {
         let x = numbers(rows * inner, 1, Dtype::F32);
         let bytes = encode(&numbers(out * inner, 2, dtype), dtype, 0);
-        let weight = MatrixView {
-            dtype,
-            blocks: None,
-            bytes: &bytes,
-            outputs: out,
-            inputs: inner,
-            factor: 1.0,
-            row_factors: None,
-            packed: None,
-        };
+        let weight = MatrixView::plain(dtype, &bytes, out, inner);
         let compute = |x: &[f32], rows: usize| {
             let mut y = vec![0.0; rows * out];
             matmul(x, rows, &weight, None, Dtype::F32, &mut y);
@@ -195,16 +178,7 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
     let weights: Vec<MatrixView<'_>> = Dtype::ALL
         .into_iter()
         .zip(&bytes)
-        .map(|(dtype, bytes)| MatrixView {
-            dtype,
-            blocks: None,
-            bytes,
-            outputs: 9,
-            inputs: inner,
-            factor: 1.0,
-            row_factors: None,
-            packed: None,
-        })
+        .map(|(dtype, bytes)| MatrixView::plain(dtype, bytes, 9, inner))
         .collect();
     let mut results = [(); 3].map(|()| vec![0.0; rows * 9]);
     let mut linears: Vec<Linear<'_>> = weights
@@ -224,16 +198,7 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
 fn nothing_in_nothing_out() {
     let mut y = [1.0; 2];
     let bias = [2.0, 3.0];
-    let weight = MatrixView {
-        dtype: Dtype::Bf16,
-        blocks: None,
-        bytes: &[],
-        outputs: 2,
-        inputs: 0,
-        factor: 1.0,
-        row_factors: None,
-        packed: None,
-    };
+    let weight = MatrixView::plain(Dtype::Bf16, &[], 2, 0);
     matmul(&[], 1, &weight, Some(&bias), Dtype::Bf16, &mut y);
     assert_eq!(y, bias);
     matmul(&[], 0, &weight, Some(&bias), Dtype::Bf16, &mut []);
@@ -253,6 +218,7 @@ fn sums_of_rows_are_multiplied_before_the_bias() {
         factor: 1.0,
         row_factors: Some(&[2.0, 0.5, -1.0]),
         packed: None,
+        parts: None,
     };
     let other = MatrixView { row_factors: None, ..weight };
     let (x, bias) = ([1.0, 1.0, 1.0, 0.5], [0.25, 0.0, 1.0]);
@@ -266,4 +232,68 @@ fn sums_of_rows_are_multiplied_before_the_bias() {
     let mut row = [0.0; 2];
     weight.widen_row(1, &mut row);
     assert_eq!(row, [1.5, 2.0]);
+}
+
+#[test]
+fn rows_of_several_matrices_are_those_of_one() {
+    let (inputs, rows) = (256, 7);
+    let types = [Some(BlockType::Q4K), Some(BlockType::Q80), None];
+    let sizes = [6, 3, 4];
+    let bytes: Vec<Vec<u8>> = std::iter::zip(types, sizes)
+        .map(|(ty, outputs)| {
+            let values = numbers(outputs * inputs, outputs as u64, Dtype::F32);
+            let Some(ty) = ty else { return encode(&values, Dtype::F16, 0) };
+            let mut blocks = vec![0; ty.row_bytes(inputs).unwrap() * outputs];
+            codec::encode(ty, &values, inputs, None, &mut blocks).unwrap();
+            blocks
+        })
+        .collect();
+    let layouts: Vec<Option<PackedMatrix>> = std::iter::zip(types, sizes)
+        .zip(&bytes)
+        .map(|((ty, outputs), bytes)| {
+            Some(PackedMatrix::in_place(ty?, outputs, inputs, 1.0)?.with(bytes))
+        })
+        .collect();
+    let runs = [(1, 1, 2), (0, 0, 5), (2, 0, 4), (1, 0, 1), (0, 5, 1)];
+    let runs = runs.map(|(part, first, count)| RowRun { part, first, count });
+    let (x, bias) = (numbers(rows * inputs, 1, Dtype::F32), numbers(13, 2, Dtype::F32));
+    for exact in [true, false] {
+        let parts: Vec<MatrixView<'_>> = (0..3)
+            .map(|n| MatrixView {
+                blocks: types[n],
+                packed: layouts[n].as_ref().filter(|_| !exact),
+                ..MatrixView::plain(
+                    if types[n].is_some() { Dtype::F32 } else { Dtype::F16 },
+                    &bytes[n],
+                    sizes[n],
+                    inputs,
+                )
+            })
+            .collect();
+        let weight = MatrixView {
+            parts: Some(MatrixParts { parts: &parts, runs: &runs }),
+            ..MatrixView::plain(Dtype::F32, &[], 13, inputs)
+        };
+        assert!(!weight.is_packed());
+        let mut y = vec![0.0; rows * 13];
+        matmul(&x, rows, &weight, Some(&bias), Dtype::Bf16, &mut y);
+        let mut output = 0;
+        for run in &runs {
+            let part = &parts[run.part];
+            let mut all = vec![0.0; rows * part.outputs];
+            matmul(&x, rows, part, None, Dtype::F32, &mut all);
+            for row in run.first..run.first + run.count {
+                for n in 0..rows {
+                    let mut expected = [all[n * part.outputs + row]];
+                    finish(&mut expected, Some(&bias[output..=output]), Dtype::Bf16);
+                    assert_eq!(y[n * 13 + output], expected[0], "output {output} of row {n}");
+                }
+                let (mut of_part, mut of_all) = (vec![0.0; inputs], vec![0.0; inputs]);
+                part.widen_row(row, &mut of_part);
+                weight.widen_row(output, &mut of_all);
+                assert_eq!(of_part, of_all);
+                output += 1;
+            }
+        }
+    }
 }

@@ -106,6 +106,7 @@ fn every_kernel_keeps_the_law() {
                 factor,
                 row_factors: None,
                 packed: None,
+                parts: None,
             };
             let mut x: Vec<f32> = (0..rows * inputs).map(|_| random.number()).collect();
             x[5] = 900.0;
@@ -159,6 +160,7 @@ fn results_are_those_of_numbers_rounded_to_eight_bits() {
             factor: 1.0,
             row_factors: None,
             packed: None,
+            parts: None,
         };
         let numbers: Vec<f32> = (0..inputs).map(|_| random.number()).collect();
         let packed = packed(&view);
@@ -202,6 +204,7 @@ fn numbers_that_are_not_finite_are_seen() {
             factor: 1.0,
             row_factors: None,
             packed: None,
+            parts: None,
         };
         let packed = packed(&view);
         let mut x = vec![1.0; 512];
