@@ -104,7 +104,7 @@ impl VectorTask for SsdRows<'_, '_> {
 #[inline(always)]
 fn read_lines<V: Vectors>(lines: &[f32], size: usize, state: &mut [f32]) {
     if size.is_multiple_of(LANES) && lines.len() == size * LANES {
-        return transpose::<V>(lines, LANES, size, state);
+        return transpose::<V>(lines, size, LANES, size, state);
     }
     state.fill(0.0);
     for (lane, line) in lines.chunks_exact(size).enumerate() {
@@ -118,7 +118,7 @@ fn read_lines<V: Vectors>(lines: &[f32], size: usize, state: &mut [f32]) {
 #[inline(always)]
 fn write_lines<V: Vectors>(state: &[f32], size: usize, lines: &mut [f32]) {
     if size.is_multiple_of(LANES) && lines.len() == size * LANES {
-        return transpose::<V>(state, size, LANES, lines);
+        return transpose::<V>(state, LANES, size, LANES, lines);
     }
     for (lane, line) in lines.chunks_exact_mut(size).enumerate() {
         for (at, x) in line.iter_mut().enumerate() {

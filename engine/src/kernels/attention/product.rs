@@ -157,22 +157,27 @@ impl TileProduct<'_> {
     }
 }
 
-/// Transposes `rows` rows of `words` words, both multiples of sixteen, into a tile.
+/// Transposes `rows` rows of `words` words, both multiples of sixteen, into a tile. The rows are `stride` words apart.
 #[inline(always)]
 pub(in crate::kernels) fn transpose<V: Vectors>(
     from: &[f32],
+    stride: usize,
     rows: usize,
     words: usize,
     to: &mut [f32],
 ) {
+    if rows == 0 {
+        return;
+    }
     assert!(rows.is_multiple_of(LANES) && words.is_multiple_of(LANES), "blocks of sixteen");
-    assert!(from.len() >= rows * words && to.len() >= rows * words, "room for the rows");
+    assert!(from.len() >= (rows - 1) * stride + words && stride >= words, "room for the rows");
+    assert!(to.len() >= rows * words, "room for the tile");
     for row in (0..rows).step_by(LANES) {
         for word in (0..words).step_by(LANES) {
             // SAFETY: the block lies in the slices, as just checked; `V` was chosen by `dispatch`.
             unsafe {
-                let from = from.as_ptr().add(row * words + word);
-                V::transpose(from, words, to.as_mut_ptr().add(word * rows + row), rows);
+                let from = from.as_ptr().add(row * stride + word);
+                V::transpose(from, stride, to.as_mut_ptr().add(word * rows + row), rows);
             }
         }
     }

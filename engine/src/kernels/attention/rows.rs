@@ -1,5 +1,7 @@
 //! Rows of a cache as attention reads them: in their stored dtype, in place.
 
+use std::ops::Range;
+
 use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
@@ -79,6 +81,13 @@ impl<'a> CachedColumns<'a> {
             prefetch(later.wrapping_add(line).cast());
         }
         &bits[at..at + self.len]
+    }
+
+    /// Returns rows of f32 in place, and the numbers from one row to the next; none if they are stored otherwise.
+    pub(super) fn in_place(&self, positions: Range<usize>) -> Option<(&'a [f32], usize)> {
+        let StoredNumbers::Wide(numbers) = self.rows.numbers else { return None };
+        let last = positions.end.checked_sub(1).filter(|last| *last >= positions.start)?;
+        Some((&numbers[self.at(positions.start)..self.at(last) + self.len], self.rows.width))
     }
 
     /// Reads one row, widened to f32.

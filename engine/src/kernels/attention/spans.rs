@@ -282,7 +282,7 @@ impl VectorTask for ScoreTask<'_, '_, '_> {
     }
 }
 
-impl SpanBlock<'_> {
+impl<'a> SpanBlock<'a> {
     /// Returns the words of a packed key, and the words from one key to the next.
     #[inline(always)]
     fn key_words<V: Vectors>(&self) -> (usize, usize) {
@@ -302,6 +302,9 @@ impl SpanBlock<'_> {
         tile: &mut [f32],
     ) {
         let (words, padded) = self.key_words::<V>();
+        if let Some((rows, stride)) = self.in_place::<V>(&self.head.keys, seen, first, count) {
+            return transpose::<V>(rows, stride, count, padded, tile);
+        }
         let gathered = room(gathered, count * padded);
         for (n, row) in gathered.chunks_exact_mut(padded).enumerate() {
             let position = first + n;
@@ -314,7 +317,26 @@ impl SpanBlock<'_> {
                 row[self.rule.key_dim..words].fill(0.0);
             }
         }
-        transpose::<V>(gathered, count, padded, tile);
+        transpose::<V>(gathered, padded, count, padded, tile);
+    }
+
+    /// Returns `count` rows of f32 where they lie in the cache; none if they have to be copied: unless all are seen, in
+    /// one stretch of whole vectors.
+    #[inline(always)]
+    fn in_place<V: Vectors>(
+        &self,
+        parts: &[CachedColumns<'a>; 2],
+        seen: &Range<usize>,
+        first: usize,
+        count: usize,
+    ) -> Option<(&'a [f32], usize)> {
+        let [front, back] = parts;
+        let whole = back.len == 0 && front.len.is_multiple_of(LANES) && !V::PAIRS;
+        let all = seen.start <= first && first + count <= seen.end;
+        if !whole || !all || self.head.selected.is_some() {
+            return None;
+        }
+        front.in_place(first..first + count)
     }
 
     /// Packs values from an even position on, those that are seen.
@@ -414,14 +436,17 @@ impl VectorTask for MixTask<'_, '_, '_> {
             let end = (first / VALUE_TILE * VALUE_TILE + VALUE_TILE).min(seen.end);
             let steps = (end - first).div_ceil(2);
             let words = if V::PAIRS { steps } else { 2 * steps };
-            let tile = if let Some((packed, all)) = packed {
+            let (tile, stride) = if let Some((packed, all)) = packed {
                 let from = first - all.start / 2 * 2;
                 let from = if V::PAIRS { from / 2 } else { from };
-                &room(&mut packed.values, (from + words) * width)[from * width..]
+                (&room(&mut packed.values, (from + words) * width)[from * width..], width)
+            } else if let Some(rows) = block.in_place::<V>(&block.head.values, &seen, first, words)
+            {
+                rows
             } else {
                 let tile = room(&mut buffers.tile, words * width);
                 block.value_tile::<V>(&seen, first, tile);
-                &*tile
+                (&*tile, width)
             };
             for panel in panels(block.queries, &(first..end)) {
                 let at = if V::PAIRS { (first - start) / 2 } else { first - start };
@@ -430,7 +455,7 @@ impl VectorTask for MixTask<'_, '_, '_> {
                     a_stride: ROW,
                     rows: panel.len(),
                     b: tile,
-                    b_stride: width,
+                    b_stride: stride,
                     vectors: width / LANES,
                     steps,
                 };

@@ -154,6 +154,10 @@ fn case() -> impl Strategy<Value = Case> {
             let (run, mask) = run;
             let sink = seed.is_multiple_of(3).then_some(0.7);
             let key = if seed.is_multiple_of(2) { (key.0.next_multiple_of(2), 0) } else { key };
+            // Rows of whole vectors are read where they lie.
+            let whole = |size: usize| (size.next_multiple_of(LANES), 0);
+            let (key, value) =
+                if seed.is_multiple_of(4) { (whole(key.0), whole(value.0)) } else { (key, value) };
             Case {
                 key,
                 value,
