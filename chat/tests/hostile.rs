@@ -50,6 +50,9 @@ fn endless_templates_are_stopped() {
         "{{ ('x' * 1000000)|join('y' * 1000000) }}".to_owned(),
         "{{ ('x\n' * 1000000)|indent(10000) }}".to_owned(),
         "{{ ('x ' * 1000000)|wordwrap(1, wrapstring='y' * 100000) }}".to_owned(),
+        "{{ ('x\\n' * 1000000)|wordwrap(9, wrapstring='y' * 100000) }}".to_owned(),
+        "{{ ('x' * 1000000)|replace('x', 'y' * 1000000, 900000) }}".to_owned(),
+        "{{ ('\\t' * 1000000).expandtabs(9223372036854775807) }}".to_owned(),
         "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}".to_owned(),
         "{% for a in [1] recursive %}{{ loop([1]) }}{{ loop([1]) }}{% endfor %}".to_owned(),
         "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}"

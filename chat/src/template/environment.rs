@@ -42,8 +42,6 @@ pub(super) fn environment() -> Environment<'static> {
     env.remove_global("debug");
     env.add_filter("tojson", to_json);
     env.add_filter("join", join);
-    env.add_filter("wordwrap", contrib::wordwrap);
-    env.add_filter("striptags", contrib::striptags);
     env.add_filter("filesizeformat", contrib::filesizeformat);
     filters::add(&mut env);
     lazy::add_filters(&mut env);
@@ -57,7 +55,9 @@ pub(super) fn environment() -> Environment<'static> {
         let scalars = [ValueKind::None, ValueKind::Bool, ValueKind::Number, ValueKind::Plain];
         !scalars.contains(&value.kind())
     });
-    env.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
+    env.add_test("callable", |value: &Value| {
+        matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
+    });
     env.add_function("range", range);
     env.add_function("cycler", globals::cycler);
     env.add_function("joiner", globals::joiner);

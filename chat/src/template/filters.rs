@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use indexmap::IndexMap;
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+use minijinja_contrib::filters as contrib;
 
 use super::methods;
 use super::python::{repr_of, str_of};
@@ -19,6 +21,43 @@ pub(super) fn add(env: &mut Environment<'static>) {
     env.add_filter("indent", indent);
     env.add_filter("int", int);
     env.add_filter("float", float);
+    for name in ["default", "d"] {
+        env.add_filter(name, default);
+    }
+    env.add_filter("upper!", filters::upper);
+    env.add_filter("lower!", filters::lower);
+    env.add_filter("title!", filters::title);
+    env.add_filter("capitalize!", filters::capitalize);
+    env.add_filter("striptags!", contrib::striptags);
+    for name in ["upper", "lower", "title", "capitalize", "striptags"] {
+        env.add_filter(
+            name,
+            move |state: &mut State<'_, '_>, value: &Value, rest: Rest<ValueOrKwargs>| {
+                // Numbers are texts as Python prints them.
+                let mut args = vec![match value.kind() {
+                    ValueKind::Number => Value::from(str_of(state, value)?),
+                    _ => value.clone(),
+                }];
+                args.extend(rest.0.into_iter().map(Value::from));
+                state.apply_filter(&format!("{name}!"), &args)
+            },
+        );
+    }
+    env.add_filter("replace", replace);
+    env.add_filter("groupby!", filters::groupby);
+    env.add_filter(
+        "groupby",
+        |state: &mut State<'_, '_>, value: &Value, rest: Rest<ValueOrKwargs>| {
+            if value.is_true() {
+                refuse_kind("groupby", value, &[ValueKind::String])?;
+            }
+            let mut args = vec![value.clone()];
+            args.extend(rest.0.into_iter().map(Value::from));
+            state.apply_filter("groupby!", &args)
+        },
+    );
+    env.add_filter("wordwrap!", contrib::wordwrap);
+    env.add_filter("wordwrap", wordwrap);
     env.add_filter("abs", |value: &Value| filters::abs(number(value)));
     env.add_filter("round!", filters::round);
     env.add_filter("round", round);
@@ -37,6 +76,143 @@ pub(super) fn add(env: &mut Environment<'static>) {
         });
     }
     env.add_filter("forceescape", escaped);
+    env.add_function("dict", dict);
+    for (name, wanted) in [("odd", 1), ("even", 0)] {
+        env.add_test(name, move |value: &Value| -> Result<bool, Error> {
+            let rest = remainder(value, 2.0)?;
+            Ok(rest == f64::from(wanted))
+        });
+    }
+    env.add_test("divisibleby", |value: &Value, by: &Value| -> Result<bool, Error> {
+        let by = f64::try_from(number(by))?;
+        Ok(remainder(value, by)? == 0.0)
+    });
+    for name in ["filter", "test"] {
+        let known =
+            if name == "filter" { minijinja::tests::is_filter } else { minijinja::tests::is_test };
+        env.add_test(name, move |state: &State<'_, '_>, value: &Value| {
+            value.as_str().is_some_and(|text| known(state, text))
+        });
+    }
+}
+
+fn refuse_kind(filter: &str, value: &Value, kinds: &[ValueKind]) -> Result<(), Error> {
+    if kinds.contains(&value.kind()) {
+        let why = format!("`{filter}` does not read a value of kind {}", value.kind());
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    Ok(())
+}
+
+/// Returns the remainder of a number, with the sign of the divisor.
+fn remainder(value: &Value, by: f64) -> Result<f64, Error> {
+    let value = number(value);
+    if value.kind() != ValueKind::Number || by == 0.0 {
+        let why = format!("a remainder of a value of kind {} by {by}", value.kind());
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    if let Ok(whole) = i128::try_from(value.clone())
+        && by.fract() == 0.0
+        && by.abs() < 1e15
+    {
+        return Ok(whole.rem_euclid(by.abs() as i128) as f64);
+    }
+    Ok(f64::try_from(value)?.rem_euclid(by))
+}
+
+/// `default` of Jinja, with its arguments by place or by name.
+fn default(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let [other, lax] = bind(["default_value", "boolean"], rest)?;
+    let lax = lax.is_some_and(|lax| lax.is_true());
+    if value.is_undefined() || (lax && !value.is_true()) {
+        return Ok(other.unwrap_or_else(|| Value::from("")));
+    }
+    Ok(value.clone())
+}
+
+/// `dict` of Python: from a dict or from pairs, and from names.
+fn dict(rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut made: IndexMap<Value, Value> = IndexMap::new();
+    for argument in rest.0 {
+        let argument = Value::from(argument);
+        if argument.kind() == ValueKind::Map {
+            for key in argument.try_iter()? {
+                let value = argument.get_item(&key)?;
+                made.insert(key, value);
+            }
+            continue;
+        }
+        for pair in argument.try_iter()? {
+            let parts: Vec<Value> = pair.try_iter()?.take(3).collect();
+            let [key, value] = parts.as_slice() else {
+                let why = "`dict` expects pairs of a key and a value";
+                return Err(Error::new(ErrorKind::InvalidOperation, why));
+            };
+            made.insert(key.clone(), value.clone());
+        }
+    }
+    Ok(Value::from(made))
+}
+
+/// `replace` of Jinja, with texts of all values.
+fn replace(
+    state: &State<'_, '_>,
+    value: &Value,
+    rest: Rest<ValueOrKwargs>,
+) -> Result<String, Error> {
+    let [old, new, count] = bind(["old", "new", "count"], rest)?;
+    let (Some(old), Some(new)) = (old, new) else {
+        return Err(Error::from(ErrorKind::MissingArgument));
+    };
+    let (text, old, new) = (str_of(state, value)?, str_of(state, &old)?, str_of(state, &new)?);
+    let count = match count.filter(|count| !count.is_none()) {
+        Some(count) => usize::try_from(i64::try_from(count)?).unwrap_or(usize::MAX),
+        None => usize::MAX,
+    };
+    replaced(state, &text, &old, &new, count)
+}
+
+/// Replaces a text in another one, and charges the result before it is made.
+fn replaced(
+    state: &State<'_, '_>,
+    text: &str,
+    old: &str,
+    new: &str,
+    count: usize,
+) -> Result<String, Error> {
+    let found = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
+    let added = found.min(count).saturating_mul(new.len());
+    state.consume_fuel(text.len().saturating_add(added) as u64 / 64)?;
+    Ok(text.replacen(old, new, count))
+}
+
+/// `wordwrap` of Jinja, with its arguments by place or by name.
+fn wordwrap(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    rest: Rest<ValueOrKwargs>,
+) -> Result<String, Error> {
+    refuse_kind("wordwrap", value, &[ValueKind::None, ValueKind::Bool, ValueKind::Number])?;
+    let names = ["width", "break_long_words", "wrapstring", "break_on_hyphens"];
+    let [width, long, separator, hyphens]: [Option<Value>; 4] = bind(names, rest)?;
+    let pairs = names.into_iter().zip([width, long, None, hyphens]);
+    let pairs = pairs.filter_map(|(name, value)| Some((name, value?)));
+    // The library's filter drops empty lines at the start.
+    let text = str_of(state, value)?;
+    let lines = text.trim_start_matches('\n');
+    let mut empty = text.len() - lines.len();
+    if lines.is_empty() {
+        empty = empty.saturating_sub(1);
+    }
+    let arguments = [Value::from(lines), pairs.collect::<Kwargs>().into()];
+    let wrapped = state.apply_filter("wordwrap!", &arguments)?;
+    // Lines are joined by `\n` first, which tells how often the separator is written.
+    let wrapped = format!("{}{}", "\n".repeat(empty), str_of(state, &wrapped)?);
+    let separator = match separator {
+        Some(separator) => str_of(state, &separator)?,
+        None => "\n".to_owned(),
+    };
+    replaced(state, &wrapped, "\n", &separator, usize::MAX)
 }
 
 /// Assigns arguments by place and by name.
@@ -141,9 +317,23 @@ fn round(
     value: &Value,
     rest: Rest<ValueOrKwargs>,
 ) -> Result<Value, Error> {
-    let mut args = vec![number(value)];
-    args.extend(rest.0.into_iter().map(Value::from));
-    state.apply_filter("round!", &args)
+    let [precision, method] = bind(["precision", "method"], rest)?;
+    let value = number(value);
+    let toward: Option<fn(f64) -> f64> = match method.as_ref().and_then(Value::as_str) {
+        None | Some("common") => None,
+        Some("ceil") => Some(f64::ceil),
+        Some("floor") => Some(f64::floor),
+        Some(other) => {
+            let why = format!("`round` by `{other}`; expected `common`, `ceil` or `floor`");
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
+        }
+    };
+    let Some(toward) = toward else {
+        let args: Vec<Value> = [Some(value), precision].into_iter().flatten().collect();
+        return state.apply_filter("round!", &args);
+    };
+    let scale = 10_f64.powi(precision.map_or(Ok(0), i32::try_from)?);
+    Ok(Value::from(toward(f64::try_from(value)? * scale) / scale))
 }
 
 /// `%` formatting, with limited widths.
@@ -152,9 +342,15 @@ fn format(
     value: &Value,
     rest: Rest<ValueOrKwargs>,
 ) -> Result<Value, Error> {
-    methods::check_widths(&str_of(state, value)?)?;
+    let text = str_of(state, value)?;
+    methods::check_widths(&text)?;
     let mut args = vec![value.clone()];
     args.extend(rest.0.into_iter().map(Value::from));
+    let named = args.iter().any(Value::is_kwargs);
+    if !named && args.len() - 1 > methods::conversions(&text) {
+        let why = "`format` has more arguments than the text has conversions";
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
     state.apply_filter("format!", &args)
 }
 
@@ -235,6 +431,7 @@ fn truncate(
     value: &Value,
     rest: Rest<ValueOrKwargs>,
 ) -> Result<String, Error> {
+    refuse_kind("truncate", value, &[ValueKind::None, ValueKind::Bool, ValueKind::Number])?;
     let [length, killwords, end, leeway] = bind(["length", "killwords", "end", "leeway"], rest)?;
     let length = length.map_or(Ok(255), i64::try_from)?;
     let killwords = killwords.is_some_and(|value| value.is_true());
@@ -285,13 +482,25 @@ fn urlencode(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
         }
         out
     };
-    if value.kind() != ValueKind::Map {
+    let is_map = value.kind() == ValueKind::Map;
+    if !is_map && value.kind() != ValueKind::Seq {
         return Ok(quote(&str_of(state, value)?, true));
     }
     let mut pairs = Vec::new();
     for key in value.try_iter()? {
-        let item = str_of(state, &value.get_item(&key)?)?;
-        pairs.push(format!("{}={}", quote(&str_of(state, &key)?, false), quote(&item, false)));
+        let (key, item) = if is_map {
+            let item = value.get_item(&key)?;
+            (key, item)
+        } else {
+            let parts: Vec<Value> = key.try_iter()?.take(3).collect();
+            let [key, item] = parts.as_slice() else {
+                let why = "`urlencode` of a list expects pairs of a key and a value";
+                return Err(Error::new(ErrorKind::InvalidOperation, why));
+            };
+            (key.clone(), item.clone())
+        };
+        let (key, item) = (str_of(state, &key)?, str_of(state, &item)?);
+        pairs.push(format!("{}={}", quote(&key, false), quote(&item, false)));
     }
     Ok(pairs.join("&").replace("%20", "+"))
 }

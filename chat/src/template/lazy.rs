@@ -77,12 +77,16 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
             },
         );
     }
-    env.add_filter(
-        "_items_of_loop",
-        |value: Value| {
-            if value.is_none() { Err(not_iterable()) } else { Ok(value) }
-        },
-    );
+    env.add_filter("_items_of_loop", |value: Value| {
+        if value.is_none() {
+            return Err(not_iterable());
+        }
+        // A loop knows its length, so Jinja reads all items of a generator before.
+        match value.downcast_object_ref::<Generator>() {
+            Some(_) => Ok(value.try_iter()?.collect()),
+            None => Ok(value),
+        }
+    });
 }
 
 fn apply(

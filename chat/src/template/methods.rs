@@ -4,7 +4,7 @@ use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::python::{str_of, tuple};
+use super::python::{is_printable, str_of, tuple};
 
 /// Most characters that a text is filled up to.
 const MOST_WIDTH: usize = 100_000;
@@ -20,6 +20,7 @@ pub(super) fn call(
         ValueKind::String => of_text(state, value.as_str().unwrap_or_default(), method, args),
         ValueKind::Seq => of_list(state, value, method, args),
         ValueKind::Map => of_dict(value, method, args),
+        ValueKind::Number | ValueKind::Bool => of_number(value, method, args),
         _ => Ok(None),
     };
     match known? {
@@ -173,6 +174,51 @@ fn of_text(
             }
             Value::from(out)
         }
+        "expandtabs" => {
+            let (size, kwargs): (Option<i64>, Kwargs) = from_args(args)?;
+            let size = match size {
+                Some(size) => size,
+                None => kwargs.get::<Option<i64>>("tabsize")?.unwrap_or(8),
+            };
+            kwargs.assert_all_used()?;
+            let size = missing("", size)?;
+            let (mut out, mut column) = (String::new(), 0);
+            for c in text.chars() {
+                if c != '\t' {
+                    column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+                    out.push(c);
+                    continue;
+                }
+                let blanks = if size == 0 { 0 } else { size - column % size };
+                state.consume_fuel(1 + blanks as u64 / 64)?;
+                out.extend(std::iter::repeat_n(' ', blanks));
+                column += blanks;
+            }
+            Value::from(out)
+        }
+        "istitle" => {
+            let () = from_args(args)?;
+            let (mut inside, mut any) = (false, false);
+            for c in text.chars() {
+                let (upper, lower) = (c.is_uppercase(), c.is_lowercase());
+                if (upper && inside) || (lower && !inside) {
+                    return Ok(Some(Value::from(false)));
+                }
+                inside = upper || lower;
+                any |= inside;
+            }
+            Value::from(any)
+        }
+        "isidentifier" => {
+            let () = from_args(args)?;
+            let letter = |c: char| c.is_alphabetic() || c == '_';
+            let first = text.chars().next().is_some_and(letter);
+            Value::from(first && text.chars().all(|c| letter(c) || c.is_numeric()))
+        }
+        "isprintable" => {
+            let () = from_args(args)?;
+            Value::from(text.chars().all(|c| !c.is_control() && is_printable(c)))
+        }
         "swapcase" => {
             let () = from_args(args)?;
             let swap = |c: char| -> String {
@@ -231,6 +277,21 @@ fn of_list(
         }
         _ => return Ok(None),
     }))
+}
+
+fn of_number(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let made = match (method, i128::try_from(value.clone())) {
+        ("is_integer", _) if value.kind() == ValueKind::Number && !value.is_integer() => {
+            let number = f64::try_from(value.clone())?;
+            Value::from(number.is_finite() && number.fract() == 0.0)
+        }
+        ("bit_length", Ok(number)) if value.kind() == ValueKind::Bool || value.is_integer() => {
+            Value::from(u128::BITS - number.unsigned_abs().leading_zeros())
+        }
+        _ => return Ok(None),
+    };
+    let () = from_args(args)?;
+    Ok(Some(made))
 }
 
 fn of_dict(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
@@ -402,4 +463,33 @@ fn title(text: &str) -> String {
         inside = c.is_alphabetic();
     }
     out
+}
+
+/// Returns the number of arguments that the conversions of a text take: `%s`, and `*` for a width.
+pub(super) fn conversions(text: &str) -> usize {
+    let mut count = 0;
+    let mut rest = text;
+    while let Some(at) = rest.find('%') {
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('%') {
+            rest = after;
+            continue;
+        }
+        let end = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        count += 1 + rest[..end].matches('*').count();
+        rest = &rest[end..];
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::conversions;
+
+    #[test]
+    fn conversions_take_arguments() {
+        for (text, count) in [("a", 0), ("100%%", 0), ("%s-%5.1f", 2), ("%%%s", 1), ("%-*d", 2)] {
+            assert_eq!(conversions(text), count, "{text}");
+        }
+    }
 }

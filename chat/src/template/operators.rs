@@ -8,6 +8,7 @@ use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::filters::escaped;
+use super::methods::conversions;
 use super::python::{str_of, tuple};
 
 /// Words that end an operand.
@@ -163,7 +164,7 @@ fn end_of_bracket(bytes: &[u8], start: usize) -> usize {
     bytes.len() + 1
 }
 
-/// Writes a chain: first the products, then the sums, then the concatenations.
+/// Writes a chain: first the products, then the concatenations, then the sums.
 fn flush(out: &mut String, chain: &mut OperandChain, operand: &mut String) {
     chain.operands.push(std::mem::take(operand));
     let OperandChain { operands, operators } = std::mem::take(chain);
@@ -176,8 +177,8 @@ fn flush(out: &mut String, chain: &mut OperandChain, operand: &mut String) {
         return;
     }
     let (operands, operators) = fold(operands, operators, &["*", "/", "//", "%"]);
-    let (operands, operators) = fold(operands, operators, &["+", "-"]);
-    let (operands, _) = fold(operands, operators, &["~"]);
+    let (operands, operators) = fold(operands, operators, &["~"]);
+    let (operands, _) = fold(operands, operators, &["+", "-"]);
     out.push_str(&operands.concat());
 }
 
@@ -325,8 +326,14 @@ fn rem(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> 
             Some(_) => items(state, b, &mut args)?,
             None => args.push(b.clone()),
         }
-        // Python refuses arguments that the text does not name, but for a dict.
-        if b.kind() != ValueKind::Map && args.len() - 1 > conversions(text) {
+        // Python refuses arguments that the text does not name, unless they could be read by keys.
+        let count = conversions(text);
+        let keyed = matches!(b.kind(), ValueKind::Map | ValueKind::Undefined)
+            || (b.kind() == ValueKind::Seq && b.downcast_object_ref::<Tuple>().is_none());
+        if keyed && count == 0 {
+            args.truncate(1);
+        }
+        if b.kind() != ValueKind::Map && args.len() - 1 > count {
             return Err(Error::new(
                 ErrorKind::InvalidOperation,
                 "`%` of a text with more arguments than conversions",
@@ -340,39 +347,21 @@ fn rem(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> 
         )),
         (None, Some((a, b))) if b != 0.0 => {
             let rem = a % b;
-            Ok(Value::from(if rem != 0.0 && (rem < 0.0) != (b < 0.0) { rem + b } else { rem }))
+            Ok(Value::from(if rem == 0.0 {
+                rem.copysign(b)
+            } else if (rem < 0.0) != (b < 0.0) {
+                rem + b
+            } else {
+                rem
+            }))
         }
         _ => Err(wrong("%", a, b)),
     }
 }
 
-/// Returns the number of arguments that the conversions of a text take: `%s`, and `*` for a width.
-fn conversions(text: &str) -> usize {
-    let mut count = 0;
-    let mut rest = text;
-    while let Some(at) = rest.find('%') {
-        rest = &rest[at + 1..];
-        if let Some(after) = rest.strip_prefix('%') {
-            rest = after;
-            continue;
-        }
-        let end = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
-        count += 1 + rest[..end].matches('*').count();
-        rest = &rest[end..];
-    }
-    count
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{conversions, rewrite};
-
-    #[test]
-    fn conversions_take_arguments() {
-        for (text, count) in [("a", 0), ("100%%", 0), ("%s-%5.1f", 2), ("%%%s", 1), ("%-*d", 2)] {
-            assert_eq!(conversions(text), count, "{text}");
-        }
-    }
+    use super::rewrite;
 
     #[test]
     fn operators_become_filters() {
@@ -382,7 +371,8 @@ mod tests {
             ("a + b * c - d", "(a )|_add( (b )|_mul( c ))- d"),
             ("a+b+c", "(a)|_add(b)|_add(c)"),
             ("a - b + c", "(a - b )|_add( c)"),
-            ("a ~ b + c ~ 'x + y'", "(a )|_concat( (b )|_add( c ))|_concat( 'x + y')"),
+            ("a ~ b + c ~ 'x + y'", "((a )|_concat( b ))|_add( (c )|_concat( 'x + y'))"),
+            ("'#' + n * 2 ~ ':'", "('#' )|_add( ((n )|_mul( 2 ))|_concat( ':'))"),
             ("-a + -b", "(-a )|_add( -b)"),
             ("a ** -b % 2", "(a ** -b )|_rem( 2)"),
             ("set x = [1] + y", "set x = ([1] )|_add( y)"),

@@ -61,7 +61,7 @@ fn write_text_repr(out: &mut String, text: &str) {
 
 /// Returns true for characters that Python prints as they are. The standard library escapes the same
 /// categories, but also combining characters at the start of a text.
-fn is_printable(c: char) -> bool {
+pub(super) fn is_printable(c: char) -> bool {
     c.is_ascii_graphic()
         || c == ' '
         || !format!("a{c}").escape_debug().skip(1).eq(c.escape_unicode())
