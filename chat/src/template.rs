@@ -14,6 +14,7 @@ use crate::json::OrderedJson;
 use crate::request::{ChatRequest, RequestError, TemplateMessages};
 use environment::Raised;
 
+mod charge;
 mod clock;
 mod environment;
 mod filters;

@@ -49,6 +49,7 @@ PLACES = ["[0]", "[-1]", "[1:]", "[:-1]", "[::-1]", "[1:3]", "['a']", "['k']", "
 UNARY = ["not V", "-V", "+V", "V if V else 'no'", "V is defined and V", "'%s' % V", "'%r' % V", "'%d' % V", "'%5.1f|' % V", "'%s-%s' % (V, 1)", "'{}'.format(V)",
          "'{:>6}'.format(V)", "V|tojson|length", "{'x': V}", "[V, V]", "(V,)", "{V: 1}", "namespace(x=V).x", "dict(x=V)", "[V]|string", "V ~ V", "'a' in V", "1 in V", "V == V"]
 OTHERS = [
+    "[1] + [1, 2, 3][1:]", "[1, 2, 3][1:] * 2", "[1, 2][1:] == [2]", "[messages[0]] + messages[1:]", "messages[1:] is sequence", "(1, 2)[1:] + (4,)", "'\\U0001F600'", "+1 + +2",
     "range(5)|list", "range(2, 8, 3)|list", "range(3)|length", "range(3)[1]", "range(3)|last", "range(0)|list", "range(3, 0, -1)|list", "lipsum is defined", "cycler('a', 'b').next()",
     "joiner(', ')()", "dict(a=1, b=2)", "dict(a=1).items()|list", "1 < 2 < 3", "3 > 2 > 2", "1 == 1.0", "true == 1", "'1' == 1", "1 < 2 == true", "not 1 == 2", "2 ** 3 ** 2", "-2 ** 2",
     "7 // -2", "-7 % 3", "7.5 % 2", "1 / 2", "4 / 2", "10 // 3.0", "0.1 + 0.2", "1e16", "123456789012345678901234567890", "2 ** 100", "1_000", "0x1f", "0b11", "1.0e-5", "1e400 - 1e400",

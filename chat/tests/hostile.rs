@@ -19,6 +19,13 @@ fn render(source: &str) -> Result<String, TemplateError> {
 fn endless_templates_are_stopped() {
     let nested =
         |n: usize| "{% for a in range(1000) %}".repeat(n) + "x" + &"{% endfor %}".repeat(n);
+    // Values of 2^60 items, in a few hundred bytes.
+    let doubled = |end: &str| {
+        format!(
+            "{{% set ns = namespace(a=[1], b=[1]) %}}{{% for i in range(60) %}}{{% set ns.a = [ns.a, ns.a] %}}\
+             {{% set ns.b = [ns.b, ns.b] %}}{{% endfor %}}{end}"
+        )
+    };
     let sources = [
         nested(4),
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
@@ -53,6 +60,34 @@ fn endless_templates_are_stopped() {
         "{{ ('x\\n' * 1000000)|wordwrap(9, wrapstring='y' * 100000) }}".to_owned(),
         "{{ ('x' * 1000000)|replace('x', 'y' * 1000000, 900000) }}".to_owned(),
         "{{ ('\\t' * 1000000).expandtabs(9223372036854775807) }}".to_owned(),
+        doubled("{{ ns.a == ns.b }}"),
+        doubled("{{ ns.a != ns.b }}"),
+        doubled("{{ ns.a < ns.b }}"),
+        doubled("{{ 1 < 2 and ns.a >= ns.b }}"),
+        doubled("{{ ns.a in [ns.b] }}"),
+        doubled("{{ ns.a not in [ns.b] }}"),
+        doubled("{{ {'x': ns.a} == {'x': ns.b} }}"),
+        doubled("{{ [ns.a, ns.b]|sort }}"),
+        doubled("{{ [ns.a, ns.b]|unique|list }}"),
+        doubled("{{ [ns.a, ns.b]|max }}"),
+        doubled("{{ [{'k': ns.a}, {'k': ns.b}]|groupby('k') }}"),
+        doubled("{{ {'x': ns.a, 'y': ns.b}|dictsort(by='value') }}"),
+        doubled("{{ ns.a is eq(ns.b) }}"),
+        doubled("{{ ns.a is in [ns.b] }}"),
+        doubled("{{ [{'k': ns.a}]|selectattr('k', 'equalto', ns.b)|list }}"),
+        doubled("{{ [ns.a]|map('list')|select('in', [ns.b])|list }}"),
+        doubled("{{ [ns.a].index(ns.b) }}"),
+        doubled("{{ [ns.a].count(ns.b) }}"),
+        doubled("{% for x in [ns.a, ns.b] %}{{ loop.changed(x) }}{% endfor %}"),
+        doubled("{{ {ns.a: 1} }}"),
+        doubled("{{ {'x': 1}[ns.a] }}"),
+        doubled("{{ {'x': 1}.get(ns.a) }}"),
+        doubled("{{ ns.a|batch(1) == ns.b|batch(1) }}"),
+        doubled("{{ '%s' % ns.a }}"),
+        doubled("{{ '%s'|format(ns.a) }}"),
+        doubled("{{ '{}'.format(ns.a) }}"),
+        "{% set ns = namespace(a=[], b=[]) %}{% for i in range(90000) %}{% set ns.a = [ns.a] %}{% set ns.b = [ns.b] %}{% endfor %}{{ ns.a == ns.b }}"
+            .to_owned(),
         "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}".to_owned(),
         "{% for a in [1] recursive %}{{ loop([1]) }}{{ loop([1]) }}{% endfor %}".to_owned(),
         "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}"

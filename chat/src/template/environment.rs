@@ -2,9 +2,12 @@
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value, tests,
+};
 use minijinja_contrib::{filters as contrib, globals};
 
+use super::charge::whole;
 use super::python::{DumpOptions, dumps, str_of};
 use super::{filters, lazy, methods, operators};
 
@@ -12,6 +15,9 @@ use super::{filters, lazy, methods, operators};
 const MOST_OF_RANGE: i128 = 100_000;
 /// Most blanks of one level of indentation in `tojson`.
 const MOST_INDENT: usize = 64;
+
+/// Test that compares two values.
+type ValueComparison = fn(&Value, &Value) -> bool;
 
 /// Builds the environment. Files, the system and other templates are out of reach.
 pub(super) fn environment() -> Environment<'static> {
@@ -48,8 +54,8 @@ pub(super) fn environment() -> Environment<'static> {
     operators::add_filters(&mut env);
     env.add_test("sequence", |value: &Value| {
         // Whatever has a length and items, which a text and a dict have too.
-        let kinds = [ValueKind::Seq, ValueKind::Map, ValueKind::String, ValueKind::Undefined];
-        kinds.contains(&value.kind())
+        let kinds = [ValueKind::Map, ValueKind::String, ValueKind::Undefined];
+        operators::is_list(value) || kinds.contains(&value.kind())
     });
     env.add_test("iterable", |value: &Value| {
         let scalars = [ValueKind::None, ValueKind::Bool, ValueKind::Number, ValueKind::Plain];
@@ -57,6 +63,27 @@ pub(super) fn environment() -> Environment<'static> {
     });
     env.add_test("callable", |value: &Value| {
         matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
+    });
+    let comparisons: [(&[&str], ValueComparison); 7] = [
+        (&["eq", "equalto", "=="], tests::is_eq),
+        (&["ne", "!="], tests::is_ne),
+        (&["lt", "lessthan", "<"], tests::is_lt),
+        (&["le", "<="], tests::is_le),
+        (&["gt", "greaterthan", ">"], tests::is_gt),
+        (&["ge", ">="], tests::is_ge),
+        (&["sameas"], tests::is_sameas),
+    ];
+    for (names, holds) in comparisons {
+        for name in names {
+            env.add_test(*name, move |state: &State<'_, '_>, value: &Value, other: &Value| {
+                whole(state, value, 1)?;
+                Ok::<_, Error>(holds(value, other))
+            });
+        }
+    }
+    env.add_test("in", |state: &State<'_, '_>, value: &Value, other: &Value| {
+        whole(state, value, 1)?;
+        tests::is_in(state, value, other)
     });
     env.add_function("range", range);
     env.add_function("cycler", globals::cycler);

@@ -7,6 +7,8 @@ use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 use minijinja_contrib::filters as contrib;
 
+use super::charge::whole;
+use super::lazy::COMPARISONS;
 use super::methods;
 use super::python::{repr_of, str_of};
 
@@ -51,9 +53,20 @@ pub(super) fn add(env: &mut Environment<'static>) {
             if value.is_true() {
                 refuse_kind("groupby", value, &[ValueKind::String])?;
             }
+            whole(state, value, COMPARISONS)?;
             let mut args = vec![value.clone()];
             args.extend(rest.0.into_iter().map(Value::from));
             state.apply_filter("groupby!", &args)
+        },
+    );
+    env.add_filter("dictsort!", filters::dictsort);
+    env.add_filter(
+        "dictsort",
+        |state: &mut State<'_, '_>, value: &Value, rest: Rest<ValueOrKwargs>| {
+            whole(state, value, COMPARISONS)?;
+            let mut args = vec![value.clone()];
+            args.extend(rest.0.into_iter().map(Value::from));
+            state.apply_filter("dictsort!", &args)
         },
     );
     env.add_filter("wordwrap!", contrib::wordwrap);
@@ -346,6 +359,7 @@ fn format(
     methods::check_widths(&text)?;
     let mut args = vec![value.clone()];
     args.extend(rest.0.into_iter().map(Value::from));
+    args.iter().skip(1).try_for_each(|arg| whole(state, arg, 1))?;
     let named = args.iter().any(Value::is_kwargs);
     if !named && args.len() - 1 > methods::conversions(&text) {
         let why = "`format` has more arguments than the text has conversions";

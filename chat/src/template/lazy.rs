@@ -1,39 +1,9 @@
 //! Filters that read items: nothing to read is an error, and lazy results are read once.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use minijinja::value::{Enumerator, Object, ObjectRepr, Rest, ValueOrKwargs};
+use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-/// Items that are left of a lazy result. It is true, and has no length.
-#[derive(Debug)]
-struct Generator {
-    items: Mutex<std::vec::IntoIter<Value>>,
-}
-
-impl Object for Generator {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Iterable
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        let this = Arc::clone(self);
-        let next = move || this.items.lock().unwrap_or_else(PoisonError::into_inner).next();
-        Enumerator::Iter(Box::new(std::iter::from_fn(next)))
-    }
-
-    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
-        None
-    }
-
-    fn is_true(self: &Arc<Self>) -> bool {
-        true
-    }
-
-    fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("<generator object>")
-    }
-}
+use super::charge::{Generator, whole};
 
 /// Adds the filters of the engine that read items, with the behaviour of Jinja's.
 pub(super) fn add_filters(env: &mut Environment<'static>) {
@@ -63,9 +33,7 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
                 } else {
                     apply(state, name, value, rest)?.try_iter()?.collect()
                 };
-                Ok::<_, Error>(Value::from_object(Generator {
-                    items: Mutex::new(items.into_iter()),
-                }))
+                Ok::<_, Error>(Value::from_object(Generator::new(items)))
             },
         );
     }
@@ -89,6 +57,9 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
     });
 }
 
+/// Comparisons of each item of a list that is sorted, as a charge.
+pub(super) const COMPARISONS: u64 = 4;
+
 fn apply(
     state: &mut State<'_, '_>,
     name: &str,
@@ -97,6 +68,9 @@ fn apply(
 ) -> Result<Value, Error> {
     if value.is_none() {
         return Err(not_iterable());
+    }
+    if ["sort", "unique", "min", "max"].contains(&name) {
+        whole(state, &value, COMPARISONS)?;
     }
     let mut args = vec![value];
     args.extend(rest.0.into_iter().map(Value::from));

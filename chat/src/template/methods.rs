@@ -4,6 +4,7 @@ use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::charge::whole;
 use super::python::{is_printable, str_of, tuple};
 
 /// Most characters that a text is filled up to.
@@ -16,6 +17,9 @@ pub(super) fn call(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
+    // Methods compare, hash or format what they are given: a list with each of its items.
+    let times = if value.kind() == ValueKind::Seq { value.len().unwrap_or(1).max(1) } else { 1 };
+    args.iter().try_for_each(|arg| whole(state, arg, times as u64))?;
     let known = match value.kind() {
         ValueKind::String => of_text(state, value.as_str().unwrap_or_default(), method, args),
         ValueKind::Seq => of_list(state, value, method, args),

@@ -1,12 +1,13 @@
 //! Operators that differ from Python's, as filters: `+`, `*`, `%` and `~`.
 //!
 //! The engine's operators add and repeat lists lazily and without a charge, so a short template could
-//! make it allocate without bound. They also lack the addition of marked texts, the formatting of texts by `%`,
+//! make it allocate without bound. What is compared, or is a key, is charged as a whole (`_whole`). They also lack the addition of marked texts, the formatting of texts by `%`,
 //! and Python's floats in `~`. [`rewrite`] replaces them by the filters of this module.
 
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
+use super::charge::{Generator, whole};
 use super::filters::escaped;
 use super::methods::conversions;
 use super::python::{str_of, tuple};
@@ -20,6 +21,10 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
     env.add_filter("_add", add);
     env.add_filter("_mul", mul);
     env.add_filter("_rem", rem);
+    env.add_filter("_whole", |state: &State<'_, '_>, value: &Value| -> Result<Value, Error> {
+        whole(state, value, 1)?;
+        Ok(value.clone())
+    });
     env.add_filter(
         "_concat",
         |state: &State<'_, '_>, a: &Value, b: &Value| -> Result<Value, Error> {
@@ -39,18 +44,24 @@ struct OperandChain {
 
 /// Rewrites the operators of a tag's text. Line ends stay where they are.
 pub(super) fn rewrite(text: &str) -> String {
+    rewrite_in(text, b'(')
+}
+
+/// Rewrites what stands in brackets of a kind.
+fn rewrite_in(text: &str, bracket: u8) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
     let mut chain = OperandChain::default();
     let mut operand = String::new();
     let mut after_is = false;
+    let mut names_targets = false;
     let mut at = 0;
     while at < bytes.len() {
         let from = at;
         let rest = &bytes[at..];
         if rest[0] == b'"' || rest[0] == b'\'' {
             at = end_of_string(bytes, at);
-            operand.push_str(&text[from..at]);
+            push_string(&mut operand, &text[from..at]);
             continue;
         }
         if matches!(rest[0], b'(' | b'[' | b'{') {
@@ -62,8 +73,16 @@ pub(super) fn rewrite(text: &str) -> String {
             } else {
                 (at + 1..bytes.len(), bytes.len()..bytes.len())
             };
+            let made = rewrite_in(&text[inner.clone()], rest[0]);
+            let before = operand.trim_end();
+            let is_key = rest[0] == b'[' && is_value(before) && !slices(&text[inner.clone()]);
+            let compares = rest[0] == b'(' && before.ends_with(".changed");
             operand.push(char::from(rest[0]));
-            operand.push_str(&rewrite(&text[inner]));
+            if closed && (is_key || compares) && !is_scalar(&text[inner]) {
+                operand.push_str(&as_whole(&made));
+            } else {
+                operand.push_str(&made);
+            }
             operand.push_str(&text[close]);
             at = end.min(bytes.len());
             continue;
@@ -76,7 +95,12 @@ pub(super) fn rewrite(text: &str) -> String {
             // `is not none` and `is in (...)` are tests, which belong to their operand.
             let tests = after_is && (word == "not" || word == "in");
             if WORDS.contains(&word) && !tests && !operand.trim_end().ends_with(['.', '|']) {
+                let from = out.len();
                 flush(&mut out, &mut chain, &mut operand);
+                if (word == "in" || word == "not") && !names_targets {
+                    charge(&mut out, from);
+                }
+                names_targets = word == "for" || (names_targets && word == "not");
                 out.push_str(word);
             } else {
                 operand.push_str(word);
@@ -92,6 +116,14 @@ pub(super) fn rewrite(text: &str) -> String {
         let exponent =
             number.starts_with(|c: char| c.is_ascii_digit()) && number.ends_with(['e', 'E']);
         let binary = !operand.trim().is_empty() && !exponent;
+        if rest[0] == b'+'
+            && operand.trim().is_empty()
+            && rest.get(1).is_some_and(u8::is_ascii_digit)
+        {
+            // The sign of a number, which the engine does not read.
+            at += 1;
+            continue;
+        }
         let operator = match rest {
             [b'*', b'*', ..] => {
                 operand.push_str("**");
@@ -117,7 +149,14 @@ pub(super) fn rewrite(text: &str) -> String {
         at += next;
         let piece = &text[from..at];
         if matches!(rest[0], b',' | b':' | b'=' | b'<' | b'>' | b'!') {
+            let from = out.len();
             flush(&mut out, &mut chain, &mut operand);
+            let compares = matches!(rest, [b'<' | b'>', ..] | [b'=' | b'!', b'=', ..]);
+            if (compares && !is_scalar(&operand_after(&text[at..])))
+                || (rest[0] == b':' && bracket == b'{')
+            {
+                charge(&mut out, from);
+            }
             out.push_str(piece);
         } else {
             operand.push_str(piece);
@@ -127,8 +166,91 @@ pub(super) fn rewrite(text: &str) -> String {
     out
 }
 
+/// True if this ends a value, so that a bracket after it is a key.
+fn is_value(text: &str) -> bool {
+    text.bytes()
+        .last()
+        .is_some_and(|last| is_word(last) || matches!(last, b')' | b']' | b'}' | b'"' | b'\''))
+}
+
+/// True if brackets hold a slice, or several items.
+fn slices(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        at = match bytes[at] {
+            b':' | b',' => return true,
+            b'"' | b'\'' => end_of_string(bytes, at),
+            b'(' | b'[' | b'{' => end_of_bracket(bytes, at),
+            _ => at + 1,
+        };
+    }
+    false
+}
+
+/// Returns what follows a comparison up to the end of a literal.
+fn operand_after(text: &str) -> String {
+    let text = text.trim_start_matches(['=', ' ']);
+    let bytes = text.as_bytes();
+    let end = match bytes.first() {
+        Some(b'"' | b'\'') => end_of_string(bytes, 0),
+        _ => bytes.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count(),
+    };
+    text[..end].to_owned()
+}
+
+/// True if this is a literal of a text or a number, or a name that is none, true or false.
+fn is_scalar(text: &str) -> bool {
+    let text = text.trim();
+    let bytes = text.as_bytes();
+    match bytes.first() {
+        Some(b'"' | b'\'') => end_of_string(bytes, 0) == bytes.len() && bytes.len() > 1,
+        Some(b'0'..=b'9' | b'-') => bytes[1..].iter().all(u8::is_ascii_digit),
+        _ => ["none", "None", "true", "True", "false", "False"].contains(&text),
+    }
+}
+
+/// Returns an expression with the filter that charges its value as a whole.
+fn as_whole(text: &str) -> String {
+    let body = text.trim();
+    if body.is_empty() {
+        return text.to_owned();
+    }
+    let start = text.len() - text.trim_start().len();
+    let (space, rest) = (&text[..start], &text[start + body.len()..]);
+    format!("{space}({body})|_whole{rest}")
+}
+
+/// Has the operand that begins there charged as a whole, unless it is a literal.
+fn charge(out: &mut String, from: usize) {
+    if !is_scalar(&out[from..]) {
+        let made = as_whole(&out[from..]);
+        out.truncate(from);
+        out.push_str(&made);
+    }
+}
+
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
+}
+
+/// Writes a string, with the characters that `\U` and eight digits encode.
+fn push_string(out: &mut String, text: &str) {
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let digits = rest.get(at + 2..at + 10).filter(|_| rest[at + 1..].starts_with('U'));
+        let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        if let Some(c) = code.and_then(char::from_u32).filter(|c| !c.is_ascii()) {
+            out.push(c);
+            rest = &rest[at + 10..];
+        } else {
+            let escape = rest[at + 1..].chars().next().map_or(1, |c| 1 + c.len_utf8());
+            out.push_str(&rest[at..at + escape]);
+            rest = &rest[at + escape..];
+        }
+    }
+    out.push_str(rest);
 }
 
 /// Returns the place behind a string.
@@ -264,6 +386,15 @@ fn items(state: &State<'_, '_>, value: &Value, list: &mut Vec<Value>) -> Result<
     Ok(())
 }
 
+/// True for lists and tuples, and for slices of them, which the engine makes as it reads them.
+pub(super) fn is_list(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Seq => true,
+        ValueKind::Iterable => value.downcast_object_ref::<Generator>().is_none(),
+        _ => false,
+    }
+}
+
 fn add(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
     if let (Some(first), Some(second)) = (a.as_str(), b.as_str()) {
         state.consume_fuel((first.len() + second.len()) as u64 / 64)?;
@@ -275,7 +406,7 @@ fn add(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
             |value: &Value| if value.is_safe() { Ok(value.clone()) } else { escaped(state, value) };
         return Ok(Value::from_safe_string(str_of(state, &part(a)?)? + &str_of(state, &part(b)?)?));
     }
-    if a.kind() == ValueKind::Seq && b.kind() == ValueKind::Seq && a.is_tuple() == b.is_tuple() {
+    if is_list(a) && is_list(b) && a.is_tuple() == b.is_tuple() {
         let mut list = Vec::new();
         items(state, a, &mut list)?;
         items(state, b, &mut list)?;
@@ -299,7 +430,7 @@ fn mul(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
         let made = text.repeat(if text.is_empty() { 0 } else { count });
         return Ok(if what.is_safe() { Value::from_safe_string(made) } else { Value::from(made) });
     }
-    if let (ValueKind::Seq, Some(count)) = (what.kind(), times(count)) {
+    if let (true, Some(count)) = (is_list(what), times(count)) {
         let mut list = Vec::new();
         items(state, what, &mut list)?;
         state.consume_fuel(list.len().saturating_mul(count) as u64)?;
@@ -321,6 +452,7 @@ fn mul(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
 /// Remainder with the sign of the divisor, or formatting of a text.
 fn rem(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
     if let Some(text) = a.as_str() {
+        whole(state, b, 1)?;
         let mut args = vec![a.clone()];
         match b.downcast_object_ref::<Tuple>() {
             Some(_) => items(state, b, &mut args)?,
@@ -376,7 +508,20 @@ mod tests {
             ("-a + -b", "(-a )|_add( -b)"),
             ("a ** -b % 2", "(a ** -b )|_rem( 2)"),
             ("set x = [1] + y", "set x = ([1] )|_add( y)"),
-            ("if a + 1 == b[c + 1:] and d", "if (a )|_add( 1 )== b[(c )|_add( 1):] and d"),
+            ("if a + 1 == b[c + 1:] and d", "if ((a )|_add( 1 ))|_whole== b[(c )|_add( 1):] and d"),
+            ("a == 'x' or b != 1 or 'y' in c", "a == 'x' or b != 1 or 'y' in c"),
+            ("a <= b < c not in d", "(a)|_whole <= (b)|_whole < (c)|_whole not in d"),
+            ("for a, b in c if a in b", "for a, b in c if (a)|_whole in b"),
+            ("a is in [b, c] == d", "(a is in [b, c])|_whole == d"),
+            ("a[b][0][-1:]['c']", "a[(b)|_whole][0][-1:]['c']"),
+            ("{a: b, 'c': d}", "{(a)|_whole: b, 'c': d}"),
+            ("loop.changed(a, b)", "loop.changed((a, b)|_whole)"),
+            ("f(a=b)", "f(a=b)"),
+            ("[+1, a + +2, '+3']", "[1, (a )|_add( 2), '+3']"),
+            (
+                r"'\U0001F600 \\U0001F600 \U0000000a \Uéééééééé'",
+                r"'😀 \\U0001F600 \U0000000a \Uéééééééé'",
+            ),
             ("'a' + b | tojson + c", "('a' )|_add( b | tojson )|_add( c)"),
             ("a + b is not none", "(a )|_add( b is not none)"),
             ("f(x=a + b, *c)", "f(x=(a )|_add( b), *c)"),
