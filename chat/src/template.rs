@@ -18,6 +18,7 @@ mod charge;
 mod clock;
 mod environment;
 mod filters;
+mod generator;
 mod lazy;
 mod methods;
 mod operators;

@@ -104,9 +104,9 @@ impl WeightSource for checkpoints::weights::CheckpointWeights {
 enum WeightForm {
     /// The unchanged bytes of the file; matrices are widened block by block when they are used.
     File(Dtype),
-    /// RoundedRows of blocks, which are decoded when they are used.
+    /// Rows of blocks, which are decoded when they are used.
     Blocks(BlockType, Option<Box<PackedMatrix>>),
-    /// Rows of several parts, each with its layout for products in integers.
+    /// Rows of several tensors, each with its layout for products in integers.
     Parts(Vec<Option<Box<PackedMatrix>>>),
     /// A matrix rounded to the run's 16-bit dtype, as bytes.
     Rounded(Dtype, Vec<u8>),

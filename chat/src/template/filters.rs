@@ -8,7 +8,6 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 use minijinja_contrib::filters as contrib;
 
 use super::charge::whole;
-use super::lazy::COMPARISONS;
 use super::methods;
 use super::python::{repr_of, str_of};
 
@@ -46,29 +45,6 @@ pub(super) fn add(env: &mut Environment<'static>) {
         );
     }
     env.add_filter("replace", replace);
-    env.add_filter("groupby!", filters::groupby);
-    env.add_filter(
-        "groupby",
-        |state: &mut State<'_, '_>, value: &Value, rest: Rest<ValueOrKwargs>| {
-            if value.is_true() {
-                refuse_kind("groupby", value, &[ValueKind::String])?;
-            }
-            whole(state, value, COMPARISONS)?;
-            let mut args = vec![value.clone()];
-            args.extend(rest.0.into_iter().map(Value::from));
-            state.apply_filter("groupby!", &args)
-        },
-    );
-    env.add_filter("dictsort!", filters::dictsort);
-    env.add_filter(
-        "dictsort",
-        |state: &mut State<'_, '_>, value: &Value, rest: Rest<ValueOrKwargs>| {
-            whole(state, value, COMPARISONS)?;
-            let mut args = vec![value.clone()];
-            args.extend(rest.0.into_iter().map(Value::from));
-            state.apply_filter("dictsort!", &args)
-        },
-    );
     env.add_filter("wordwrap!", contrib::wordwrap);
     env.add_filter("wordwrap", wordwrap);
     env.add_filter("abs", |value: &Value| filters::abs(number(value)));

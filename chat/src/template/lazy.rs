@@ -1,9 +1,10 @@
 //! Filters that read items: nothing to read is an error, and lazy results are read once.
 
-use minijinja::value::{Rest, ValueOrKwargs};
+use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::charge::{Generator, whole};
+use super::charge::{COMPARISONS, whole};
+use super::generator::Generator;
 
 /// Adds the filters of the engine that read items, with the behaviour of Jinja's.
 pub(super) fn add_filters(env: &mut Environment<'static>) {
@@ -21,6 +22,8 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
     env.add_filter("sum!", filters::sum);
     env.add_filter("min!", filters::min);
     env.add_filter("max!", filters::max);
+    env.add_filter("groupby!", filters::groupby);
+    env.add_filter("dictsort!", filters::dictsort);
     for name in ["map", "select", "reject", "selectattr", "rejectattr", "unique", "batch", "slice"]
     {
         env.add_filter(
@@ -37,7 +40,7 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
             },
         );
     }
-    for name in ["list", "sort", "sum", "min", "max"] {
+    for name in ["list", "sort", "sum", "min", "max", "groupby", "dictsort"] {
         env.add_filter(
             name,
             move |state: &mut State<'_, '_>, value: Value, rest: Rest<ValueOrKwargs>| {
@@ -57,9 +60,6 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
     });
 }
 
-/// Comparisons of each item of a list that is sorted, as a charge.
-pub(super) const COMPARISONS: u64 = 4;
-
 fn apply(
     state: &mut State<'_, '_>,
     name: &str,
@@ -69,7 +69,11 @@ fn apply(
     if value.is_none() {
         return Err(not_iterable());
     }
-    if ["sort", "unique", "min", "max"].contains(&name) {
+    if name == "groupby" && value.kind() == ValueKind::String && value.is_true() {
+        let why = "`groupby` reads attributes, which letters of a text do not have";
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    if ["sort", "unique", "min", "max", "groupby", "dictsort"].contains(&name) {
         whole(state, &value, COMPARISONS)?;
     }
     let mut args = vec![value];

@@ -1,14 +1,16 @@
 //! Operators that differ from Python's, as filters: `+`, `*`, `%` and `~`.
 //!
 //! The engine's operators add and repeat lists lazily and without a charge, so a short template could
-//! make it allocate without bound. What is compared, or is a key, is charged as a whole (`_whole`). They also lack the addition of marked texts, the formatting of texts by `%`,
-//! and Python's floats in `~`. [`rewrite`] replaces them by the filters of this module.
+//! make it allocate without bound. They also lack the addition of marked texts, the formatting of texts by `%`,
+//! and Python's floats in `~`. [`rewrite`] replaces them by the filters of this module. Comparisons and keys stay, and
+//! the filter `_whole` charges what they read.
 
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::charge::{Generator, whole};
+use super::charge::whole;
 use super::filters::escaped;
+use super::generator::Generator;
 use super::methods::conversions;
 use super::python::{str_of, tuple};
 
@@ -47,7 +49,7 @@ pub(super) fn rewrite(text: &str) -> String {
     rewrite_in(text, b'(')
 }
 
-/// Rewrites what stands in brackets of a kind.
+/// Rewrites the text between brackets of a kind.
 fn rewrite_in(text: &str, bracket: u8) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
@@ -152,7 +154,7 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
             let from = out.len();
             flush(&mut out, &mut chain, &mut operand);
             let compares = matches!(rest, [b'<' | b'>', ..] | [b'=' | b'!', b'=', ..]);
-            if (compares && !is_scalar(&operand_after(&text[at..])))
+            if (compares && !is_scalar(operand_after(&text[at..])))
                 || (rest[0] == b':' && bracket == b'{')
             {
                 charge(&mut out, from);
@@ -173,7 +175,7 @@ fn is_value(text: &str) -> bool {
         .is_some_and(|last| is_word(last) || matches!(last, b')' | b']' | b'}' | b'"' | b'\''))
 }
 
-/// True if brackets hold a slice, or several items.
+/// True if square brackets hold a slice or several items, and no key.
 fn slices(text: &str) -> bool {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -189,14 +191,14 @@ fn slices(text: &str) -> bool {
 }
 
 /// Returns what follows a comparison up to the end of a literal.
-fn operand_after(text: &str) -> String {
+fn operand_after(text: &str) -> &str {
     let text = text.trim_start_matches(['=', ' ']);
     let bytes = text.as_bytes();
     let end = match bytes.first() {
         Some(b'"' | b'\'') => end_of_string(bytes, 0),
         _ => bytes.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count(),
     };
-    text[..end].to_owned()
+    &text[..end]
 }
 
 /// True if this is a literal of a text or a number, or a name that is none, true or false.

@@ -65,7 +65,7 @@ pub struct MatrixView<'a> {
     pub row_factors: Option<&'a [f32]>,
     /// The layout of blocks for products in integers; none for exact products.
     pub packed: Option<&'a PackedMatrix>,
-    /// The matrices that the rows are of, in place of all of the above but the shape; none if this is one matrix.
+    /// The matrices that hold the rows; this view then has a shape and nothing else. None for one matrix.
     pub parts: Option<MatrixParts<'a>>,
 }
 

@@ -242,16 +242,18 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         scores: args.scores,
         gated: args.gated,
     };
-    let values = if args.keep.is_some() { Some(ctx.matrix("weight")?) } else { None };
-    let salience = match (ctx.vector("A"), &values) {
-        (Some(a), Some(values)) => Some(Salience {
-            weight: values.view(),
-            bias: ctx.vector("bias"),
-            a,
-            keep: args.keep.ok_or_else(|| ctx.error("it does not say how many keys count"))?,
-        }),
-        (Some(_), None) => return Err(ctx.error("it does not say how many keys count")),
-        (None, _) => None,
+    let matrix;
+    let salience = match ctx.vector("A") {
+        Some(a) => {
+            matrix = ctx.matrix("weight")?;
+            Some(Salience {
+                weight: matrix.view(),
+                bias: ctx.vector("bias"),
+                a,
+                keep: args.keep.ok_or_else(|| ctx.error("it does not say how many keys count"))?,
+            })
+        }
+        None => None,
     };
     let fits = |s: &Salience<'_>| {
         s.a.len() == kv_heads

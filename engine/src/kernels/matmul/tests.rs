@@ -125,15 +125,9 @@ fn rows_of_blocks_are_multiplied_as_their_numbers_are() {
             let plain = encode(&widened, Dtype::F32, 0);
             let (dtype, factor) = (Dtype::F32, 0.5);
             let view = |blocks, bytes, factor| MatrixView {
-                dtype,
                 blocks,
-                bytes,
-                outputs: out,
-                inputs: inner,
                 factor,
-                row_factors: None,
-                packed: None,
-                parts: None,
+                ..MatrixView::plain(dtype, bytes, out, inner)
             };
             let mut expected = vec![f32::NAN; rows * out];
             reference::matmul(&x, rows, &view(None, &plain, 1.0), None, dtype, &mut expected);
@@ -210,15 +204,8 @@ fn sums_of_rows_are_multiplied_before_the_bias() {
     let numbers = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
     let weight = MatrixView {
-        dtype: Dtype::F32,
-        blocks: None,
-        bytes: &bytes,
-        outputs: 3,
-        inputs: 2,
-        factor: 1.0,
         row_factors: Some(&[2.0, 0.5, -1.0]),
-        packed: None,
-        parts: None,
+        ..MatrixView::plain(Dtype::F32, &bytes, 3, 2)
     };
     let other = MatrixView { row_factors: None, ..weight };
     let (x, bias) = ([1.0, 1.0, 1.0, 0.5], [0.25, 0.0, 1.0]);

@@ -98,15 +98,9 @@ fn every_kernel_keeps_the_law() {
             let bytes = weight(ty, outputs, inputs, &mut random);
             let factor = if outputs == 33 { 0.37 } else { 1.0 };
             let view = MatrixView {
-                dtype: Dtype::F32,
                 blocks: Some(ty),
-                bytes: &bytes,
-                outputs,
-                inputs,
                 factor,
-                row_factors: None,
-                packed: None,
-                parts: None,
+                ..MatrixView::plain(Dtype::F32, &bytes, outputs, inputs)
             };
             let mut x: Vec<f32> = (0..rows * inputs).map(|_| random.number()).collect();
             x[5] = 900.0;
@@ -152,15 +146,8 @@ fn results_are_those_of_numbers_rounded_to_eight_bits() {
         let (outputs, inputs) = (16, 1024);
         let bytes = weight(ty, outputs, inputs, &mut random);
         let view = MatrixView {
-            dtype: Dtype::F32,
             blocks: Some(ty),
-            bytes: &bytes,
-            outputs,
-            inputs,
-            factor: 1.0,
-            row_factors: None,
-            packed: None,
-            parts: None,
+            ..MatrixView::plain(Dtype::F32, &bytes, outputs, inputs)
         };
         let numbers: Vec<f32> = (0..inputs).map(|_| random.number()).collect();
         let packed = packed(&view);
@@ -196,15 +183,8 @@ fn numbers_that_are_not_finite_are_seen() {
         let mut random = Random(3);
         let bytes = weight(BlockType::Q4K, 16, 256, &mut random);
         let view = MatrixView {
-            dtype: Dtype::F32,
             blocks: Some(BlockType::Q4K),
-            bytes: &bytes,
-            outputs: 16,
-            inputs: 256,
-            factor: 1.0,
-            row_factors: None,
-            packed: None,
-            parts: None,
+            ..MatrixView::plain(Dtype::F32, &bytes, 16, 256)
         };
         let packed = packed(&view);
         let mut x = vec![1.0; 512];
