@@ -109,14 +109,17 @@ impl Serving {
         stream
     }
 
+    #[track_caller]
     fn get(&self, path: &str) -> Reply {
         reply(self.send("GET", path, "", b""))
     }
 
+    #[track_caller]
     fn post(&self, path: &str, body: &Value) -> Reply {
         reply(self.send("POST", path, "", body.to_string().as_bytes()))
     }
 
+    #[track_caller]
     fn complete(&self, body: &Value) -> Reply {
         self.post("/v1/completions", body)
     }
@@ -140,10 +143,13 @@ impl Serving {
 }
 
 /// Reads an answer to its end.
+#[track_caller]
 fn reply(mut stream: TcpStream) -> Reply {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
+        panic!("no head in {:?}", String::from_utf8_lossy(&bytes));
+    };
     let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
     let mut body = bytes[end + 4..].to_vec();
     if head.contains("transfer-encoding: chunked") {

@@ -22,7 +22,9 @@ const HEAD: usize = 64 << 10;
 /// Wait after a failed `accept`: the process may have no file descriptors left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// Time for the errors of answers that were cut.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_WORDS: Duration = Duration::from_secs(3);
+/// Time after a stop for the first byte of a new connection.
+const FIRST_BYTE: Duration = Duration::from_secs(1);
 
 /// Serves connections until `stop` is set and all of them have ended, or the time to drain is over. Returns
 /// the number of connections that were cut.
@@ -97,6 +99,19 @@ async fn connection(
 ) {
     stream.set_nodelay(true).ok();
     let time = state.options.client_time;
+    // To stop HTTP on a connection before its first byte closes it without an answer. A client that was just
+    // let in has to get one.
+    let mut stopped = stop.clone();
+    let stopped = async {
+        stopped.wait_for(|stop| *stop).await.ok();
+        sleep(FIRST_BYTE).await;
+    };
+    tokio::select! {
+        biased;
+        _ = stream.readable() => {}
+        () = stopped => return,
+        () = sleep(time) => return,
+    }
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(time));
     // A connection that comes after the stop still gets an answer, which says so.
@@ -108,6 +123,8 @@ async fn connection(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     loop {
         tokio::select! {
+            // What has arrived is read before the connection learns of a stop.
+            biased;
             // Errors are of the client: it went away, was slow, or does not speak HTTP.
             _ = connection.as_mut() => return,
             _ = stop.wait_for(|stop| *stop), if !draining => {
