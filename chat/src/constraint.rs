@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llguidance::api::{GrammarWithLexer, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::toktrie::{
@@ -26,6 +26,7 @@ mod calls;
 mod error;
 mod forms;
 mod lark;
+mod numbers;
 mod schema;
 
 pub use calls::{CallableTool, ForcedCalls};
@@ -41,6 +42,9 @@ const MAX_REGEX: usize = 8 << 10;
 const COMPILE_TIME: Duration = Duration::from_secs(10);
 /// Most rules that are compiled at a time.
 const COMPILING: usize = 4;
+/// Longest time that the steps of one output may take: so much in all, and so much for each token. They hold up the
+/// other outputs of a batch. A usual step takes less than a millisecond.
+const STEPS_TIME: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(10));
 /// Stack of the thread that compiles a rule. Schemas nest, and the crate recurses over them.
 const STACK: usize = 128 << 20;
 
@@ -263,6 +267,9 @@ pub struct OutputConstraint {
     matcher: Matcher,
     /// Mask of the next step, once it is known.
     mask: Option<SimpleVob>,
+    /// Tokens so far, and the time that they took.
+    tokens: u32,
+    spent: Duration,
 }
 
 impl std::fmt::Debug for OutputConstraint {
@@ -274,7 +281,7 @@ impl std::fmt::Debug for OutputConstraint {
 impl Clone for OutputConstraint {
     /// Copies the progress with its caches, so that no output changes the work of another one.
     fn clone(&self) -> Self {
-        Self { matcher: self.matcher.deep_clone(), mask: self.mask.clone() }
+        Self { matcher: self.matcher.deep_clone(), mask: self.mask.clone(), ..*self }
     }
 }
 
@@ -282,7 +289,12 @@ impl OutputConstraint {
     fn begin(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Self, ConstraintError> {
         let rejected = |why: &str| ConstraintError::Rejected { why: error::plain(why) };
         let parser = factory.create_parser(grammar).map_err(|why| rejected(&format!("{why:#}")))?;
-        let mut constraint = Self { matcher: Matcher::new(Ok(parser)), mask: None };
+        let mut constraint = Self {
+            matcher: Matcher::new(Ok(parser)),
+            mask: None,
+            tokens: 0,
+            spent: Duration::ZERO,
+        };
         if let Some(why) = constraint.matcher.get_error() {
             return Err(rejected(&why));
         }
@@ -359,10 +371,19 @@ impl OutputConstraint {
         if !self.allows(id) {
             return Err(ConstraintError::NoToken);
         }
+        let begun = Instant::now();
         if let Err(why) = self.matcher.consume_token(id) {
             return Err(self.fault(Some(&why.to_string())));
         }
-        self.advance()
+        self.advance()?;
+        self.tokens = self.tokens.saturating_add(1);
+        self.spent += begun.elapsed();
+        let (first, each) = STEPS_TIME;
+        if self.mask.is_some() && self.spent > first + each * self.tokens {
+            let milliseconds = self.spent.as_millis();
+            return Err(ConstraintError::Costly { milliseconds, tokens: self.tokens });
+        }
+        Ok(())
     }
 }
 

@@ -181,13 +181,27 @@ fn schemas(tools: &[OrderedJson]) -> Result<Vec<CallableTool>, ApiError> {
     Ok(schemas)
 }
 
+/// Variables of templates that are fields of a request.
+const FIELDS: [&str; 5] =
+    ["messages", "tools", "documents", "add_generation_prompt", "continue_final_message"];
+
 /// Returns the variables of a template.
 pub(crate) fn variables(
     field: Option<OrderedJson>,
 ) -> Result<IndexMap<String, OrderedJson>, ApiError> {
     match field {
         None => Ok(IndexMap::new()),
-        Some(OrderedJson::Map(map)) => Ok(map),
+        Some(OrderedJson::Map(map)) => {
+            match FIELDS.into_iter().find(|name| map.contains_key(*name)) {
+                None => Ok(map),
+                Some(name) => {
+                    let message = format!(
+                        "`chat_template_kwargs` has `{name}`, which is a field of the request; give it there"
+                    );
+                    Err(ApiError::field("chat_template_kwargs", message))
+                }
+            }
+        }
         Some(_) => Err(ApiError::field(
             "chat_template_kwargs",
             "`chat_template_kwargs` is no object; expected variables of the template by name",
@@ -342,9 +356,10 @@ pub(crate) async fn chat_completions(
         variables,
         now: None,
     };
-    let (format, text) = render(&state, request).await?;
+    let (format, text) = guard.within(render(&state, request)).await?;
     let special = fields.add_special_tokens.unwrap_or(false);
-    let prompt: Arc<[u32]> = state.encode(vec![text.clone()], special).await?.concat().into();
+    let prompt = guard.within(state.encode(vec![text.clone()], special)).await?;
+    let prompt: Arc<[u32]> = prompt.concat().into();
     let room = state.context.saturating_sub(prompt.len());
     let most = fields.max_completion_tokens.or(fields.max_tokens).unwrap_or(room.max(1));
     state.check_prompt(&prompt, most)?;
@@ -366,10 +381,10 @@ pub(crate) async fn chat_completions(
             let made = compiler.compile(&OutputRule::Calls(calls), prefix, own)?;
             Ok((found, made))
         };
-        let (found, made) = state.with_compiler("tools", calls).await?;
+        let (found, made) = guard.within(state.with_compiler("tools", calls)).await?;
         (reader, constraint) = (Some(found), Some(Arc::new(made)));
     } else if let Some((rule, field)) = rule {
-        let made = state.constrain(rule, field, prefix, format.format).await?;
+        let made = guard.within(state.constrain(rule, field, prefix, format.format)).await?;
         constraint = Some(Arc::new(made));
     }
     // Marks of calls may be special tokens.

@@ -522,7 +522,7 @@ pub(crate) async fn completions(
     let guard = state.begin()?;
     let fields: CompletionFields = body::read(&state, request, &NEUTRAL).await?;
     let streamed = fields.stream == Some(true);
-    let plan = fields.check(&state).await?;
+    let plan = guard.within(fields.check(&state)).await?;
     let count = plan.prompts.len() * plan.choices;
     let (sender, mut events) = mpsc::channel((EVENTS.0 * count).min(EVENTS.1));
     let (mut answer, sequences) = plan.start(&state, guard.begun, &sender);

@@ -290,7 +290,9 @@ pub(crate) fn bias(
     let wrong = |message: String| ApiError::field("logit_bias", message);
     let mut all = Vec::new();
     for (id, bias) in field.unwrap_or_default() {
-        let number = id.parse::<u32>().ok().filter(|id| (*id as usize) < vocab);
+        // Another text of the same number would name a token twice.
+        let number = id.parse::<u32>().ok();
+        let number = number.filter(|n| (*n as usize) < vocab && n.to_string() == id);
         let number = number.ok_or_else(|| {
             wrong(format!("`logit_bias` has `{id}`; expected token ids below {vocab}"))
         })?;

@@ -237,8 +237,8 @@ pub(crate) fn parse<T: DeserializeOwned>(
     let parsed = ObjectVisitor { neutral, kind: PhantomData }.deserialize(from);
     let parsed = parsed.map_err(|error| {
         let message = error.to_string();
-        let unknown =
-            message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+        let named = |words| message.strip_prefix(words)?.split('`').next();
+        let (unknown, missing) = (named("unknown field `"), named("missing field `"));
         let path = track.path().to_string();
         let (param, code) = match unknown {
             Some(name) if path == "." || path == name => {
@@ -247,6 +247,10 @@ pub(crate) fn parse<T: DeserializeOwned>(
             Some(name) => {
                 let outer = path.strip_suffix(name).and_then(|path| path.strip_suffix('.'));
                 (Some(format!("{}.{name}", outer.unwrap_or(&path))), Some("unknown_field"))
+            }
+            None if let Some(name) = missing => {
+                let outer = if path == "." { String::new() } else { format!("{path}.") };
+                (Some(format!("{outer}{name}")), Some("missing_field"))
             }
             None if path == "." || !error.is_data() => (None, Some("invalid_json")),
             None if message.contains("which is not supported;") => {

@@ -89,7 +89,7 @@ pub(crate) async fn tokenize(
     State(state): State<Arc<ServerState>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let _guard = state.begin()?;
+    let guard = state.begin()?;
     let fields: TokenizeFields = body::read(&state, request, &[]).await?;
     state.check_model(fields.model.as_ref())?;
     let (text, special) = match (fields.prompt, fields.messages) {
@@ -107,7 +107,7 @@ pub(crate) async fn tokenize(
                 variables: chat_completions::variables(fields.chat_template_kwargs)?,
                 now: None,
             };
-            (chat_completions::render(&state, request).await?.1, false)
+            (guard.within(chat_completions::render(&state, request)).await?.1, false)
         }
         _ => {
             let message = "expected either `prompt` or `messages`";
@@ -115,7 +115,7 @@ pub(crate) async fn tokenize(
         }
     };
     let special = fields.add_special_tokens.unwrap_or(special);
-    let tokens = state.encode(vec![text], special).await?.concat();
+    let tokens = guard.within(state.encode(vec![text], special)).await?.concat();
     let strings = fields.return_token_strs == Some(true);
     let server = Arc::clone(&state);
     let write = move || {
@@ -129,7 +129,7 @@ pub(crate) async fn tokenize(
             token_strs,
         })
     };
-    let bytes = state.work(0, write).await?.map_err(|_| {
+    let bytes = guard.within(state.work(0, write)).await?.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written as JSON")
     })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
@@ -157,7 +157,7 @@ pub(crate) async fn detokenize(
     State(state): State<Arc<ServerState>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let _guard = state.begin()?;
+    let guard = state.begin()?;
     let fields: DetokenizeFields = body::read(&state, request, &[]).await?;
     state.check_model(fields.model.as_ref())?;
     let vocab = state.vocab;
@@ -171,7 +171,8 @@ pub(crate) async fn detokenize(
     let plain = fields.skip_special_tokens.unwrap_or(false);
     let tokens = fields.tokens;
     let bytes = tokens.len().saturating_mul(size_of::<u32>());
-    let text = state.work(bytes, move || codec.decode(&tokens, plain)).await?.map_err(|error| {
+    let decode = move || codec.decode(&tokens, plain);
+    let text = guard.within(state.work(bytes, decode)).await?.map_err(|error| {
         ApiError::field("tokens", format!("the tokens cannot be decoded: {error}"))
     })?;
     Ok(Json(json!({ "prompt": text })))

@@ -251,15 +251,27 @@ impl RequestGuard {
         self.begun + self.state.options.request_time
     }
 
+    /// Waits for a part of the work, at most until the request is too late or the server ends.
+    pub(crate) async fn within<T>(
+        &self,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let mut cut = self.state.cut.subscribe();
+        tokio::select! {
+            biased;
+            done = work => done,
+            _ = cut.wait_for(|cut| *cut) => Err(ApiError::cut_off()),
+            () = tokio::time::sleep_until(self.deadline().into()) => Err(ApiError::too_late()),
+        }
+    }
+
     /// Waits for the next event of the request.
     pub(crate) async fn next(
         &self,
         events: &mut Receiver<SequenceMessage>,
     ) -> Result<SequenceMessage, ApiError> {
-        let mut cut = self.state.cut.subscribe();
-        tokio::select! {
-            biased;
-            message = events.recv() => message.ok_or_else(|| {
+        let next = async {
+            events.recv().await.ok_or_else(|| {
                 if *self.state.cut.borrow() {
                     ApiError::cut_off()
                 } else if Instant::now() >= self.deadline() {
@@ -268,10 +280,9 @@ impl RequestGuard {
                 } else {
                     ApiError::engine_gone()
                 }
-            }),
-            _ = cut.wait_for(|cut| *cut) => Err(ApiError::cut_off()),
-            () = tokio::time::sleep_until(self.deadline().into()) => Err(ApiError::too_late()),
-        }
+            })
+        };
+        self.within(next).await
     }
 }
 

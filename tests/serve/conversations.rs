@@ -345,8 +345,21 @@ fn constraints_that_cannot_be_kept_are_refused() {
     chat(tool(json!({ "type": "array" }))).refused(400, "expected \"object\"");
     chat(tool(json!({ "properties": { "a": { "$ref": "http://x" } } })))
         .refused(400, "nothing else");
+    for name in ["messages", "add_generation_prompt"] {
+        let error = chat(json!({ "chat_template_kwargs": { name: true } })).refused(400, name);
+        assert_eq!(error["param"], "chat_template_kwargs");
+    }
     // The server goes on.
     complete(json!({ "choice": ["yes"] })).ok();
+}
+
+#[test]
+fn rules_that_take_long_do_not_hold_up_the_server() {
+    let server = Serving::start(&fixture("falcon_mamba"), &[]);
+    let outputs = json!({ "grammar": "start: e\ne: e e e | e e | /(?s:.)/ " });
+    let body = json!({ "prompt": "x", "max_tokens": 20_000, "structured_outputs": outputs, "ignore_eos": true });
+    assert_eq!(server.complete(&body).refused(400, "cannot go on")["code"], "constraint_failed");
+    server.complete(&greedy(&json!([1, 2]), 1)).ok();
 }
 
 #[test]

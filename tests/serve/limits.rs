@@ -23,6 +23,8 @@ fn requests_that_cannot_be_answered_say_why() {
         server.complete(&body)
     };
     with("max_tokens", json!(4)).ok();
+    let error = server.complete(&json!({ "max_tokens": 4 })).refused(400, "missing field `prompt`");
+    assert_eq!((&error["param"], &error["code"]), (&json!("prompt"), &json!("missing_field")));
     let error = with("guided_json", json!({})).refused(400, "unknown field `guided_json`");
     assert_eq!((&error["param"], &error["code"]), (&json!("guided_json"), &json!("unknown_field")));
     assert!(error["message"].as_str().unwrap().contains("`max_tokens`"), "{error}");
@@ -46,6 +48,7 @@ fn requests_that_cannot_be_answered_say_why() {
         ("presence_penalty", json!(0.5), "not supported"),
         ("logit_bias", json!({ "x": 1 }), "token ids below 312"),
         ("logit_bias", json!({ "5": 1000 }), "-100 to 100"),
+        ("logit_bias", json!({ "5": 1, "05": 1 }), "has `05`"),
         ("stop", json!([""]), "empty text"),
         ("prompt_logprobs", json!(-1), "at most 900"),
         ("prompt_logprobs", json!(-2), "-1 for all"),
@@ -380,6 +383,27 @@ fn late_requests_are_told_so() {
             }
         }
     });
+}
+
+#[test]
+fn long_renderings_are_told_so() {
+    let model = tempfile::tempdir().unwrap();
+    tool::copy("lfm2", model.path());
+    let loops =
+        "{% for a in range(9999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}";
+    std::fs::write(model.path().join("chat_template.jinja"), loops).unwrap();
+    let server = Serving::start(model.path(), &["--request-timeout", "0.5"]);
+    // Steps of a template are limited by the size of the conversation.
+    let content = "x".repeat(7 << 20);
+    let body = json!({ "messages": [{ "role": "user", "content": content }], "max_tokens": 1 });
+    for path in ["/v1/chat/completions", "/tokenize"] {
+        let mut body = body.clone();
+        if path == "/tokenize" {
+            body.as_object_mut().unwrap().remove("max_tokens");
+        }
+        assert_eq!(server.post(path, &body).refused(503, "took longer")["code"], "timeout");
+        server.complete(&greedy(&json!([1, 2]), 1)).ok();
+    }
 }
 
 #[test]

@@ -12,10 +12,10 @@ const DEPTH: usize = 24;
 const COMPARISONS: usize = 200_000;
 
 /// Keywords whose values are maps of schemas.
-const MAPS: [&str; 5] =
+pub(super) const MAPS: [&str; 5] =
     ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 /// Keywords whose values are schemas, or lists of them.
-const SCHEMAS: [&str; 9] = [
+pub(super) const SCHEMAS: [&str; 9] = [
     "additionalItems",
     "additionalProperties",
     "allOf",

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::forms::{self, GrammarFault, Inexpressible};
 use super::lark::{LarkText, SpecialToken};
-use super::{ConstraintError, alternatives};
+use super::{ConstraintError, schema};
 use crate::format::{CallPattern, Format, Hole, PatternStep};
 
 /// Longest name of a tool.
@@ -42,7 +42,7 @@ impl ForcedCalls {
                     format!("its name has to be 1 to {MAX_NAME} letters, digits, `_`, `-` and `.`");
                 return Err(failed(tool, why));
             }
-            checked.push((tool, alternatives::exclusive(&arguments(tool)?)?));
+            checked.push((tool, schema::plain(&arguments(tool)?)?));
         }
         let own = own.filter(|format| format.has_calls());
         let fallback = Format::fallback(own);

@@ -32,6 +32,12 @@ pub enum ConstraintError {
     #[error("`oneOf` at `{place}` has too many alternatives to compare; use `anyOf`")]
     Alternatives { place: String },
 
+    #[error(
+        "`{keyword}` has the integer {found}, which is read as another one: expected an integer that a 64-bit float can \
+         hold, such as any up to 2^53; use a text, or `minimum` and `maximum`"
+    )]
+    Integer { keyword: String, found: i128 },
+
     #[error("the list of choices is empty, or has an empty text; expected texts")]
     Choices,
 
@@ -48,6 +54,12 @@ pub enum ConstraintError {
         "no token of the vocabulary can go on here: the rule contradicts itself, or the vocabulary lacks a character"
     )]
     NoToken,
+
+    #[error(
+        "the rule took {milliseconds} ms for {tokens} tokens, more than a rule may; make it simpler: a grammar that \
+         reads a text in several ways takes long"
+    )]
+    Costly { milliseconds: u128, tokens: u32 },
 
     #[error("the rule is too complex for one step; make it simpler, or limit its repetitions")]
     Complex,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ConstraintError, MAX_RULE, alternatives};
+use super::{ConstraintError, MAX_RULE, alternatives, numbers};
 
 /// Deepest nesting of a schema.
 const DEPTH: usize = 64;
@@ -35,7 +35,7 @@ pub(super) fn checked(schema: &Value, layout: JsonLayout) -> Result<Value, Const
         let (found, most) = (references, REFERENCES);
         return Err(ConstraintError::Schema { what: "references", found, most });
     }
-    let mut made = match alternatives::exclusive(schema)? {
+    let mut made = match plain(schema)? {
         Value::Object(map) => map,
         Value::Bool(true) => serde_json::Map::new(),
         Value::Bool(false) => return Err(ConstraintError::NoToken),
@@ -47,6 +47,11 @@ pub(super) fn checked(schema: &Value, layout: JsonLayout) -> Result<Value, Const
     };
     made.insert("x-guidance".to_owned(), layout);
     Ok(Value::Object(made))
+}
+
+/// Returns a schema in the words that a grammar can keep.
+pub(super) fn plain(schema: &Value) -> Result<Value, ConstraintError> {
+    alternatives::exclusive(&numbers::rounded(schema)?)
 }
 
 fn walk(value: &Value, depth: usize, references: &mut usize) -> Result<(), ConstraintError> {

@@ -740,3 +740,72 @@ fn one_of_is_kept_or_refused() {
         }
     }
 }
+
+#[test]
+fn integers_that_floats_cannot_hold_are_kept_or_refused() {
+    let vocabulary = vocabulary(&[], false);
+    let compiler = compiler(&vocabulary);
+    let compile = |schema: &Value| {
+        let rule = OutputRule::Schema(schema.clone(), JsonLayout::Compact);
+        compiler.compile(&rule, ReasoningPrefix::Absent, None)
+    };
+    let odd = (1_i64 << 53) + 1;
+    for (schema, sound) in [
+        (json!({ "const": odd }), false),
+        (json!({ "const": 1_u64 << 60 }), true),
+        (json!({ "const": -odd }), false),
+        (json!({ "const": u64::MAX }), false),
+        (json!({ "enum": ["a", 1, odd] }), false),
+        (json!({ "enum": [{ "a": [odd] }] }), false),
+        (json!({ "enum": ["9007199254740993", 9_007_199_254_740_992_i64] }), true),
+        (json!({ "type": "array", "items": { "anyOf": [{ "const": odd }] } }), false),
+        (
+            json!({ "type": "object", "properties": { "const": { "type": "integer", "maximum": odd } } }),
+            true,
+        ),
+        (json!({ "type": "integer", "maximum": i64::MAX, "minimum": i64::MIN }), true),
+    ] {
+        match compile(&schema) {
+            Ok(_) => assert!(sound, "{schema}"),
+            Err(ConstraintError::Integer { .. }) => assert!(!sound, "{schema}"),
+            Err(other) => panic!("{schema}: {other}"),
+        }
+        let parameters =
+            json!({ "type": "object", "properties": { "x": schema }, "required": ["x"] });
+        let tools = [CallableTool { name: "f".to_owned(), parameters }];
+        for format in Format::all() {
+            let made = compiler.calls(Some(format), &tools, true);
+            assert_eq!(made.is_ok(), sound, "{}: {schema}: {made:?}", format.name());
+        }
+    }
+    // No bound lets in an integer that the schema excludes.
+    for (schema, n, allowed) in [
+        (json!({ "type": "integer", "minimum": odd }), odd - 1, false),
+        (json!({ "type": "integer", "minimum": odd }), odd + 1, true),
+        (json!({ "type": "integer", "minimum": odd + 2 }), odd + 1, false),
+        (json!({ "type": "integer", "minimum": odd + 2 }), odd + 3, true),
+        (json!({ "type": "integer", "maximum": odd }), odd + 1, false),
+        (json!({ "type": "integer", "maximum": odd }), odd - 1, true),
+        (json!({ "type": "integer", "exclusiveMaximum": odd + 2 }), odd + 3, false),
+        (json!({ "type": "integer", "exclusiveMinimum": odd }), odd + 1, false),
+        (json!({ "type": "integer", "exclusiveMinimum": odd }), odd + 3, true),
+        (json!({ "type": "integer", "maximum": i64::MAX }), i64::MAX - 4095, true),
+        (json!({ "type": "integer", "minimum": -odd }), -odd - 1, false),
+        (json!({ "type": "integer", "minimum": -odd }), -odd + 1, true),
+    ] {
+        let mut constraint = compile(&schema).unwrap();
+        let written = n.to_string().bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok());
+        assert_eq!(written && constraint.accepts_end(), allowed, "{schema} {n}");
+    }
+}
+
+#[test]
+fn rules_that_take_long_at_each_token_end() {
+    let vocabulary = vocabulary(&[], false);
+    let compiler = compiler(&vocabulary);
+    let rule = OutputRule::Grammar("start: e\ne: e e e | e e | /./ ".to_owned());
+    let mut constraint = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap();
+    let errors = (0..10_000).find_map(|_| constraint.accept(u32::from(b'a')).err());
+    let error = errors.expect("the rule ends");
+    assert!(matches!(error, ConstraintError::Costly { .. } | ConstraintError::Complex), "{error}");
+}
