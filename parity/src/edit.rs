@@ -7,6 +7,7 @@ mod apply;
 mod arguments;
 mod frequencies;
 mod knobs;
+mod layouts;
 mod number;
 mod same;
 mod scope;
@@ -20,6 +21,7 @@ use registry::model::Model;
 use registry::ops::OpSet;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
+use registry::weight_map::WeightStep;
 
 pub(crate) use arguments::is_editable;
 pub(crate) use frequencies::stretch;
@@ -64,6 +66,12 @@ pub enum Change {
         /// The weight.
         weight: WeightId,
     },
+    /// Reads weights with more steps from the checkpoint.
+    Layout(Vec<(WeightId, Vec<WeightStep>)>),
+    /// Gives rules for the checkpoint's tensors more steps: the rule, the step that they come before, and the steps.
+    RuleSteps(Vec<(usize, usize, Vec<WeightStep>)>),
+    /// Swaps weights of a node.
+    Roles(Vec<(usize, String, String)>),
     /// Lets nodes read another value: readers, the value that they read, and its replacement.
     Reroute(Vec<(Vec<usize>, ValueId, ValueId)>),
     /// Exchanges two ops of which the second reads the result of the first; pairs of their results.
@@ -143,6 +151,7 @@ pub(crate) fn candidates(
     all.extend(structure::candidates(model, ops, suspects));
     all.extend(tables::dtypes(model, suspects, clues));
     all.extend(knobs::scales(&model.graph, suspects));
+    all.extend(layouts::candidates(model, suspects));
     let mut seen: Vec<Change> = Vec::new();
     all.retain(|candidate| match candidate {
         Candidate::Knob(_) => true,

@@ -6,13 +6,14 @@ use registry::graph::{Graph, Node, Value, ValueId, WeightId};
 use registry::model::Model;
 use registry::ops::{Op, SCALE};
 use registry::scalar::Scalar;
+use registry::weight_map::{Pattern, WeightRule, WeightStep};
 
 use super::Change;
 
 impl Change {
     /// Changes the model. Missing nodes, values and tables are ignored.
     pub fn apply(&self, model: &mut Model) {
-        let Model { graph, ropes, .. } = model;
+        let Model { graph, ropes, rules, .. } = model;
         match self {
             Self::Argument { key, values } => {
                 for (n, value) in values {
@@ -47,6 +48,32 @@ impl Change {
                 each(graph, &[*node], |node| {
                     node.weights.insert(role.clone(), *weight);
                 });
+            }
+            Self::Layout(weights) => {
+                for (weight, steps) in weights {
+                    layout(graph, rules, *weight, steps);
+                }
+            }
+            Self::RuleSteps(all) => {
+                for (rule, before, steps) in all {
+                    if let Some(rule) =
+                        rules.get_mut(*rule).filter(|rule| *before <= rule.steps.len())
+                    {
+                        rule.steps.splice(*before..*before, steps.iter().cloned());
+                    }
+                }
+            }
+            Self::Roles(roles) => {
+                for (n, a, b) in roles {
+                    each(graph, &[*n], |node| {
+                        if let (Some(first), Some(second)) =
+                            (node.weights.get(a).copied(), node.weights.get(b).copied())
+                        {
+                            node.weights.insert(a.clone(), second);
+                            node.weights.insert(b.clone(), first);
+                        }
+                    });
+                }
             }
             Self::Reroute(routes) => {
                 for (readers, from, to) in routes {
@@ -112,6 +139,35 @@ fn weights(graph: &mut Graph, pairs: &[(usize, usize)]) {
         graph.nodes[*a].weights = second;
         graph.nodes[*b].weights = first;
     }
+}
+
+/// Puts a rule for one weight before the others: those that make it now, with more steps.
+fn layout(graph: &Graph, rules: &mut Vec<WeightRule>, weight: WeightId, steps: &[WeightStep]) {
+    let Some(weight) = graph.weights.get(weight.0) else { return };
+    let Ok(exact) = Pattern::parse(&weight.name) else { return };
+    let about = |rule: &WeightRule| {
+        if let Some(name) = rule.on_disk(&weight.name) {
+            return Some((Pattern::parse(&name).ok()?, Vec::new()));
+        }
+        // A rule with several tensors or results stays as it is.
+        let disk = rule.disk.spread(&rule.weight.fit(&weight.name)?)?;
+        let [disk] = disk.as_slice() else { return None };
+        let made = rule.weight.spread(&rule.disk.fit(disk)?)?;
+        if made != [weight.name.as_str()] {
+            return None;
+        }
+        Some((Pattern::parse(disk).ok()?, rule.steps.clone()))
+    };
+    let mut made: Vec<_> = rules.iter().filter_map(about).collect();
+    made.push((exact.clone(), Vec::new()));
+    let made = made.into_iter().map(|(disk, first)| WeightRule {
+        disk,
+        weight: exact.clone(),
+        steps: first.into_iter().chain(steps.iter().cloned()).collect(),
+        at: weight.at.clone(),
+    });
+    let made: Vec<_> = made.collect();
+    rules.splice(0..0, made);
 }
 
 /// Swaps the names under which the results of two nodes are recorded.

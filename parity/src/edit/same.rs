@@ -14,6 +14,7 @@ const CLOSE: f64 = 1e-3;
 pub(crate) fn same(a: &Model, b: &Model, dtype: Dtype) -> bool {
     a.ropes.len() == b.ropes.len()
         && a.ropes.iter().zip(&b.ropes).all(|(a, b)| same_table(a, b))
+        && a.rules == b.rules
         && same_graph(&a.graph, &b.graph, dtype)
 }
 

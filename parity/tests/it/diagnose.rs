@@ -13,12 +13,13 @@ use onboard_parity::mutate::{Fate, MutateOptions, mutate};
 use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
 use registry::dtype::Dtype;
-use registry::graph::{Node, ValueId};
+use registry::graph::{Node, ValueId, WeightId};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
+use registry::weight_map::{SplitSizes, WeightStep};
 
 struct Fixture {
     dir: PathBuf,
@@ -286,4 +287,81 @@ fn the_edit_that_undoes_a_mutant_is_named_first() {
         }
     }
     assert!(curable >= 8, "{curable}");
+}
+
+/// Steps of a rule, as a spec lists them.
+fn steps(axis: usize, sizes: &[usize]) -> Vec<WeightStep> {
+    let first = axis + sizes.len() - 2;
+    let mut steps = vec![
+        WeightStep::Unflatten { axis, sizes: sizes.to_vec() },
+        WeightStep::Transpose(first, first + 1),
+    ];
+    steps.extend((1..sizes.len()).map(|_| WeightStep::Flatten(axis)));
+    steps
+}
+
+impl Fixture {
+    /// Reads the weights whose names contain these words with more steps.
+    fn layout(&self, names: &[(&str, Vec<WeightStep>)]) -> Change {
+        let weights = self.model.graph.weights.iter().enumerate();
+        let steps = |name: &str| names.iter().find(|(words, _)| name.contains(words));
+        let changed =
+            weights.filter_map(|(n, weight)| Some((WeightId(n), steps(&weight.name)?.1.clone())));
+        Change::Layout(changed.collect())
+    }
+}
+
+#[test]
+fn weights_in_another_layout_are_named() {
+    let llama = fixture("llama");
+    // Four heads of eight numbers, of which two share a key.
+    let apart = |axis: usize| {
+        let mut steps = vec![WeightStep::Unflatten { axis, sizes: vec![2, 2, 8] }];
+        steps.extend([WeightStep::Transpose(axis, axis + 1)]);
+        steps.extend([WeightStep::Flatten(axis), WeightStep::Flatten(axis)]);
+        steps
+    };
+    for (change, words) in [
+        // Pairs of a rotation side by side.
+        (llama.layout(&[("q_proj", steps(0, &[4, 2, 4]))]), "q_proj.weight` read with `do: [unf"),
+        (llama.layout(&[("v_proj", steps(0, &[2, 8]))]), "v_proj.weight` read with"),
+        (llama.layout(&[("o_proj", vec![WeightStep::Transpose(0, 1)])]), "do: [transpose(0, 1)]"),
+        (
+            llama.layout(&[("q_proj", apart(0)), ("o_proj", apart(1))]),
+            "query heads that share a key",
+        ),
+    ] {
+        assert_named(&llama.mistaken(&change), words);
+        // The rows of logits say it as well, if the model keeps its likeliest tokens.
+        let Some(found) = llama.foreign(&change, None) else { continue };
+        assert_named(&found, words);
+    }
+    let oss = fixture("gpt_oss");
+    let rules = oss.model.rules.iter().enumerate();
+    let blocks = rules.filter_map(|(number, rule)| {
+        let pairs = |step: &WeightStep| {
+            matches!(step, WeightStep::Unflatten { axis: 0, sizes } if *sizes == [0, 2])
+        };
+        Some((number, rule.steps.iter().position(pairs)?, steps(0, &[0, 2])))
+    });
+    let change = Change::RuleSteps(blocks.collect());
+    assert_named(&oss.mistaken(&change), "2 parts of `model.layers.{i}.mlp.experts.gate_up_proj");
+    let experts = oss.nodes("experts");
+    let swapped = experts.iter().flat_map(|n| {
+        let roles = oss.model.graph.nodes[*n].weights.keys();
+        let gates = roles.map(|role| (*n, role.clone(), role.replace("gate", "up")));
+        gates.filter(|(_, gate, up)| gate != up)
+    });
+    let change = Change::Roles(swapped.collect());
+    assert_named(&oss.mistaken(&change), "`gate` and `up` of `experts` swapped");
+    // Parts of unequal sizes for each head.
+    let next = fixture("qwen3_next");
+    let parts = vec![
+        WeightStep::Split { axis: 0, sizes: SplitSizes::Each(vec![16, 16, 40, 40]) },
+        WeightStep::Unflatten { axis: 0, sizes: vec![2, 0] },
+        WeightStep::Concat(1),
+        WeightStep::Flatten(0),
+    ];
+    let change = next.layout(&[("in_proj_qkvz", parts)]);
+    assert_named(&next.mistaken(&change), "split(1, [8, 8, 20, 20])");
 }
