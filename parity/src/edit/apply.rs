@@ -49,7 +49,7 @@ impl Change {
                     node.weights.insert(role.clone(), *weight);
                 });
             }
-            Self::Layout(weights) => {
+            Self::WeightSteps(weights) => {
                 for (weight, steps) in weights {
                     layout(graph, rules, *weight, steps);
                 }

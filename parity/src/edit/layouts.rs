@@ -1,4 +1,4 @@
-//! Edits of the layout in which weights are read: heads, halves and pairs in another order.
+//! Edits of the way in which weights are read: heads, halves and pairs in another order, and other numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +46,7 @@ pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
     let mut all = groups(&model.graph, suspects);
     all.extend(parts(model, suspects));
     all.extend(roles(&model.graph, suspects));
+    all.extend(values(&model.graph, suspects));
     all.extend(axes(&model.graph, suspects, &sizes));
     all.into_iter().map(Candidate::Edit).collect()
 }
@@ -154,6 +155,44 @@ fn fused(graph: &Graph, node: &Node, sizes: &BTreeSet<usize>) -> Vec<Vec<WeightS
     all
 }
 
+/// Returns edits of the numbers of vectors: left out, as an offset from one, or with another sign or form.
+fn values(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    use WeightStep::{Add, LogNeg, Mul, NegExp};
+    let mut all = Vec::new();
+    for (node, nodes) in calls(graph, suspects) {
+        for (kind, roles) in role_kinds(node) {
+            let shape = roles.first().and_then(|role| weight(graph, node, role));
+            if shape.is_none_or(|of| graph.weights[of.0].shape.len() != 1) {
+                continue;
+            }
+            for scope in scopes(graph, &nodes, suspects) {
+                let weights = of_kind(graph, &scope.nodes, &kind);
+                let Some(name) = weights.first().map(|of| &graph.weights[of.0].name) else {
+                    continue;
+                };
+                for step in [Mul(0.0), Add(1.0), Add(-1.0), Mul(-1.0), NegExp, LogNeg] {
+                    let steps = vec![step];
+                    let words = words(name, &steps);
+                    let changes = weights.iter().map(|weight| (*weight, steps.clone())).collect();
+                    let change = Change::WeightSteps(changes);
+                    all.push(Edit { words, place: scope.place.clone(), change });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Returns the weights of a kind in nodes.
+fn of_kind(graph: &Graph, nodes: &[usize], kind: &str) -> Vec<WeightId> {
+    let mut found = Vec::new();
+    for node in nodes.iter().map(|n| &graph.nodes[*n]) {
+        let roles = role_kinds(node).remove(kind).unwrap_or_default();
+        found.extend(roles.iter().filter_map(|role| weight(graph, node, role)));
+    }
+    found
+}
+
 /// Returns edits of one axis of the weights of one call.
 fn axes(graph: &Graph, suspects: &Suspects, sizes: &BTreeSet<usize>) -> Vec<Edit> {
     let mut all = Vec::new();
@@ -173,14 +212,7 @@ fn axes(graph: &Graph, suspects: &Suspects, sizes: &BTreeSet<usize>) -> Vec<Edit
                 ways.push((first + 1, vec![WeightStep::Transpose(first, first + 1)]));
             }
             for scope in scopes(graph, &nodes, suspects) {
-                let of = |kind: &str| {
-                    let mut found = Vec::new();
-                    for node in scope.nodes.iter().map(|n| &graph.nodes[*n]) {
-                        let roles = role_kinds(node).remove(kind).unwrap_or_default();
-                        found.extend(roles.iter().filter_map(|role| weight(graph, node, role)));
-                    }
-                    found
-                };
+                let of = |kind: &str| of_kind(graph, &scope.nodes, kind);
                 let (weights, biases) = (of(&kind), of(&bias_kind(&kind)));
                 let Some(name) = weights.first().map(|of| &graph.weights[of.0].name) else {
                     continue;
@@ -194,11 +226,11 @@ fn axes(graph: &Graph, suspects: &Suspects, sizes: &BTreeSet<usize>) -> Vec<Edit
                         all.push(Edit {
                             words: format!("{words}, and its bias too"),
                             place: scope.place.clone(),
-                            change: Change::Layout([with(&weights), with(&biases)].concat()),
+                            change: Change::WeightSteps([with(&weights), with(&biases)].concat()),
                         });
                         words += ", but not its bias";
                     }
-                    let change = Change::Layout(with(&weights));
+                    let change = Change::WeightSteps(with(&weights));
                     all.push(Edit { words, place: scope.place.clone(), change });
                 }
             }
@@ -326,7 +358,7 @@ fn groups(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
         .map(|(order, way)| Edit {
             words: format!("query heads that share a key lie {way}"),
             place: place(graph, &nodes),
-            change: Change::Layout(layout(order)),
+            change: Change::WeightSteps(layout(order)),
         })
         .collect()
 }
@@ -398,6 +430,10 @@ fn words(name: &str, steps: &[WeightStep]) -> String {
             format!("split({axis}, {sizes:?})")
         }
         WeightStep::Concat(axis) => format!("concat({axis})"),
+        WeightStep::Mul(by) => format!("mul({by})"),
+        WeightStep::Add(what) => format!("add({what})"),
+        WeightStep::NegExp => "neg_exp".to_owned(),
+        WeightStep::LogNeg => "log_neg".to_owned(),
         other => format!("{other:?}"),
     });
     let steps = shown.collect::<Vec<_>>().join(", ");

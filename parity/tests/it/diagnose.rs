@@ -307,7 +307,7 @@ impl Fixture {
         let steps = |name: &str| names.iter().find(|(words, _)| name.contains(words));
         let changed =
             weights.filter_map(|(n, weight)| Some((WeightId(n), steps(&weight.name)?.1.clone())));
-        Change::Layout(changed.collect())
+        Change::WeightSteps(changed.collect())
     }
 }
 
@@ -364,4 +364,23 @@ fn weights_in_another_layout_are_named() {
     ];
     let change = next.layout(&[("in_proj_qkvz", parts)]);
     assert_named(&next.mistaken(&change), "split(1, [8, 8, 20, 20])");
+}
+
+#[test]
+fn numbers_of_vectors_that_are_read_otherwise_are_named() {
+    let nemotron = fixture("nemotron_h");
+    let steps = |name: &str, step: WeightStep| nemotron.layout(&[(name, vec![step])]);
+    for (change, words) in [
+        (steps("mixer.norm.weight", WeightStep::Add(1.0)), "add(-1)"),
+        (steps("mixer.A_log", WeightStep::Mul(-1.0)), "mul(-1)"),
+    ] {
+        assert_named(&nemotron.mistaken(&change), words);
+    }
+    for (change, words) in [
+        (steps("mixer.D", WeightStep::Mul(0.0)), "mixer.D` read with `do: [mul(0)]`"),
+        (steps("mixer.dt_bias", WeightStep::Mul(0.0)), "mixer.dt_bias` read with `do: [mul(0)]`"),
+        (steps("conv1d.bias", WeightStep::Mul(0.0)), "`causal_conv` without `bias`"),
+    ] {
+        assert_named(&nemotron.foreign(&change, None).unwrap(), words);
+    }
 }
