@@ -50,8 +50,9 @@ impl Change {
                 });
             }
             Self::WeightSteps(weights) => {
+                shared_steps(graph, rules, weights);
                 for (weight, steps) in weights {
-                    layout(graph, rules, *weight, steps);
+                    own_steps(graph, rules, *weight, steps);
                 }
             }
             Self::RuleSteps(all) => {
@@ -141,30 +142,45 @@ fn weights(graph: &mut Graph, pairs: &[(usize, usize)]) {
     }
 }
 
-/// Puts a rule for one weight before the others: those that make it now, with more steps.
-fn layout(graph: &Graph, rules: &mut Vec<WeightRule>, weight: WeightId, steps: &[WeightStep]) {
-    let Some(weight) = graph.weights.get(weight.0) else { return };
+/// Returns the tensor and the steps of a rule that makes this weight of one tensor, and nothing else of it.
+fn single(rule: &WeightRule, weight: &str) -> Option<(String, Vec<WeightStep>)> {
+    if let Some(name) = rule.on_disk(weight) {
+        return Some((name, Vec::new()));
+    }
+    let disk = rule.disk.spread(&rule.weight.fit(weight)?)?;
+    let [disk] = disk.as_slice() else { return None };
+    let made = rule.weight.spread(&rule.disk.fit(disk)?)?;
+    (made == [weight]).then(|| (disk.clone(), rule.steps.clone()))
+}
+
+/// Gives rules more steps that make several weights of one tensor, if all of these have the same steps.
+fn shared_steps(graph: &Graph, rules: &mut [WeightRule], all: &[(WeightId, Vec<WeightStep>)]) {
+    let named = all.iter().filter_map(|(of, steps)| Some((&graph.weights.get(of.0)?.name, steps)));
+    let named: BTreeMap<&String, &Vec<WeightStep>> = named.collect();
+    for rule in rules {
+        let made = graph.weights.iter().map(|weight| &weight.name);
+        let made: Vec<&String> = made.filter(|name| rule.weight.fit(name).is_some()).collect();
+        let Some(steps) = made.first().and_then(|name| named.get(name)) else { continue };
+        let same = |name: &&String| named.get(*name) == Some(steps);
+        if made.iter().all(same) && made.iter().any(|name| single(rule, name).is_none()) {
+            rule.steps.extend(steps.iter().cloned());
+        }
+    }
+}
+
+/// Puts a rule for one weight before the others: those that make it alone, with more steps.
+fn own_steps(graph: &Graph, rules: &mut Vec<WeightRule>, of: WeightId, steps: &[WeightStep]) {
+    let Some(weight) = graph.weights.get(of.0) else { return };
     let Ok(exact) = Pattern::parse(&weight.name) else { return };
-    let about = |rule: &WeightRule| {
-        if let Some(name) = rule.on_disk(&weight.name) {
-            return Some((Pattern::parse(&name).ok()?, Vec::new()));
-        }
-        // A rule with several tensors or results stays as it is.
-        let disk = rule.disk.spread(&rule.weight.fit(&weight.name)?)?;
-        let [disk] = disk.as_slice() else { return None };
-        let made = rule.weight.spread(&rule.disk.fit(disk)?)?;
-        if made != [weight.name.as_str()] {
-            return None;
-        }
-        Some((Pattern::parse(disk).ok()?, rule.steps.clone()))
-    };
-    let mut made: Vec<_> = rules.iter().filter_map(about).collect();
-    made.push((exact.clone(), Vec::new()));
-    let made = made.into_iter().map(|(disk, first)| WeightRule {
-        disk,
-        weight: exact.clone(),
-        steps: first.into_iter().chain(steps.iter().cloned()).collect(),
-        at: weight.at.clone(),
+    let mut made: Vec<_> = rules.iter().filter_map(|rule| single(rule, &weight.name)).collect();
+    made.push((weight.name.clone(), Vec::new()));
+    let made = made.into_iter().filter_map(|(disk, first)| {
+        Some(WeightRule {
+            disk: Pattern::parse(&disk).ok()?,
+            weight: exact.clone(),
+            steps: first.into_iter().chain(steps.iter().cloned()).collect(),
+            at: weight.at.clone(),
+        })
     });
     let made: Vec<_> = made.collect();
     rules.splice(0..0, made);

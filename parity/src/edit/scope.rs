@@ -55,13 +55,13 @@ pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec
         let of = |n: &usize| joint(graph, *n) == Some(joined);
         let nodes: Vec<usize> = group.iter().copied().filter(of).collect();
         let calls = distinct(nodes.iter().map(|n| self::call(node(*n)))).len();
-        if calls > 1 {
-            let reader = graph.nodes.iter().find(|other| self::call(other) == joined);
-            let words = reader.map(|reader| {
-                format!("of {calls} inputs of `{}`, {}:{}", reader.op, joined.0, reader.at.line())
-            });
-            add(nodes, words);
-        }
+        let reader = graph.nodes.iter().find(|other| self::call(other) == joined);
+        // One call of a function that is used several times is before several ops.
+        let words = reader.map(|reader| match calls {
+            1 => format!("before `{}`, {}:{}", reader.op, joined.0, reader.at.line()),
+            _ => format!("of {calls} inputs of `{}`, {}:{}", reader.op, joined.0, reader.at.line()),
+        });
+        add(nodes, words);
     }
     let kind =
         |n: &usize| node(*n).layer.and_then(|l| graph.layers.get(l)).map(|l| l.kind.as_str());

@@ -184,18 +184,21 @@ fn ops_in_another_order_are_named() {
 
 #[test]
 fn norms_of_queries_and_keys_left_out_together_are_named() {
-    let qwen = fixture("qwen3");
-    let graph = &qwen.model.graph;
-    let route = |(made, _): (ValueId, ValueId)| {
-        let nodes = graph.nodes.iter().enumerate();
-        let readers = nodes.filter(|(_, node)| node.inputs.contains(&made)).map(|(n, _)| n);
-        let maker = graph.nodes.iter().find(|node| node.outputs[0] == made).unwrap();
-        (readers.collect(), made, maker.inputs[0])
-    };
-    let routes = pairs(&qwen.model, "rms_norm", "rope").into_iter().map(route).collect();
-    let found = qwen.foreign(&Change::Reroute(routes), None).unwrap();
-    assert_named(&found, "`rms_norm` left out");
-    assert!(found.causes[0].edits[0].place.contains("of 2 inputs of `attend`"), "{found:#?}");
+    // In the second model one function calls every norm.
+    for (name, place) in [("qwen3", "of 2 inputs of `attend`"), ("qwen3_next", "before `attend`")] {
+        let qwen = fixture(name);
+        let graph = &qwen.model.graph;
+        let route = |(made, _): (ValueId, ValueId)| {
+            let nodes = graph.nodes.iter().enumerate();
+            let readers = nodes.filter(|(_, node)| node.inputs.contains(&made)).map(|(n, _)| n);
+            let maker = graph.nodes.iter().find(|node| node.outputs[0] == made).unwrap();
+            (readers.collect(), made, maker.inputs[0])
+        };
+        let routes = pairs(&qwen.model, "rms_norm", "rope").into_iter().map(route).collect();
+        let found = qwen.foreign(&Change::Reroute(routes), None).unwrap();
+        assert_named(&found, "`rms_norm` left out");
+        assert!(found.causes[0].edits[0].place.contains(place), "{found:#?}");
+    }
 }
 
 #[test]
@@ -383,4 +386,8 @@ fn numbers_of_vectors_that_are_read_otherwise_are_named() {
     ] {
         assert_named(&nemotron.foreign(&change, None).unwrap(), words);
     }
+    // Experts whose biases are one tensor of the checkpoint.
+    let oss = fixture("gpt_oss");
+    let change = oss.layout(&[("down_proj.bias", vec![WeightStep::Mul(0.0)])]);
+    assert_named(&oss.foreign(&change, None).unwrap(), "down_proj.bias` read with `do: [mul(0)]`");
 }
