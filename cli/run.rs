@@ -139,7 +139,7 @@ impl RunArgs {
                 ended = "end token";
                 break;
             }
-            let piece = output.next_text(token)?;
+            let piece = output.next_text(token);
             if self.json {
                 said.push_str(&piece);
             } else {

@@ -2,11 +2,13 @@
 //! file.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use registry::file::CONFIG;
+use serve::{ServedTokenizer, TextStream};
 use tokenizer::ReferenceTokenizer;
 use tokenizer::check::LlamaTokenizer;
 
@@ -50,10 +52,6 @@ impl ModelTokenizer {
         }
     }
 
-    fn text(&self, tokens: &[u32]) -> Result<String> {
-        self.decode(tokens, true)
-    }
-
     /// Returns the tokens that end a text of a model in this folder.
     pub(crate) fn ends(&self, dir: &Path) -> Vec<u32> {
         match self {
@@ -92,13 +90,16 @@ pub(crate) fn tokenizer(dir: &Path) -> Result<ReferenceTokenizer> {
 /// Input and output form of tokens: ids or text.
 pub(crate) enum TokenIo {
     Ids { first: bool },
-    Text { words: ModelTokenizer, tokens: Vec<u32>, said: usize },
+    Text { words: Arc<ModelTokenizer>, stream: Box<TextStream> },
 }
 
 impl TokenIo {
     /// Returns the text form with the tokenizer of a model.
     pub(crate) fn of(target: &LocalModel) -> Result<Self> {
-        Ok(Self::Text { words: ModelTokenizer::of(target)?, tokens: Vec::new(), said: 0 })
+        let words = Arc::new(ModelTokenizer::of(target)?);
+        let codec = Arc::clone(&words) as Arc<dyn ServedTokenizer>;
+        let stream = Box::new(TextStream::new(Some(codec), &[], Vec::new(), true));
+        Ok(Self::Text { words, stream })
     }
 
     /// Returns the tokens that end a text.
@@ -118,32 +119,22 @@ impl TokenIo {
         Ok(tokens)
     }
 
-    /// Returns the text that a token adds to the output. The bytes of one character can span several
-    /// tokens, so all tokens are decoded again and incomplete characters are held back.
-    pub(crate) fn next_text(&mut self, token: u32) -> Result<String> {
+    /// Returns the text that a token adds to the output. The bytes of one character can span several tokens:
+    /// incomplete characters are held back.
+    pub(crate) fn next_text(&mut self, token: u32) -> String {
         match self {
             Self::Ids { first } => {
                 let comma = if std::mem::take(first) { "" } else { "," };
-                Ok(format!("{comma}{token}"))
+                format!("{comma}{token}")
             }
-            Self::Text { words, tokens, said } => {
-                tokens.push(token);
-                let text = words.text(tokens)?;
-                let whole = text.trim_end_matches('\u{fffd}');
-                let new = whole.get(*said..).unwrap_or_default().to_owned();
-                *said = whole.len().max(*said);
-                Ok(new)
-            }
+            Self::Text { stream, .. } => stream.push(token),
         }
     }
 
     /// Returns the text that was held back, at the end.
-    pub(crate) fn remaining_text(&self) -> String {
+    pub(crate) fn remaining_text(&mut self) -> String {
         match self {
-            Self::Text { words, tokens, said } => {
-                let text = words.text(tokens).unwrap_or_default();
-                text.get(*said..).unwrap_or_default().to_owned()
-            }
+            Self::Text { stream, .. } => stream.finish(),
             Self::Ids { .. } => String::new(),
         }
     }

@@ -1,16 +1,18 @@
 //! Request bodies: read within bounds of size, memory and time, then parsed strictly.
 
+use std::pin::pin;
+
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 use tokio::sync::SemaphorePermit;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::ApiError;
 use crate::object::{self, NeutralField};
-use crate::state::{ServerState, UNIT};
+use crate::state::{LAST_REQUEST, ServerState, UNIT};
 
 /// Bytes of every body that need no reservation, so that large bodies do not keep small requests out. The
 /// number of connections limits their memory.
@@ -64,8 +66,17 @@ async fn bytes(
     let deadline = Instant::now() + state.options.client_time;
     let (mut found, mut permits, mut total) = (Vec::new(), Vec::new(), 0_usize);
     let mut stream = body.into_data_stream();
+    let mut stopping = state.stopping.subscribe();
+    let mut stopped = pin!(async {
+        stopping.wait_for(|stopping| *stopping).await.ok();
+        sleep(LAST_REQUEST).await;
+    });
     loop {
-        let next = timeout_at(deadline, stream.next()).await;
+        let next = tokio::select! {
+            biased;
+            next = timeout_at(deadline, stream.next()) => next,
+            () = &mut stopped => return Err(ApiError::stopping()),
+        };
         if refused && (!matches!(next, Ok(Some(Ok(_)))) || total > DISCARDED) {
             return Err(too_large(state.options.body));
         }

@@ -1,11 +1,15 @@
 //! Connections: bounded in number and time, and closed in order at the end.
 
-use std::pin::pin;
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::body::{Body, HttpBody};
+use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -15,7 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_io_timeout::TimeoutStream;
 
 use crate::routes;
-use crate::state::ServerState;
+use crate::state::{LAST_REQUEST, ServerState};
 
 /// Largest head of a request, in bytes.
 const HEAD: usize = 64 << 10;
@@ -23,8 +27,6 @@ const HEAD: usize = 64 << 10;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// Time for the errors of answers that were cut.
 const LAST_WORDS: Duration = Duration::from_secs(3);
-/// Time after a stop for the first byte of a new connection.
-const FIRST_BYTE: Duration = Duration::from_secs(1);
 
 /// Serves connections until `stop` is set and all of them have ended, or the time to drain is over. Returns
 /// the number of connections that were cut.
@@ -55,7 +57,7 @@ pub(crate) async fn serve(
         };
         tokio::select! {
             () = &mut drain, if deadline.is_none() => {
-                state.stopping.store(true, Ordering::Relaxed);
+                state.stopping.send_replace(true);
                 deadline = Some(Instant::now() + state.options.drain_time);
             }
             () = end => break,
@@ -65,11 +67,10 @@ pub(crate) async fn serve(
                     sleep(ACCEPT_AGAIN).await;
                     continue;
                 };
-                let service = TowerToHyperService::new(router.clone());
-                let (state, stop) = (Arc::clone(&state), stop.clone());
+                let (router, state, stop) = (router.clone(), Arc::clone(&state), stop.clone());
                 tasks.spawn(async move {
                     state.metrics.connections.add(1);
-                    connection(stream, service, &state, stop).await;
+                    connection(stream, router, &state, stop).await;
                     state.metrics.connections.subtract(1);
                     drop(permit);
                 });
@@ -90,47 +91,89 @@ pub(crate) async fn serve(
     cut
 }
 
+/// Counts an answer of a connection until it is sent.
+struct AnswerCount(watch::Sender<usize>);
+
+impl AnswerCount {
+    fn new(answers: &watch::Sender<usize>) -> Self {
+        answers.send_modify(|count| *count += 1);
+        Self(answers.clone())
+    }
+}
+
+impl Drop for AnswerCount {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// A body that counts until it is sent.
+struct CountedBody {
+    body: Body,
+    _count: AnswerCount,
+}
+
+impl HttpBody for CountedBody {
+    type Data = <Body as HttpBody>::Data;
+    type Error = <Body as HttpBody>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Serves the requests of one connection.
 async fn connection(
     stream: TcpStream,
-    service: TowerToHyperService<axum::Router>,
+    router: axum::Router,
     state: &ServerState,
     mut stop: watch::Receiver<bool>,
 ) {
     stream.set_nodelay(true).ok();
     let time = state.options.client_time;
-    // To stop HTTP on a connection before its first byte closes it without an answer. A client that was just
-    // let in has to get one.
-    let mut stopped = stop.clone();
-    let stopped = async {
-        stopped.wait_for(|stop| *stop).await.ok();
-        sleep(FIRST_BYTE).await;
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(time));
+    let (answers, mut count) = watch::channel(0_usize);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        let count = AnswerCount::new(&answers);
+        let answer = router.call(request);
+        async move {
+            let response = answer.await?;
+            Ok::<_, Infallible>(response.map(|body| CountedBody { body, _count: count }))
+        }
+    });
+    let mut builder = http1::Builder::new();
+    // A connection that comes after the stop still gets an answer, which says so.
+    builder.keep_alive(!*stop.borrow());
+    builder.timer(TokioTimer::new()).header_read_timeout(time).max_buf_size(HEAD);
+    let stream = Box::pin(stream);
+    let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    // After the stop a connection ends when no request has come for a moment. To stop HTTP at once would close
+    // connections whose request has come and was not read yet.
+    let idle = async {
+        stop.wait_for(|stop| *stop).await.ok();
+        while count.wait_for(|count| *count == 0).await.is_ok() {
+            if timeout(LAST_REQUEST, count.wait_for(|count| *count > 0)).await.is_err() {
+                return;
+            }
+        }
     };
     tokio::select! {
         biased;
-        _ = stream.readable() => {}
-        () = stopped => return,
-        () = sleep(time) => return,
-    }
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(time));
-    // A connection that comes after the stop still gets an answer, which says so.
-    let mut draining = *stop.borrow();
-    let mut builder = http1::Builder::new();
-    builder.keep_alive(!draining);
-    builder.timer(TokioTimer::new()).header_read_timeout(time).max_buf_size(HEAD);
-    let stream = Box::pin(stream);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    loop {
-        tokio::select! {
-            // What has arrived is read before the connection learns of a stop.
-            biased;
-            // Errors are of the client: it went away, was slow, or does not speak HTTP.
-            _ = connection.as_mut() => return,
-            _ = stop.wait_for(|stop| *stop), if !draining => {
-                draining = true;
-                connection.as_mut().graceful_shutdown();
-            }
-        }
+        // Errors are of the client: it went away, was slow, or does not speak HTTP.
+        _ = connection => {}
+        () = idle => {}
     }
 }

@@ -58,3 +58,4 @@ pub use error::ServeError;
 pub use model::{ChatFormat, ServedModel};
 pub use options::ServeOptions;
 pub use server::{ModelServer, ServeOutcome, StopHandle};
+pub use text_stream::TextStream;

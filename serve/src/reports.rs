@@ -1,7 +1,6 @@
 //! Reports of the server about itself, and its tokenizer.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -17,7 +16,7 @@ use crate::{body, chat_completions};
 
 /// Says that the server works, and how it computes.
 pub(crate) async fn health(State(state): State<Arc<ServerState>>) -> Response {
-    let stopping = state.stopping.load(Ordering::Relaxed);
+    let stopping = *state.stopping.borrow();
     let report = json!({
         "status": if stopping { "stopping" } else { "ok" },
         "server": "onboard",

@@ -132,7 +132,7 @@ impl ModelServer {
             ends: model.ends,
             queue: Arc::clone(&queue),
             metrics: Arc::clone(&metrics),
-            stopping: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
             cut: watch::Sender::new(false),
             contents: [const { OnceLock::new() }; 2],
             long_work: Arc::new(Semaphore::new(1)),

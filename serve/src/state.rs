@@ -1,8 +1,8 @@
 //! State that all requests share.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use chat::{ConstraintCompiler, ConstraintError, ContentForm};
@@ -24,6 +24,8 @@ const TOKEN: usize = 1024;
 const SHORT: usize = 64 << 10;
 /// Unit of memory that is reserved for bodies and long texts, in bytes.
 pub(crate) const UNIT: usize = 64 << 10;
+/// Time after a stop for a request that is on its way, and for the rest of its body.
+pub(crate) const LAST_REQUEST: Duration = Duration::from_millis(500);
 
 /// State that all requests share.
 pub(crate) struct ServerState {
@@ -43,7 +45,7 @@ pub(crate) struct ServerState {
     pub(crate) texts: TokenTexts,
     pub(crate) queue: Arc<SequenceQueue>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) stopping: AtomicBool,
+    pub(crate) stopping: watch::Sender<bool>,
     /// True once answers that are not complete have to end.
     pub(crate) cut: watch::Sender<bool>,
     /// Forms of contents that the template reads, without and with tools.
@@ -65,7 +67,7 @@ pub(crate) struct ServerState {
 impl ServerState {
     /// Begins a request.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestGuard, ApiError> {
-        if self.stopping.load(Ordering::Relaxed) {
+        if *self.stopping.borrow() {
             return Err(ApiError::stopping());
         }
         Ok(RequestGuard::new(Arc::clone(self)))

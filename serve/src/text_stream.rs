@@ -6,113 +6,148 @@ use crate::ServedTokenizer;
 
 /// Number of tokens of a prompt that give the context of the first generated one.
 const CONTEXT: usize = 8;
+/// Most tokens that wait for the rest of a character.
+const WINDOW: usize = 16;
 
 /// Turns tokens into pieces of text, and ends at the first stop text.
 ///
-/// All tokens are decoded again for each piece, because a decoder may look at neighbours. Characters
-/// whose bytes are incomplete are held back, and text that may begin a stop text is too. So all pieces
-/// together are the text of all tokens decoded at once.
-pub(crate) struct TextStream {
+/// A decoder may look at neighbours, so a token is decoded together with those before it, up to the last ones whose
+/// text was complete. Characters whose bytes are incomplete are held back, and text that may begin a stop text is too.
+/// So all pieces together are the text of all tokens decoded at once, but for bytes that never become a character:
+/// some decoders then replace bytes before them too, which were sent already.
+///
+/// ```
+/// # use onboard_serve::{CodecError, ServedTokenizer, TextStream};
+/// # struct Letters;
+/// # impl ServedTokenizer for Letters {
+/// #     fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, CodecError> { Ok(text.chars().map(u32::from).collect()) }
+/// #     fn decode(&self, ids: &[u32], _: bool) -> Result<String, CodecError> {
+/// #         Ok(ids.iter().filter_map(|id| char::from_u32(*id)).collect())
+/// #     }
+/// # }
+/// let mut stream = TextStream::new(Some(std::sync::Arc::new(Letters)), &[], vec!["no".to_owned()], true);
+/// assert_eq!([stream.push(97), stream.push(110), stream.push(98)], ["a", "", "nb"]);
+/// ```
+pub struct TextStream {
     codec: Option<Arc<dyn ServedTokenizer>>,
     stops: Vec<String>,
     plain: bool,
-    /// The end of the prompt, then the generated tokens.
-    tokens: Vec<u32>,
-    /// Bytes of the text of the prompt's end.
-    base: usize,
-    /// Bytes that were handed out.
-    sent: usize,
+    /// The end of the prompt or of the tokens whose text is complete, then those that follow.
+    window: Vec<u32>,
+    /// Tokens at the beginning of the window whose text is complete.
+    read: usize,
+    /// Characters of the window's text that were taken.
+    taken: usize,
+    /// The text of the window without its last token.
+    last: String,
+    /// Text that was taken and may begin a stop text.
+    held: String,
     /// Complete characters of the generated tokens.
     chars: usize,
     /// Characters before the last token.
     begin: usize,
-    /// The text of all tokens so far.
-    last: String,
     stopped: bool,
 }
 
 impl TextStream {
     /// Creates a stream of the text after `prompt`; `plain` omits special tokens.
-    pub(crate) fn new(
+    pub fn new(
         codec: Option<Arc<dyn ServedTokenizer>>,
         prompt: &[u32],
         stops: Vec<String>,
         plain: bool,
     ) -> Self {
-        let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
+        let window = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
         let mut stream = Self {
             codec,
             stops,
             plain,
-            tokens,
-            base: 0,
-            sent: 0,
+            read: window.len(),
+            window,
+            taken: 0,
+            last: String::new(),
+            held: String::new(),
             chars: 0,
             begin: 0,
-            last: String::new(),
             stopped: false,
         };
-        let before = stream.decoded();
-        stream.base = complete(&before).len();
-        stream.last = before;
+        stream.last = stream.decoded();
+        stream.taken = complete(&stream.last).chars().count();
         stream
     }
 
     fn decoded(&self) -> String {
         match &self.codec {
-            Some(codec) => codec.decode(&self.tokens, self.plain).unwrap_or_default(),
+            Some(codec) => codec.decode(&self.window, self.plain).unwrap_or_default(),
             None => String::new(),
         }
     }
 
     /// Counts the characters before the last token. A character that spans tokens counts after the last of them.
-    pub(crate) fn begin(&self) -> usize {
+    pub fn begin(&self) -> usize {
         self.begin
     }
 
     /// Counts the complete characters of all generated tokens, with those of a stop text.
-    pub(crate) fn chars(&self) -> usize {
+    pub fn chars(&self) -> usize {
         self.chars
     }
 
     /// True if a stop text was found.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
     /// Adds a token; returns the text that is certain now.
-    pub(crate) fn push(&mut self, token: u32) -> String {
+    pub fn push(&mut self, token: u32) -> String {
         self.begin = self.chars;
         if self.stopped {
             return String::new();
         }
-        self.tokens.push(token);
+        self.window.push(token);
         let text = self.decoded();
-        let whole = complete(&text);
-        if follows(&text, &self.last) {
-            self.begin = self.last.get(self.base..).unwrap_or_default().chars().count();
+        if text == self.last && complete(&text).len() == text.len() {
+            // A token without text, such as a special one.
+            self.window.pop();
+            return String::new();
         }
-        self.chars = whole.get(self.base..).unwrap_or_default().chars().count();
-        let new = whole.get(self.base + self.sent..).unwrap_or_default();
-        let (new, stopped) = self.cut(new);
-        let held = if stopped { 0 } else { self.held(new) };
+        if follows(&text, &self.last) {
+            self.begin += self.last.chars().count().saturating_sub(self.taken);
+        }
+        let new = behind(&text, self.taken);
+        let whole = if self.window.len() - self.read < WINDOW { complete(new) } else { new };
+        let count = whole.chars().count();
+        self.chars += count;
+        self.taken += count;
+        self.held.push_str(whole);
+        if !new.is_empty() && whole.len() == new.len() {
+            self.window.drain(..self.read);
+            self.read = self.window.len();
+            self.last = self.decoded();
+            self.taken = self.last.chars().count();
+        } else {
+            self.last = text;
+        }
+        let (new, stopped) = self.cut(&self.held);
+        let kept = if stopped { 0 } else { self.held(new) };
+        let new = new[..new.len() - kept].to_owned();
         self.stopped = stopped;
-        let new = new[..new.len() - held].to_owned();
-        self.sent += new.len();
-        self.last = text;
+        self.held.drain(..new.len());
         new
     }
 
     /// Returns the text that was held back.
-    pub(crate) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         if self.stopped {
             return String::new();
         }
         let text = self.decoded();
-        let (new, stopped) = self.cut(text.get(self.base + self.sent..).unwrap_or_default());
-        self.stopped = stopped;
+        self.held.push_str(behind(&text, self.taken));
+        self.taken = text.chars().count();
+        let (new, stopped) = self.cut(&self.held);
         let new = new.to_owned();
-        self.sent += new.len();
+        self.stopped = stopped;
+        self.held.clear();
         new
     }
 
@@ -139,20 +174,17 @@ fn follows(text: &str, before: &str) -> bool {
     text.strip_prefix(before).is_some_and(|new| new.contains(|c| c != '\u{fffd}'))
 }
 
-/// Most tokens that are decoded together for the offsets of a prompt.
-const WINDOW: usize = 16;
-
 /// Returns the number of characters of a prompt's text before each of its tokens. A character that spans
 /// tokens counts once, after the last of them. Special tokens that are not in the text have no characters.
 pub(crate) fn offsets(codec: &dyn ServedTokenizer, tokens: &[u32], text: &str) -> Vec<usize> {
     let decoded = |tokens: &[u32]| codec.decode(tokens, false).unwrap_or_default();
     let (mut offsets, mut chars, mut rest) = (Vec::with_capacity(tokens.len()), 0, text);
     // Tokens before `known` are counted, and `known` follows the text of `start..known`.
-    let (mut start, mut known, mut before) = (0, 0, String::new());
+    let (mut start, mut known, mut before) = (0, 0, 0);
     let mut last = String::new();
     for end in 1..=tokens.len() {
         let window = decoded(&tokens[start..end]);
-        let new = window.strip_prefix(before.as_str()).unwrap_or_default();
+        let new = behind(&window, before);
         let broken = if follows(new, &last) { last.chars().count() } else { 0 };
         offsets.push(chars + broken.min(rest.chars().take(broken).count()));
         new.clone_into(&mut last);
@@ -174,10 +206,15 @@ pub(crate) fn offsets(codec: &dyn ServedTokenizer, tokens: &[u32], text: &str) -
         let bytes = rest.char_indices().nth(count).map_or(rest.len(), |(at, _)| at);
         rest = &rest[bytes..];
         (start, known) = (known, end);
-        before = decoded(&tokens[start..known]);
+        before = decoded(&tokens[start..known]).chars().count();
         last.clear();
     }
     offsets
+}
+
+/// Returns the text behind so many characters.
+fn behind(text: &str, count: usize) -> &str {
+    text.char_indices().nth(count).map_or("", |(at, _)| &text[at..])
 }
 
 /// Returns the text without incomplete characters at its end.
@@ -222,6 +259,77 @@ mod tests {
         let (found, _) = pieces(b"", &bytes, &[]);
         assert_eq!(found.concat(), String::from_utf8_lossy(&bytes));
         assert_eq!(found[1], "");
+    }
+
+    /// One token per byte, decoded as tokenizers with tokens for bytes do: if bytes that follow each other are no text,
+    /// all of them are replaced. Capitals are tokens of text.
+    struct Runs;
+
+    impl ServedTokenizer for Runs {
+        fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, CodecError> {
+            Bytes.encode(text, special)
+        }
+
+        fn decode(&self, tokens: &[u32], _: bool) -> Result<String, CodecError> {
+            let bytes: Vec<u8> = tokens.iter().map(|token| *token as u8).collect();
+            let runs = bytes.chunk_by(|a, b| a.is_ascii_uppercase() == b.is_ascii_uppercase());
+            let text = |run: &[u8]| match std::str::from_utf8(run) {
+                Ok(text) => text.to_owned(),
+                Err(_) => "\u{fffd}".repeat(run.len()),
+            };
+            Ok(runs.map(text).collect())
+        }
+    }
+
+    #[test]
+    fn text_goes_on_behind_bytes_that_are_none() {
+        let streamed = |bytes: &[u8], stops: &[&str]| {
+            let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
+            let mut stream = TextStream::new(Some(Arc::new(Runs)), &[], stops, true);
+            let mut begins = Vec::new();
+            let mut text = String::new();
+            for byte in bytes {
+                text += &stream.push(u32::from(*byte));
+                begins.push(stream.begin());
+            }
+            text += &stream.finish();
+            (text, begins, stream.is_stopped())
+        };
+        // A line end was sent before the byte behind it turned out to be no text.
+        let (text, begins, _) = streamed(b"A\n\xf0BCD", &[]);
+        assert_eq!((text.as_str(), &begins[..]), ("A\n\u{fffd}BCD", &[0, 1, 2, 3, 4, 5][..]));
+        let (text, _, stopped) = streamed(b"A\n\xf0BCDE", &["CD"]);
+        assert_eq!((text.as_str(), stopped), ("A\n\u{fffd}B", true));
+        // Characters of several bytes behind each other.
+        let bytes = "A\n🙂日本C".as_bytes();
+        let (text, begins, _) = streamed(bytes, &[]);
+        assert_eq!(text.as_bytes(), bytes);
+        assert_eq!(begins, [0, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5]);
+        // Many bytes that are none, and any others: the text is that of all tokens but for bytes that were sent.
+        let broken = [&b"A"[..], &[0x80; 100], b"BC"].concat();
+        let (text, _, _) = streamed(&broken, &[]);
+        assert_eq!(text, format!("A{}BC", "\u{fffd}".repeat(100)));
+        let mut seed = 1_u64;
+        for _ in 0..2000 {
+            let bytes: Vec<u8> = (0..40)
+                .map(|_| {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    [b'A', b'\n', b'B', 0xe2, 0x82, 0xac, 0xf0, b'a'][(seed >> 60) as usize % 8]
+                })
+                .collect();
+            let ids: Vec<u32> = bytes.iter().map(|byte| u32::from(*byte)).collect();
+            let whole = Runs.decode(&ids, true).unwrap();
+            let (text, begins, _) = streamed(&bytes, &[]);
+            // Nothing that all tokens together say is missing.
+            let mut rest = text.chars();
+            let mut known = whole.chars().filter(|c| *c != '\u{fffd}');
+            assert!(known.all(|c| rest.any(|other| other == c)), "{text:?} {whole:?}");
+            assert!(
+                begins.is_sorted() && begins.last() <= Some(&text.chars().count()),
+                "{begins:?}"
+            );
+            assert_eq!(offsets(&Runs, &ids, &whole).len(), ids.len());
+        }
     }
 
     #[test]

@@ -288,6 +288,29 @@ fn a_signal_lets_running_requests_finish() {
 }
 
 #[test]
+fn half_requests_do_not_hold_up_a_stop() {
+    let mut server =
+        Serving::start(&fixture("lfm2"), &["--drain-timeout", "3600", "--client-timeout", "3600"]);
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n";
+    let parts = ["", "POST /v1/compl", head, &format!("{head}{{\"prompt\"")];
+    let mut waiting: Vec<TcpStream> = parts.iter().map(|_| server.connect()).collect();
+    for (stream, part) in waiting.iter_mut().zip(parts) {
+        stream.write_all(part.as_bytes()).unwrap();
+    }
+    // A connection that was used and is kept.
+    let mut kept = server.connect();
+    kept.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(kept.read(&mut [0; 4096]).unwrap() > 0);
+    server.wait("connections", |count| count >= 5.0);
+    signal(&server, "-TERM");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    // A body that was begun is answered.
+    let mut text = String::new();
+    waiting[3].read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 503"), "{text}");
+}
+
+#[test]
 fn a_killed_server_leaves_nothing_behind() {
     let (model, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     tool::copy("lfm2", model.path());
