@@ -223,12 +223,16 @@ impl OutputParser {
                 self.drain();
             }
             let OutputMode::Call(machines) = &mut self.mode else { break };
-            let whole = machines.iter().position(CallMachine::is_complete);
-            match whole {
-                Some(at) => {
-                    let parts = std::mem::take(&mut machines[at].parts);
-                    self.accept(parts);
-                }
+            let complete = machines.iter().find(|machine| machine.is_complete());
+            // Of a list that was cut, the calls before the cut are whole.
+            let mut whole = machines.iter().map(|machine| machine.parts.whole());
+            let calls = match complete {
+                Some(machine) => Some(machine.parts.clone()),
+                None if self.streaming => None,
+                None => whole.find(|calls| !calls.parts.is_empty()),
+            };
+            match calls {
+                Some(calls) => self.accept(calls),
                 None => self.end_call(),
             }
         }

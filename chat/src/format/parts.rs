@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Part of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,23 @@ pub(super) struct CallParts {
 }
 
 impl CallParts {
+    /// Returns the calls whose arguments are a whole object, up to the first that are not.
+    pub(super) fn whole(&self) -> Self {
+        let mut whole = Self::default();
+        for call in self.parts.chunk_by(|_, next| matches!(next, CallPart::Arguments(_))) {
+            let arguments = call.iter().filter_map(|part| match part {
+                CallPart::Arguments(piece) => Some(piece.as_str()),
+                CallPart::Name(_) => None,
+            });
+            let object = serde_json::from_str::<Map<String, Value>>(&arguments.collect::<String>());
+            if object.is_err() || !matches!(call.first(), Some(CallPart::Name(_))) {
+                break;
+            }
+            whole.parts.extend_from_slice(call);
+        }
+        whole
+    }
+
     /// Begins a call.
     pub(super) fn name(&mut self, name: String) {
         self.parts.push(CallPart::Name(name));
