@@ -26,6 +26,7 @@ mod calls;
 mod error;
 mod forms;
 mod lark;
+mod marks;
 mod numbers;
 mod schema;
 

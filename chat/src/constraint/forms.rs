@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::lark::{LarkText, TextRule};
-use super::{ConstraintError, JsonLayout, schema};
+use super::{ConstraintError, JsonLayout, marks, schema};
 use crate::format::{Format, Hole, PatternStep, ValueTrim, ValueType, coerced};
 
 /// Deepest nesting of schemas that are written rule by rule.
@@ -12,7 +12,7 @@ const DEPTH: usize = 32;
 const RULES: usize = 5_000;
 
 /// Keys of a schema that allow and forbid nothing.
-const ANNOTATIONS: [&str; 16] = [
+pub(super) const ANNOTATIONS: [&str; 16] = [
     "$anchor",
     "$comment",
     "$defs",
@@ -47,7 +47,7 @@ impl Inexpressible {
         Self(format!("its format cannot write the name `{}`", formats::shown(name)))
     }
 
-    fn key(key: &str) -> Self {
+    pub(super) fn key(key: &str) -> Self {
         Self::of(&format!("`{}` of a schema", formats::shown(key)))
     }
 }
@@ -85,10 +85,37 @@ pub(super) fn json(
     root: &Value,
     lark: &mut LarkText<'_>,
 ) -> Result<String, GrammarFault> {
+    let made = with_definitions(value, root)?;
+    let checked = schema::checked(&made, JsonLayout::Spaced)?;
+    Ok(lark.rule(&format!("%json {checked}")))
+}
+
+/// Returns the expression of a JSON value whose text holds none of these marks.
+fn json_without(
+    value: &Value,
+    root: &Value,
+    marks: &[&str],
+    lark: &mut LarkText<'_>,
+) -> Result<String, GrammarFault> {
+    let made = marks::without_marks(&with_definitions(value, root)?, marks)?;
+    let mut checked = schema::checked(&made, JsonLayout::Spaced).map_err(|error| match error {
+        // The conditions of the marks make the schema longer.
+        ConstraintError::Size { .. } | ConstraintError::Schema { .. } => {
+            GrammarFault::Form(Inexpressible::of("a schema of this size"))
+        }
+        other => GrammarFault::Rule(other),
+    })?;
+    // The grammar compares keys as they are written, so `\u` in a key would let a mark beside it pass.
+    checked["x-guidance"]["json_allowed_escapes"] = json!("nrbtf\\\"");
+    Ok(lark.rule(&format!("%json {checked}")))
+}
+
+/// Returns a schema with the definitions of `root` to which it refers.
+fn with_definitions(value: &Value, root: &Value) -> Result<Value, Inexpressible> {
     let mut made = match value {
         Value::Object(map) => map.clone(),
         Value::Bool(true) => Map::new(),
-        _ => return Err(Inexpressible::of("a schema that allows nothing").into()),
+        _ => return Err(Inexpressible::of("a schema that allows nothing")),
     };
     if !std::ptr::eq(value, root) && value.to_string().contains("\"$ref\"") {
         for key in ["$defs", "definitions"] {
@@ -96,25 +123,28 @@ pub(super) fn json(
                 made.entry(key).or_insert_with(|| found.clone());
             }
         }
-        let made = Value::Object(made.clone());
-        if !references_are_definitions(&made) {
-            return Err(Inexpressible::of("`$ref` to another place than `$defs`").into());
+        if !made.iter().all(|(key, value)| is_definition(key, value)) {
+            return Err(Inexpressible::of("`$ref` to another place than `$defs`"));
         }
     }
-    let checked = schema::checked(&Value::Object(made), JsonLayout::Spaced)?;
-    Ok(lark.rule(&format!("%json {checked}")))
+    Ok(Value::Object(made))
 }
 
 fn references_are_definitions(value: &Value) -> bool {
     match value {
         Value::Array(list) => list.iter().all(references_are_definitions),
-        Value::Object(map) => map.iter().all(|(key, value)| match (key.as_str(), value) {
-            ("$ref", Value::String(at)) => {
-                at.starts_with("#/$defs/") || at.starts_with("#/definitions/")
-            }
-            _ => references_are_definitions(value),
-        }),
+        Value::Object(map) => map.iter().all(|(key, value)| is_definition(key, value)),
         _ => true,
+    }
+}
+
+/// True if all references in the value of a keyword lead to definitions.
+fn is_definition(key: &str, value: &Value) -> bool {
+    match (key, value) {
+        ("$ref", Value::String(at)) => {
+            at.starts_with("#/$defs/") || at.starts_with("#/definitions/")
+        }
+        _ => references_are_definitions(value),
     }
 }
 
@@ -319,12 +349,15 @@ pub(super) fn pairs(
                     };
                     match &value {
                         PairForm::Json => {
-                            let value = json(parameter.schema, schema, lark)?;
+                            let value = json_without(parameter.schema, schema, &[close], lark)?;
                             format!("{value} {}", lark.literal(close))
                         }
                         PairForm::Text(rule) => lark.text_until(close, rule),
                         PairForm::Words { texts, scalars } => {
-                            if texts.iter().any(|text| text.contains(close.as_str())) {
+                            let early = |text: &String| {
+                                format!("{text}{close}").find(close) < Some(text.len())
+                            };
+                            if texts.iter().any(early) {
                                 return Err(Inexpressible::key("enum").into());
                             }
                             let texts = texts.iter().map(|text| lark.literal(text));

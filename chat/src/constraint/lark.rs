@@ -108,7 +108,8 @@ impl<'a> LarkText<'a> {
             write!(body, " & ~/{form}{end}/").expect("a string takes all text");
         }
         if !rest.is_empty() {
-            // Text has no special token, so it ends at the first one.
+            // Text has no special token, so it ends at the first one. Other tokens may spell the mark too.
+            write!(body, " & ~/(?s:.*){}(?s:.*)/", escaped(mark)).expect("a string takes all text");
             let text = self.terminal(&body);
             let rest = self.literal(rest);
             return self.rule(&format!("{text} {rest}"));

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::format::PatternStep;
+use crate::format::{Hole, PatternStep};
 use crate::{OutputEvent, ParserOptions};
 
 /// Seeded numbers.
@@ -125,9 +125,10 @@ fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
             .unwrap()
             .iter()
             .all(|(key, schema)| value.get(key).is_none_or(|value| fits(value, schema, root))),
-        "additionalProperties" if rule == &json!(false) => value
-            .as_object()
-            .is_none_or(|found| found.keys().all(|key| map["properties"].get(key).is_some())),
+        "additionalProperties" => value.as_object().is_none_or(|found| {
+            let named = |key: &str| map.get("properties").is_some_and(|all| all.get(key).is_some());
+            found.iter().all(|(key, value)| named(key) || fits(value, rule, root))
+        }),
         "items" => {
             value.as_array().is_none_or(|list| list.iter().all(|item| fits(item, rule, root)))
         }
@@ -186,6 +187,22 @@ fn tools() -> Vec<CallableTool> {
             "text-or_number",
             json!({ "type": "object", "properties": { "x": { "type": ["string", "integer"] } }, "required": ["x"] }),
         ),
+        tool(
+            "nest",
+            json!({
+                "type": "object",
+                "properties": {
+                    "names": { "type": "array", "items": { "type": "string", "maxLength": 40 }, "minItems": 1 },
+                    "map": {
+                        "type": "object",
+                        "properties": { "a": { "type": "string" }, "b": { "type": ["string", "null"] } },
+                        "required": ["a"],
+                        "additionalProperties": { "type": "string" },
+                    },
+                },
+                "required": ["names", "map"],
+            }),
+        ),
     ]
 }
 
@@ -234,40 +251,6 @@ fn read(text: &str, format: &'static Format, tools: &[CallableTool], whole_calls
     calls.len()
 }
 
-/// Tells whether a JSON value of a pair holds the mark that closes the pair, where reading ends.
-fn holds_mark(text: &str, format: &Format) -> bool {
-    let Some(PatternStep::Literal(close)) = format.pair.as_ref().and_then(|p| p.steps.last())
-    else {
-        return false;
-    };
-    text.match_indices('>').any(|(at, _)| {
-        let value = nested_json(text[at + 1..].trim_start());
-        value.is_some_and(|value| value.contains(close.as_str()))
-    })
-}
-
-/// Returns the object, list or string that a text begins with. Its numbers may have any exponent.
-fn nested_json(text: &str) -> Option<&str> {
-    if !text.starts_with(['{', '[', '"']) {
-        return None;
-    }
-    let (mut depth, mut inside, mut escaped) = (0, false, false);
-    for (at, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' if inside => escaped = true,
-            '"' => inside = !inside,
-            '{' | '[' if !inside => depth += 1,
-            '}' | ']' if !inside => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 && !inside {
-            return text.get(..=at);
-        }
-    }
-    None
-}
-
 #[test]
 fn forced_calls_of_each_format_are_read_back() {
     let mut formats = 0;
@@ -296,9 +279,6 @@ fn forced_calls_of_each_format_are_read_back() {
                         let Some(text) = written(begun.clone(), &vocabulary, seed) else {
                             continue;
                         };
-                        if holds_mark(&text, forced.format) {
-                            continue;
-                        }
                         ended += 1;
                         let count = read(&text, forced.format, &tools, true);
                         assert_eq!(read(&text, forced.format, &tools, false), count);
@@ -314,6 +294,134 @@ fn forced_calls_of_each_format_are_read_back() {
         formats += 1;
     }
     assert!(formats > 40, "{formats} formats");
+}
+
+/// Returns the literal text behind the values of pairs.
+fn close_of_pairs(format: &Format) -> Option<&str> {
+    let steps = &format.pair.as_ref()?.steps;
+    let at = steps.iter().position(|step| *step == PatternStep::Hole(Hole::Value))?;
+    match steps.get(at + 1) {
+        Some(PatternStep::Literal(close)) => Some(close),
+        _ => None,
+    }
+}
+
+#[test]
+fn values_of_pairs_hold_no_closing_mark() {
+    let compiler = compiler(&vocabulary(&[], false));
+    let mut formats = 0;
+    for format in Format::all().iter().filter(|format| format.has_calls()) {
+        let Some(close) = close_of_pairs(format) else { continue };
+        formats += 1;
+        let text = format!("a{close}b");
+        let list = |items: Value| json!({ "type": "array", "items": items });
+        for (schema, own) in [
+            (list(json!({ "const": text })), false),
+            (list(json!({ "enum": ["a", { "b": [text] }] })), false),
+            (json!({ "const": ["\u{1}"] }), false),
+            (json!({ "const": [close] }), false),
+            (
+                json!({ "type": "object", "properties": { (text.clone()): { "type": "null" } } }),
+                false,
+            ),
+            (json!({ "type": "object", "required": [close] }), false),
+            (json!({ "type": "object", "patternProperties": { "^x": true } }), false),
+            (list(json!({ "allOf": [{ "type": "string" }, { "minLength": 1 }] })), false),
+            (list(json!({ "$ref": "#/$defs/Marked" })), false),
+            (list(json!({ "$ref": "#/$defs/Free" })), true),
+            (list(json!({ "type": "string", "pattern": "^[a-z<]+$", "maxLength": 20_000 })), true),
+            (list(json!({ "type": "string", "format": "uri" })), true),
+            (list(json!({ "description": "anything" })), true),
+            (json!({ "type": ["object", "array"] }), true),
+            (json!({ "type": "array", "prefixItems": [{ "type": "string" }, true] }), true),
+        ] {
+            let parameters = json!({
+                "type": "object",
+                "properties": { "x": schema },
+                "required": ["x"],
+                "$defs": {
+                    "Marked": { "const": text },
+                    "Free": { "type": "object", "properties": { "next": { "$ref": "#/$defs/Free" } } },
+                },
+            });
+            let tools = [CallableTool { name: "f".to_owned(), parameters }];
+            let forced = compiler.calls(Some(format), &tools, false).unwrap();
+            // Some formats have a pattern with a JSON object too.
+            let pairs = std::ptr::eq(forced.format, format)
+                && forced.grammar.contains(&lark::quoted(close));
+            assert!(pairs == own || format.calls.len() > 1, "{}: {schema}", format.name());
+            let rule = OutputRule::Calls(forced);
+            let made = compiler.compile(&rule, ReasoningPrefix::Absent, Some(format));
+            made.unwrap_or_else(|why| panic!("{}: {schema}: {why}", format.name()));
+        }
+    }
+    assert!(formats > 10, "{formats} formats");
+}
+
+#[test]
+fn json_without_marks_has_all_other_texts() {
+    let compiler = compiler(&vocabulary(&[], false));
+    let allows = |schema: &Value, marks: &[&str], text: &str| {
+        let narrowed = marks::without_marks(schema, marks).unwrap();
+        let rule = OutputRule::Schema(narrowed, JsonLayout::Compact);
+        let mut constraint = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap();
+        text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok())
+            && constraint.accepts_end()
+    };
+    let strings = json!({ "type": "array", "items": { "type": "string" } });
+    let any = json!({});
+    let close = ["</parameter>"];
+    let all = ["</parameter>", "<parameter=", "</function>"];
+    let twice = ["<|close|>argument<|sep|>"];
+    for (marks, texts, free) in [
+        (
+            &close[..],
+            &["", "<", "<<", "</", "</param", "</parameter", "<b>a</b></p", "\\n</a>"][..],
+            true,
+        ),
+        (&close, &["</parameter>", "a<</parameter>b", "</parameter</parameter>"], false),
+        (&all, &["<p", "</f", "</parameter=", "<parameter>", "</function <function>"], true),
+        (&all, &["</parameter>", "<parameter=", "<<</function>"], false),
+        // The part before the mark could begin anew is excluded.
+        (&twice, &["<|close|>", "<|close|>argumen<|sep|>"], true),
+        (&twice, &["<|close|>argument<|sep|>", "<|close|>argument"], false),
+        (&["<"], &["a>"], true),
+        (&["<"], &["a<"], false),
+    ] {
+        for text in texts {
+            for (schema, whole) in [
+                (&strings, format!("[\"{text}\"]")),
+                (&any, format!("[{{\"a\":\"{text}\"}}]")),
+                (&any, format!("{{\"x{text}\":[1.5,{{}}]}}")),
+            ] {
+                assert_eq!(allows(schema, marks, &whole), free, "{schema} {marks:?} {whole}");
+            }
+        }
+    }
+    for marks in [&["\"x"][..], &["x"], &["<a\\"], &["<a", "[b"], &["}<"], &[""], &[]] {
+        assert!(marks::without_marks(&strings, marks).is_err(), "{marks:?}");
+    }
+}
+
+#[test]
+fn texts_before_special_marks_do_not_spell_them() {
+    for format in Format::all().iter().filter(|format| format.has_calls()) {
+        let Some(close) = close_of_pairs(format) else { continue };
+        let vocabulary = vocabulary(&[close], true);
+        let parameters = json!({ "type": "object", "properties": { "x": { "type": "string" } }, "required": ["x"] });
+        let compiler = compiler(&vocabulary);
+        let tools = [CallableTool { name: "f".to_owned(), parameters }];
+        let rule = OutputRule::Calls(compiler.calls(Some(format), &tools, false).unwrap());
+        let begun = compiler.compile(&rule, ReasoningPrefix::Absent, Some(format)).unwrap();
+        // A vocabulary of bytes has one token for each text before the value.
+        let mut constraint = begun;
+        while !constraint.allows(vocabulary.len() as u32 - 1) {
+            let id = (1..=255).rev().find(|id| constraint.allows(*id)).unwrap();
+            constraint.accept(id).unwrap();
+        }
+        let spelled = close.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok());
+        assert!(!spelled, "{}", format.name());
+    }
 }
 
 /// Tells whether an output follows a rule.
