@@ -28,6 +28,7 @@ mod forms;
 mod lark;
 mod marks;
 mod numbers;
+mod references;
 mod schema;
 
 pub use calls::{CallableTool, ForcedCalls};
@@ -288,8 +289,8 @@ impl Clone for OutputConstraint {
 
 impl OutputConstraint {
     fn begin(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Self, ConstraintError> {
-        let rejected = |why: &str| ConstraintError::Rejected { why: error::plain(why) };
-        let parser = factory.create_parser(grammar).map_err(|why| rejected(&format!("{why:#}")))?;
+        let parser =
+            factory.create_parser(grammar).map_err(|why| error::refused(&format!("{why:#}")))?;
         let mut constraint = Self {
             matcher: Matcher::new(Ok(parser)),
             mask: None,
@@ -297,7 +298,7 @@ impl OutputConstraint {
             spent: Duration::ZERO,
         };
         if let Some(why) = constraint.matcher.get_error() {
-            return Err(rejected(&why));
+            return Err(error::refused(&why));
         }
         constraint.advance()?;
         Ok(constraint)
@@ -332,7 +333,7 @@ impl OutputConstraint {
                 if why.contains("NoExtensionBias") {
                     return ConstraintError::NoToken;
                 }
-                ConstraintError::Rejected { why: error::plain(why) }
+                error::refused(why)
             }
         }
     }

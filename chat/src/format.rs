@@ -24,7 +24,7 @@ pub(crate) use data::ValueTrim;
 pub use data::{EngineParsers, Format};
 pub use parser::{OutputBytes, OutputParser, ParserOptions, ReasoningMode};
 pub(crate) use pattern::{CallPattern, Hole, PatternStep};
-pub(crate) use value::{ValueType, coerced};
+pub(crate) use value::{ValueType, coerced, pointer};
 
 impl Format {
     /// Returns the names of all formats.

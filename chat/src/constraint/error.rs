@@ -38,6 +38,11 @@ pub enum ConstraintError {
     )]
     Integer { keyword: String, found: i128 },
 
+    #[error(
+        "`{keyword}` is {found}, and no number beyond 2^63 can be written; expected a bound within -2^63 and 2^63"
+    )]
+    Bound { keyword: String, found: String },
+
     #[error("the list of choices is empty, or has an empty text; expected texts")]
     Choices,
 
@@ -61,17 +66,41 @@ pub enum ConstraintError {
     )]
     Costly { milliseconds: u128, tokens: u32 },
 
-    #[error("the rule is too complex for one step; make it simpler, or limit its repetitions")]
+    #[error("the rule is too complex; make it simpler, or limit its repetitions")]
     Complex,
 
     #[error("the tool `{tool}` cannot be called in the form of this model: {why}")]
     Tool { tool: String, why: String },
 }
 
-/// Shortens a message of llguidance: the first lines without the trace of a panic.
-pub(super) fn plain(why: &str) -> String {
+/// Messages of llguidance about its limits, which name its own settings.
+const LIMITS: [&str; 9] = [
+    "Current row has",
+    "fuel",
+    "grammar size",
+    "initial lexer configuration",
+    "maximum relevance check",
+    "schema too large",
+    "stack level exceeded",
+    "too complex",
+    "too many items",
+];
+
+/// Returns the error of a message of llguidance.
+pub(super) fn refused(why: &str) -> ConstraintError {
+    // Messages may quote the rule, behind their first words.
+    let first = why.lines().next().unwrap_or_default();
+    if LIMITS.iter().any(|words| first.contains(words)) {
+        return ConstraintError::Complex;
+    }
+    ConstraintError::Rejected { why: plain(why) }
+}
+
+/// Shortens a message of llguidance: the first lines without the trace of a panic, or marks of its own.
+fn plain(why: &str) -> String {
     const MOST: usize = 500;
-    let why = why.split("\n<backtrace>").next().unwrap_or_default().trim();
+    let why = why.split("\n<backtrace>").next().unwrap_or_default();
+    let why = why.split("<non-verbose/>").next().unwrap_or_default().trim();
     let mut text: String = why.chars().take(MOST).collect();
     if text.len() < why.len() {
         text.push('…');

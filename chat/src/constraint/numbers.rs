@@ -1,37 +1,46 @@
 //! Numbers of schemas, which the grammars read as 64-bit floats.
 //!
 //! An integer beyond 2^53 may have no such float. A bound moves to the next float inside of it, so that every answer
-//! still fits the schema; a value that has to be written exactly is refused.
+//! still fits the schema; a value that has to be written exactly is refused. Bounds beyond 2^63 move inward as well, or
+//! are refused where no number would be left.
 
 use serde_json::{Map, Number, Value};
 
 use super::ConstraintError;
-use super::alternatives::{MAPS, SCHEMAS};
+use super::schema::with_inner;
 
-/// Returns a schema whose bounds are floats.
+/// Bounds that the grammars can read lie between this float and its negative: the highest one below 2^63.
+const MOST: f64 = 9_223_372_036_854_774_784.0;
+/// Keywords of bounds.
+const LOWEST: [&str; 2] = ["minimum", "exclusiveMinimum"];
+const HIGHEST: [&str; 2] = ["maximum", "exclusiveMaximum"];
+/// From this number on, a bound needs another one on its far side.
+const OPEN: f64 = 1e18;
+/// From this number on, floats lie more than one apart.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// Returns a schema whose bounds are floats that the grammars can read.
 pub(super) fn rounded(schema: &Value) -> Result<Value, ConstraintError> {
     let Value::Object(map) = schema else { return Ok(schema.clone()) };
     let mut made = Map::new();
     for (key, value) in map {
-        let (maps, schemas) = (MAPS.contains(&key.as_str()), SCHEMAS.contains(&key.as_str()));
         let value = match (key.as_str(), value) {
             ("const" | "enum", value) => {
                 exact(value, key)?;
                 value.clone()
             }
-            ("minimum" | "exclusiveMinimum", Value::Number(bound)) => not_below(bound),
-            ("maximum" | "exclusiveMaximum", Value::Number(bound)) => not_above(bound),
-            (_, Value::Object(map)) if maps => {
-                let each = map.iter().map(|(name, schema)| Ok((name.clone(), rounded(schema)?)));
-                Value::Object(each.collect::<Result<_, _>>()?)
-            }
-            (_, Value::Array(list)) if schemas => {
-                Value::Array(list.iter().map(rounded).collect::<Result<_, _>>()?)
-            }
-            (_, value) if schemas => rounded(value)?,
-            (_, value) => value.clone(),
+            ("minimum" | "exclusiveMinimum", Value::Number(bound)) => not_below(bound, key)?,
+            ("maximum" | "exclusiveMaximum", Value::Number(bound)) => not_above(bound, key)?,
+            (_, value) => with_inner(key, value, &mut rounded)?,
         };
         made.insert(key.clone(), value);
+    }
+    for (near, far, sign) in [(LOWEST, HIGHEST, 1.0), (HIGHEST, LOWEST, -1.0)] {
+        let is_far =
+            |key: &str| made.get(key).and_then(Value::as_f64).is_some_and(|n| n * sign >= OPEN);
+        if near.into_iter().any(is_far) && !far.iter().any(|key| made.contains_key(*key)) {
+            made.insert(far[0].to_owned(), (MOST * sign).into());
+        }
     }
     Ok(Value::Object(made))
 }
@@ -57,20 +66,44 @@ fn integer(number: &Number) -> Option<(i128, f64)> {
     Some((integer, integer as f64))
 }
 
-/// Returns the lowest float that is not below a bound. The grammars have no lowest 64-bit integer.
-fn not_below(bound: &Number) -> Value {
-    match integer(bound) {
-        Some((integer, float)) if (float as i128) < integer || integer == i64::MIN.into() => {
-            float.next_up().into()
-        }
-        _ => bound.clone().into(),
+/// Returns the lowest float that a lower bound allows, or one above it.
+fn not_below(bound: &Number, keyword: &str) -> Result<Value, ConstraintError> {
+    let Some(mut float) = bound.as_f64() else { return Ok(bound.clone().into()) };
+    if integer(bound).is_some_and(|(integer, float)| (float as i128) < integer) {
+        float = float.next_up();
     }
+    // The grammars add one to an exclusive bound, which leaves such a float as it is.
+    if keyword.starts_with("exclusive") && float.abs() >= EXACT {
+        float = float.next_up();
+    }
+    if float > MOST {
+        return Err(ConstraintError::Bound {
+            keyword: keyword.to_owned(),
+            found: bound.to_string(),
+        });
+    }
+    Ok(kept(bound, float.max(-MOST)))
 }
 
-/// Returns the highest float that is not above a bound.
-fn not_above(bound: &Number) -> Value {
-    match integer(bound) {
-        Some((integer, float)) if float as i128 > integer => float.next_down().into(),
-        _ => bound.clone().into(),
+/// Returns the highest float that an upper bound allows, or one below it.
+fn not_above(bound: &Number, keyword: &str) -> Result<Value, ConstraintError> {
+    let Some(mut float) = bound.as_f64() else { return Ok(bound.clone().into()) };
+    if integer(bound).is_some_and(|(integer, float)| float as i128 > integer) {
+        float = float.next_down();
     }
+    if keyword.starts_with("exclusive") && float.abs() >= EXACT {
+        float = float.next_down();
+    }
+    if float < -MOST {
+        return Err(ConstraintError::Bound {
+            keyword: keyword.to_owned(),
+            found: bound.to_string(),
+        });
+    }
+    Ok(kept(bound, float.min(MOST)))
+}
+
+/// Returns a bound as it was written, if it is this float.
+fn kept(bound: &Number, float: f64) -> Value {
+    if bound.as_f64() == Some(float) { bound.clone().into() } else { float.into() }
 }

@@ -1,8 +1,11 @@
 //! Schemas of clients: limits, and the layout of the JSON that they allow.
 
-use serde_json::{Value, json};
+use std::convert::Infallible;
 
-use super::{ConstraintError, MAX_RULE, alternatives, numbers};
+use serde_json::{Map, Value, json};
+
+use super::alternatives::{MAPS, SCHEMAS};
+use super::{ConstraintError, MAX_RULE, alternatives, numbers, references};
 
 /// Deepest nesting of a schema.
 const DEPTH: usize = 64;
@@ -37,7 +40,7 @@ pub(super) fn checked(schema: &Value, layout: JsonLayout) -> Result<Value, Const
     }
     let mut made = match plain(schema)? {
         Value::Object(map) => map,
-        Value::Bool(true) => serde_json::Map::new(),
+        Value::Bool(true) => Map::new(),
         Value::Bool(false) => return Err(ConstraintError::NoToken),
         other => return Err(ConstraintError::Form { found: kind(&other) }),
     };
@@ -51,7 +54,51 @@ pub(super) fn checked(schema: &Value, layout: JsonLayout) -> Result<Value, Const
 
 /// Returns a schema in the words that a grammar can keep.
 pub(super) fn plain(schema: &Value) -> Result<Value, ConstraintError> {
-    alternatives::exclusive(&numbers::rounded(schema)?)
+    let schema = with_known_formats(&references::plain(schema));
+    alternatives::exclusive(&numbers::rounded(&schema)?)
+}
+
+/// Formats of strings that the grammars know.
+pub(super) const FORMATS: [&str; 10] =
+    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
+
+/// Returns a schema without other formats, which are annotations: they allow every string.
+fn with_known_formats(schema: &Value) -> Value {
+    let Value::Object(map) = schema else { return schema.clone() };
+    let mut made = Map::new();
+    for (key, value) in map {
+        if key == "format" && value.as_str().is_some_and(|name| !FORMATS.contains(&name)) {
+            continue;
+        }
+        made.insert(key.clone(), changed(key, value, &mut with_known_formats));
+    }
+    Value::Object(made)
+}
+
+/// Returns the value of a keyword with the schemas directly inside of it changed.
+pub(super) fn changed(key: &str, value: &Value, each: &mut dyn FnMut(&Value) -> Value) -> Value {
+    let made: Result<Value, Infallible> = with_inner(key, value, &mut |schema| Ok(each(schema)));
+    made.unwrap_or_else(|never| match never {})
+}
+
+/// Returns the value of a keyword with the schemas directly inside of it changed, unless one cannot be.
+pub(super) fn with_inner<E>(
+    key: &str,
+    value: &Value,
+    each: &mut dyn FnMut(&Value) -> Result<Value, E>,
+) -> Result<Value, E> {
+    let (maps, schemas) = (MAPS.contains(&key), SCHEMAS.contains(&key));
+    Ok(match value {
+        Value::Object(map) if maps => {
+            let each = map.iter().map(|(name, schema)| Ok((name.clone(), each(schema)?)));
+            Value::Object(each.collect::<Result<_, E>>()?)
+        }
+        Value::Array(list) if schemas => {
+            Value::Array(list.iter().map(each).collect::<Result<_, E>>()?)
+        }
+        value if schemas => each(value)?,
+        value => value.clone(),
+    })
 }
 
 fn walk(value: &Value, depth: usize, references: &mut usize) -> Result<(), ConstraintError> {

@@ -907,6 +907,141 @@ fn integers_that_floats_cannot_hold_are_kept_or_refused() {
     }
 }
 
+/// Tells whether a schema allows a text.
+fn schema_allows(compiler: &ConstraintCompiler, schema: &Value, text: &str) -> bool {
+    let rule = OutputRule::Schema(schema.clone(), JsonLayout::Compact);
+    let made = compiler.compile(&rule, ReasoningPrefix::Absent, None);
+    let mut constraint = made.unwrap_or_else(|why| panic!("{schema}: {why}"));
+    text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok()) && constraint.accepts_end()
+}
+
+#[test]
+fn references_may_have_escapes() {
+    let compiler = compiler(&vocabulary(&[], false));
+    let digit = json!({ "type": "integer", "minimum": 0, "maximum": 9 });
+    for (name, reference) in [
+        ("a/b", "#/$defs/a~1b"),
+        ("a~b", "#/$defs/a~0b"),
+        ("a~1b", "#/$defs/a~01b"),
+        ("a b", "#/$defs/a%20b"),
+        ("a b", "#/$defs/a b"),
+        ("List[int]", "#/$defs/List%5Bint%5D"),
+        ("é/%", "#/$defs/%C3%a9~1%25"),
+        ("5%", "#/$defs/5%"),
+    ] {
+        let list = json!({ "type": "array", "items": { "$ref": reference }, "minItems": 1 });
+        let schema = json!({ "$ref": "#/$defs/list", "$defs": { (name): digit, "list": list, "place1": false } });
+        assert!(schema_allows(&compiler, &schema, "[7]"), "{reference}");
+        assert!(!schema_allows(&compiler, &schema, "[\"a\"]"), "{reference}");
+        let parameters = json!({
+            "type": "object", "properties": { "x": { "$ref": reference } }, "required": ["x"], "$defs": { (name): digit },
+        });
+        let tools = [CallableTool { name: "f".to_owned(), parameters }];
+        for format in
+            Format::all().iter().filter(|format| format.has_calls() && format.tags.is_empty())
+        {
+            let forced = compiler.calls(Some(format), &tools, false).unwrap();
+            assert!(std::ptr::eq(forced.format, format), "{}: {reference}", format.name());
+            let made =
+                compiler.compile(&OutputRule::Calls(forced), ReasoningPrefix::Absent, Some(format));
+            assert!(made.is_ok(), "{}: {reference}: {made:?}", format.name());
+        }
+    }
+    // Places outside of definitions, and definitions that lead to themselves.
+    let schema = json!({
+        "type": "object",
+        "properties": { "a/b": digit, "c": { "$ref": "#/properties/a~1b" }, "d": { "$ref": "#/$defs/e~1" } },
+        "required": ["c", "d"],
+        "additionalProperties": false,
+        "$defs": { "e/": { "type": "array", "items": { "$ref": "#/$defs/e~1" } } },
+    });
+    assert!(schema_allows(&compiler, &schema, "{\"c\":7,\"d\":[[],[[]]]}"));
+    assert!(!schema_allows(&compiler, &schema, "{\"c\":7,\"d\":[7]}"));
+    // A value is no reference.
+    let schema = json!({ "const": { "$ref": "#/~1" } });
+    assert!(schema_allows(&compiler, &schema, "{\"$ref\":\"#/~1\"}"));
+}
+
+#[test]
+fn bounds_beyond_the_numbers_of_grammars_move_inward() {
+    let compiler = compiler(&vocabulary(&[], false));
+    for kind in ["number", "integer"] {
+        for (bounds, text, allowed) in [
+            (json!({ "minimum": 0, "maximum": 1e19 }), "5000000000000000000", true),
+            (json!({ "minimum": 0, "maximum": 1e19 }), "-1", false),
+            (json!({ "minimum": 0, "maximum": u64::MAX }), "7", true),
+            (json!({ "maximum": 1e300 }), "-7", true),
+            (json!({ "minimum": -1e300, "exclusiveMaximum": 1e300 }), "-7", true),
+            (json!({ "minimum": 1e18 }), "1000000000000000000", true),
+            (json!({ "minimum": 1e18 }), "999999999999999999", false),
+            (json!({ "maximum": -2e18 }), "-2000000000000000000", true),
+            (json!({ "maximum": -2e18 }), "-1", false),
+            (json!({ "exclusiveMaximum": 1_i64 << 54, "minimum": 0 }), "18014398509481984", false),
+            (json!({ "exclusiveMaximum": 1_i64 << 54, "minimum": 0 }), "18014398509481980", true),
+            (json!({ "exclusiveMinimum": 1_i64 << 54 }), "18014398509481984", false),
+            (
+                json!({ "exclusiveMinimum": -(1_i64 << 54), "maximum": 0 }),
+                "-18014398509481984",
+                false,
+            ),
+        ] {
+            let mut schema = bounds;
+            schema["type"] = json!(kind);
+            assert_eq!(schema_allows(&compiler, &schema, text), allowed, "{schema} {text}");
+        }
+        for (keyword, bound) in [
+            ("minimum", 1e19),
+            ("exclusiveMinimum", 1e300),
+            ("maximum", -1e19),
+            ("exclusiveMaximum", -1e300),
+        ] {
+            let schema = json!({ "type": kind, (keyword): bound });
+            let rule = OutputRule::Schema(schema, JsonLayout::Compact);
+            let error = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap_err();
+            assert!(
+                matches!(&error, ConstraintError::Bound { keyword: found, .. } if found == keyword),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn formats_that_grammars_lack_are_annotations() {
+    let compiler = compiler(&vocabulary(&[], false));
+    for name in ["password", "binary", "int32", "iri", "unknown", ""] {
+        let schema = json!({ "type": "array", "items": { "type": "string", "format": name } });
+        assert!(schema_allows(&compiler, &schema, "[\"~ ~\"]"), "{name}");
+        let parameters = json!({ "type": "object", "properties": { "x": { "type": "string", "format": name } } });
+        let tools = [CallableTool { name: "f".to_owned(), parameters }];
+        let format = Format::all().iter().find(|format| format.pair.is_some()).unwrap();
+        let forced = compiler.calls(Some(format), &tools, false).unwrap();
+        assert!(std::ptr::eq(forced.format, format), "{name}");
+    }
+    for name in schema::FORMATS {
+        let schema = json!({ "type": "string", "format": name });
+        assert!(!schema_allows(&compiler, &schema, "\"~ ~\""), "{name}");
+    }
+}
+
+#[test]
+fn limits_have_a_plain_reason() {
+    let compiler = compiler(&vocabulary(&[], false));
+    let names = (0..2_500).map(|n| (format!("p{n}"), json!({ "type": "null" })));
+    let properties: Value = names.collect::<serde_json::Map<_, _>>().into();
+    let schema =
+        json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let rule = OutputRule::Schema(schema, JsonLayout::Compact);
+    let mut made = compiler.compile(&rule, ReasoningPrefix::Absent, None);
+    let error = match &mut made {
+        Err(error) => error.clone(),
+        Ok(constraint) => constraint.accept(u32::from(b'{')).unwrap_err(),
+    };
+    assert_eq!(error, ConstraintError::Complex);
+    let quoted = error::refused("no rule `Current`\n<non-verbose/>");
+    assert_eq!(quoted, ConstraintError::Rejected { why: "no rule `Current`".to_owned() });
+}
+
 #[test]
 fn rules_that_take_long_at_each_token_end() {
     let vocabulary = vocabulary(&[], false);

@@ -66,6 +66,24 @@ fn number(text: &str) -> Option<String> {
         .then(|| plain.to_owned())
 }
 
+/// Returns the JSON pointer of a reference to a place in the same schema: its fragment, whose `%20` stands for a blank.
+pub(crate) fn pointer(reference: &str) -> Option<String> {
+    let place = reference.strip_prefix('#')?;
+    let mut bytes = Vec::with_capacity(place.len());
+    let mut rest = place.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        let digit = |at: usize| behind.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        if let (b'%', Some(high), Some(low)) = (byte, digit(0), digit(1)) {
+            bytes.push((high * 16 + low) as u8);
+            rest = &behind[2..];
+        } else {
+            bytes.push(byte);
+            rest = behind;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
 /// Returns the types that a schema allows.
 pub(super) fn types<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a str> {
     let mut found = Vec::new();
@@ -86,7 +104,7 @@ fn collect<'a>(schema: &'a Value, root: &'a Value, depth: usize, found: &mut Vec
         _ => {}
     }
     if let (true, Some(Value::String(reference))) = (depth < DEPTH, schema.get("$ref"))
-        && let Some(target) = reference.strip_prefix('#').and_then(|at| root.pointer(at))
+        && let Some(target) = pointer(reference).and_then(|at| root.pointer(&at))
     {
         collect(target, root, depth + 1, found);
     }
@@ -137,6 +155,13 @@ mod tests {
             ("7", json!({"const": 7}), "7"),
             ("7", json!({"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}}), "7"),
             ("7", json!({"$ref": "#/$defs/n", "$defs": {"n": {"$ref": "#/$defs/n"}}}), "\"7\""),
+            ("7", json!({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}), "7"),
+            (
+                "7",
+                json!({"$ref": "#/$defs/a%20%5B%c3%a9", "$defs": {"a [é": {"type": "integer"}}}),
+                "7",
+            ),
+            ("7", json!({"$ref": "#/$defs/5%", "$defs": {"5%": {"type": "integer"}}}), "7"),
         ];
         for (text, schema, json) in cases {
             assert_eq!(
