@@ -25,6 +25,7 @@ mod alternatives;
 mod calls;
 mod error;
 mod forms;
+mod keywords;
 mod lark;
 mod marks;
 mod numbers;

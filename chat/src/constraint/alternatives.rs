@@ -5,27 +5,12 @@
 use serde_json::{Map, Value, json};
 
 use super::ConstraintError;
+use super::keywords::{MAPS, SCHEMAS};
 
 /// Deepest comparison of two alternatives.
 const DEPTH: usize = 24;
 /// Most comparisons of schemas and values for one rule.
 const COMPARISONS: usize = 200_000;
-
-/// Keywords whose values are maps of schemas.
-pub(super) const MAPS: [&str; 5] =
-    ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
-/// Keywords whose values are schemas, or lists of them.
-pub(super) const SCHEMAS: [&str; 9] = [
-    "additionalItems",
-    "additionalProperties",
-    "allOf",
-    "anyOf",
-    "contains",
-    "items",
-    "oneOf",
-    "prefixItems",
-    "propertyNames",
-];
 
 /// Returns a schema without `oneOf` that allows the same values.
 ///

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::forms::{self, GrammarFault, Inexpressible};
+use super::error::{GrammarFault, Inexpressible};
+use super::forms;
 use super::lark::{LarkText, SpecialToken};
 use super::{ConstraintError, schema};
 use crate::format::{CallPattern, Format, Hole, PatternStep};

@@ -96,6 +96,44 @@ pub(super) fn refused(why: &str) -> ConstraintError {
     ConstraintError::Rejected { why: plain(why) }
 }
 
+/// Reason that a payload cannot write arguments of a schema.
+#[derive(Debug)]
+pub(super) struct Inexpressible(pub(super) String);
+
+impl Inexpressible {
+    pub(super) fn of(what: &str) -> Self {
+        Self(format!("its format cannot express {what}"))
+    }
+
+    pub(super) fn name(name: &str) -> Self {
+        Self(format!("its format cannot write the name `{}`", formats::shown(name)))
+    }
+
+    pub(super) fn key(key: &str) -> Self {
+        Self::of(&format!("`{}` of a schema", formats::shown(key)))
+    }
+}
+
+/// Reason that a pattern gives no grammar.
+pub(super) enum GrammarFault {
+    /// Another pattern may do.
+    Form(Inexpressible),
+    /// No pattern will do.
+    Rule(ConstraintError),
+}
+
+impl From<Inexpressible> for GrammarFault {
+    fn from(why: Inexpressible) -> Self {
+        Self::Form(why)
+    }
+}
+
+impl From<ConstraintError> for GrammarFault {
+    fn from(error: ConstraintError) -> Self {
+        Self::Rule(error)
+    }
+}
+
 /// Shortens a message of llguidance: the first lines without the trace of a panic, or marks of its own.
 fn plain(why: &str) -> String {
     const MOST: usize = 500;

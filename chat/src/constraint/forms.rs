@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::error::{GrammarFault, Inexpressible};
+use super::keywords::ANNOTATIONS;
 use super::lark::{LarkText, TextRule};
 use super::{ConstraintError, JsonLayout, marks, schema};
 use crate::format::{Format, Hole, PatternStep, ValueTrim, ValueType, coerced};
@@ -11,66 +13,9 @@ const DEPTH: usize = 32;
 /// Most rules of one tool's arguments.
 const RULES: usize = 5_000;
 
-/// Keys of a schema that allow and forbid nothing.
-pub(super) const ANNOTATIONS: [&str; 16] = [
-    "$anchor",
-    "$comment",
-    "$defs",
-    "$id",
-    "$schema",
-    "default",
-    "definitions",
-    "deprecated",
-    "description",
-    "discriminator",
-    "examples",
-    "nullable",
-    "readOnly",
-    "strict",
-    "title",
-    "writeOnly",
-];
 const LENGTHS: [&str; 2] = ["minLength", "maxLength"];
 const NUMBERS: [&str; 5] =
     ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
-
-/// Reason that a payload cannot write arguments of a schema.
-#[derive(Debug)]
-pub(super) struct Inexpressible(pub(super) String);
-
-impl Inexpressible {
-    pub(super) fn of(what: &str) -> Self {
-        Self(format!("its format cannot express {what}"))
-    }
-
-    pub(super) fn name(name: &str) -> Self {
-        Self(format!("its format cannot write the name `{}`", formats::shown(name)))
-    }
-
-    pub(super) fn key(key: &str) -> Self {
-        Self::of(&format!("`{}` of a schema", formats::shown(key)))
-    }
-}
-
-/// Reason that a pattern gives no grammar.
-pub(super) enum GrammarFault {
-    /// Another pattern may do.
-    Form(Inexpressible),
-    /// No pattern will do.
-    Rule(ConstraintError),
-}
-
-impl From<Inexpressible> for GrammarFault {
-    fn from(why: Inexpressible) -> Self {
-        Self::Form(why)
-    }
-}
-
-impl From<ConstraintError> for GrammarFault {
-    fn from(error: ConstraintError) -> Self {
-        Self::Rule(error)
-    }
-}
 
 /// A parameter of a tool.
 struct ToolParameter<'a> {

@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::alternatives::MAPS;
-use super::forms::{ANNOTATIONS, Inexpressible};
+use super::error::Inexpressible;
+use super::keywords::{ANNOTATIONS, MAPS};
 use super::lark::escaped;
 
 /// Keywords of definitions.

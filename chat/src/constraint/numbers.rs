@@ -7,7 +7,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::ConstraintError;
-use super::schema::with_inner;
+use super::keywords::with_inner;
 
 /// Bounds that the grammars can read lie between this float and its negative: the highest one below 2^63.
 const MOST: f64 = 9_223_372_036_854_774_784.0;

@@ -1,12 +1,12 @@
 //! References of schemas whose places are written with escapes.
 //!
-//! A place in a schema is a JSON pointer in a URI fragment (RFC 6901): `~1` stands for `/`, `~0` for `~`, and `%20` for a
+//! A place in a schema is a JSON pointer in a URI fragment (RFC 6901): `~1` means `/`, `~0` means `~`, and `%20` means a
 //! blank. The grammars compare the parts of a place as they are written, so what such a reference leads to becomes a
 //! definition with a plain name.
 
 use serde_json::{Map, Value, json};
 
-use super::schema::changed;
+use super::keywords::changed;
 use crate::format::pointer;
 
 /// Returns a schema whose references have no escapes.

@@ -1,10 +1,8 @@
 //! Schemas of clients: limits, and the layout of the JSON that they allow.
 
-use std::convert::Infallible;
-
 use serde_json::{Map, Value, json};
 
-use super::alternatives::{MAPS, SCHEMAS};
+use super::keywords::changed;
 use super::{ConstraintError, MAX_RULE, alternatives, numbers, references};
 
 /// Deepest nesting of a schema.
@@ -73,32 +71,6 @@ fn with_known_formats(schema: &Value) -> Value {
         made.insert(key.clone(), changed(key, value, &mut with_known_formats));
     }
     Value::Object(made)
-}
-
-/// Returns the value of a keyword with the schemas directly inside of it changed.
-pub(super) fn changed(key: &str, value: &Value, each: &mut dyn FnMut(&Value) -> Value) -> Value {
-    let made: Result<Value, Infallible> = with_inner(key, value, &mut |schema| Ok(each(schema)));
-    made.unwrap_or_else(|never| match never {})
-}
-
-/// Returns the value of a keyword with the schemas directly inside of it changed, unless one cannot be.
-pub(super) fn with_inner<E>(
-    key: &str,
-    value: &Value,
-    each: &mut dyn FnMut(&Value) -> Result<Value, E>,
-) -> Result<Value, E> {
-    let (maps, schemas) = (MAPS.contains(&key), SCHEMAS.contains(&key));
-    Ok(match value {
-        Value::Object(map) if maps => {
-            let each = map.iter().map(|(name, schema)| Ok((name.clone(), each(schema)?)));
-            Value::Object(each.collect::<Result<_, E>>()?)
-        }
-        Value::Array(list) if schemas => {
-            Value::Array(list.iter().map(each).collect::<Result<_, E>>()?)
-        }
-        value if schemas => each(value)?,
-        value => value.clone(),
-    })
 }
 
 fn walk(value: &Value, depth: usize, references: &mut usize) -> Result<(), ConstraintError> {

@@ -66,7 +66,7 @@ fn number(text: &str) -> Option<String> {
         .then(|| plain.to_owned())
 }
 
-/// Returns the JSON pointer of a reference to a place in the same schema: its fragment, whose `%20` stands for a blank.
+/// Returns the JSON pointer of a reference to a place in the same schema: its fragment, in which `%20` means a blank.
 pub(crate) fn pointer(reference: &str) -> Option<String> {
     let place = reference.strip_prefix('#')?;
     let mut bytes = Vec::with_capacity(place.len());
