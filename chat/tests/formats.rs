@@ -475,6 +475,44 @@ fn a_call_needs_a_name() {
 
 /// Text beyond the limit is not kept back until the end of the output.
 #[test]
+fn a_call_of_a_given_tool_needs_no_section() {
+    const TEMPLATE: &str = "<tool_call><function=<parameter=";
+    let call = |name: &str| {
+        format!("<function={name}>\n<parameter=city>\nParis\n</parameter>\n</function>")
+    };
+    let known = call("get_weather");
+    for whole_calls in [true, false] {
+        let options = options(whole_calls);
+        for (text, content, calls) in [
+            (known.clone(), "", 1),
+            (format!("Sure.\n{known}\n</tool_call>"), "Sure.", 1),
+            (format!("{known}\n<tool_call>\n{known}\n</tool_call>\n{known}"), "", 3),
+            (format!("{known}\n{known} Done."), " Done.", 2),
+        ] {
+            let (found, read) = read(TEMPLATE, &options, &text);
+            assert_eq!((found.as_str(), read.len()), (content, calls), "{text}");
+            let format = Format::find(TEMPLATE).unwrap();
+            let by_characters = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
+            assert_eq!(
+                parsed(format, &options, by_characters),
+                parsed(format, &options, [text.as_str()])
+            );
+        }
+        // Text about calls stays text, as does a call in the reasoning.
+        for text in [call("other"), "Write <function=get_weather> then.".to_owned()] {
+            let (found, calls) = read(TEMPLATE, &options, &text);
+            if whole_calls || !calls.is_empty() {
+                assert_eq!((found, calls.len()), (text, 0));
+            }
+        }
+        let (_, calls) = read(TEMPLATE, &options, &format!("<think>{known}</think>No."));
+        assert!(calls.is_empty());
+    }
+    let none = ParserOptions { tools: BTreeMap::new(), ..options(true) };
+    assert_eq!(read(TEMPLATE, &none, &known), (known.clone(), Vec::new()));
+}
+
+#[test]
 fn a_call_without_end_is_text() {
     let format = Format::find(JSON_CALLS).expect("a format");
     for whole_calls in [true, false] {

@@ -66,6 +66,8 @@ pub(crate) struct SectionMarks {
     pub(crate) open: String,
     /// Mark behind the calls.
     pub(crate) close: String,
+    /// True if a call of a given tool counts without the opening mark.
+    pub(crate) optional: bool,
 }
 
 /// Reading of the values of pairs.

@@ -291,13 +291,19 @@ impl OutputParser {
             && (!in_reasoning || reasoning.is_some_and(|found| found.ends_at_calls));
         if calls {
             if let Some(section) = &format.section {
-                if self.in_section == SectionPlace::Outside {
+                // A section that was begun by a call may lack its closing mark too.
+                let begins = section.optional && self.in_section == SectionPlace::Called;
+                if self.in_section == SectionPlace::Outside || begins {
                     marks.push((&section.open, MarkRole::Section));
-                } else {
+                }
+                if self.in_section != SectionPlace::Outside {
                     marks.push((&section.close, MarkRole::EndSection));
                 }
             }
-            if format.section.is_none() || self.in_section != SectionPlace::Outside {
+            let optional = format.section.as_ref().is_none_or(|section| {
+                section.optional && !in_reasoning && !self.options.tools.is_empty()
+            });
+            if optional || self.in_section != SectionPlace::Outside {
                 let openers = format.calls.iter().map(CallPattern::opener);
                 for opener in openers.filter(|opener| !opener.is_empty()) {
                     if !marks.iter().any(|(text, _)| *text == opener) {
@@ -406,7 +412,12 @@ impl OutputParser {
                 }
             }
             MarkRole::Call => {
-                self.bytes.marks += before.len();
+                // Text about a call has no mark before it either, so its white space is kept until the call is one.
+                if self.format.section.is_some() && self.in_section == SectionPlace::Outside {
+                    self.raw.push_str(&before);
+                } else {
+                    self.bytes.marks += before.len();
+                }
                 self.begin_call(text);
             }
         }
@@ -487,7 +498,9 @@ impl OutputParser {
     fn in_call(&mut self, c: char) {
         let OutputMode::Call(machines) = &mut self.mode else { return };
         let format = self.format;
-        let strict = machines.first().is_some_and(CallMachine::is_unmarked);
+        // Without a mark before it, a call needs the name of a given tool.
+        let outside = format.section.is_some() && self.in_section == SectionPlace::Outside;
+        let strict = outside || machines.first().is_some_and(CallMachine::is_unmarked);
         let context = CallContext { keys: &format.keys, tools: &self.options.tools, strict };
         let mut done = None;
         let mut back = 0;
@@ -536,7 +549,7 @@ impl OutputParser {
         if let Some(mark) = self.section.take() {
             self.bytes.marks += mark.len();
         }
-        if self.in_section == SectionPlace::Inside {
+        if self.format.section.is_some() {
             self.in_section = SectionPlace::Called;
         }
         for part in parts.parts {

@@ -33,7 +33,7 @@ const FORMAT: [&str; 17] = [
 ];
 const ENGINE: [&str; 2] = ["tools", "reasoning"];
 const REASONING: [&str; 4] = ["open", "close", "ends_at_calls", "repeats"];
-const SECTION: [&str; 2] = ["open", "close"];
+const SECTION: [&str; 3] = ["open", "close", "optional"];
 const VALUE: [&str; 4] = ["trim", "untyped", "wrap", "types"];
 const KEYS: [&str; 3] = ["name", "arguments", "by_name"];
 const TRIMS: [(&str, ValueTrim); 3] =
@@ -161,7 +161,8 @@ impl FormatReader {
     fn section(&mut self, node: &YamlNode, map: &YamlMap) -> Option<SectionMarks> {
         let open = self.needed_mark(map, "open", node, "a section");
         let close = self.needed_mark(map, "close", node, "a section");
-        Some(SectionMarks { open: open?, close: close? })
+        let optional = self.flag(map, "optional");
+        Some(SectionMarks { open: open?, close: close?, optional })
     }
 
     fn value(&mut self, map: &YamlMap) -> PairValue {
