@@ -67,7 +67,7 @@ pub enum Change {
         weight: WeightId,
     },
     /// Reads weights with more steps from the checkpoint.
-    WeightSteps(Vec<(WeightId, Vec<WeightStep>)>),
+    WeightSteps(Vec<(Vec<WeightId>, Vec<WeightStep>)>),
     /// Gives rules for the checkpoint's tensors more steps: the rule, the step that they come before, and the steps.
     RuleSteps(Vec<(usize, usize, Vec<WeightStep>)>),
     /// Swaps weights of a node.

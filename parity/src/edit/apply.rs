@@ -51,8 +51,10 @@ impl Change {
             }
             Self::WeightSteps(weights) => {
                 shared_steps(graph, rules, weights);
-                for (weight, steps) in weights {
-                    own_steps(graph, rules, *weight, steps);
+                for (weights, steps) in weights {
+                    for weight in weights {
+                        own_steps(graph, rules, *weight, steps);
+                    }
                 }
             }
             Self::RuleSteps(all) => {
@@ -154,9 +156,10 @@ fn single(rule: &WeightRule, weight: &str) -> Option<(String, Vec<WeightStep>)> 
 }
 
 /// Gives rules more steps that make several weights of one tensor, if all of these have the same steps.
-fn shared_steps(graph: &Graph, rules: &mut [WeightRule], all: &[(WeightId, Vec<WeightStep>)]) {
-    let named = all.iter().filter_map(|(of, steps)| Some((&graph.weights.get(of.0)?.name, steps)));
-    let named: BTreeMap<&String, &Vec<WeightStep>> = named.collect();
+fn shared_steps(graph: &Graph, rules: &mut [WeightRule], all: &[(Vec<WeightId>, Vec<WeightStep>)]) {
+    let of = |steps, of: &WeightId| Some((&graph.weights.get(of.0)?.name, steps));
+    let named = all.iter().flat_map(|(weights, steps)| weights.iter().map(move |id| of(steps, id)));
+    let named: BTreeMap<&String, &Vec<WeightStep>> = named.flatten().collect();
     for rule in rules {
         let made = graph.weights.iter().map(|weight| &weight.name);
         let made: Vec<&String> = made.filter(|name| rule.weight.fit(name).is_some()).collect();

@@ -11,6 +11,10 @@ use registry::weight_map::{SplitSizes, WeightStep, without_numbers};
 use super::scope::{Suspects, place, scopes};
 use super::{Candidate, Change, Edit};
 
+/// Most numbers that one edit reads again. They are held in memory, where the weights of the model are mapped.
+const NUMBERS: usize = 512 << 20;
+/// Most weights that one edit of an axis or of vectors changes. Mixtures have many.
+const WEIGHTS: usize = 4096;
 /// Most layouts of one axis.
 const LAYOUTS: usize = 24;
 /// Most ops between a projection and the attention that its result is for.
@@ -48,7 +52,36 @@ pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
     all.extend(roles(&model.graph, suspects));
     all.extend(values(&model.graph, suspects));
     all.extend(axes(&model.graph, suspects, &sizes));
+    let held = held(&model.graph);
+    all.retain(|edit| numbers(model, &held, &edit.change) <= NUMBERS);
     all.into_iter().map(Candidate::Edit).collect()
+}
+
+/// Returns the weights that are held in memory, with the numbers of each. Those of experts are read when a row wants
+/// them.
+fn held(graph: &Graph) -> BTreeMap<usize, (&str, usize)> {
+    let experts = graph.nodes.iter().filter(|node| node.op.is(Trait::Experts));
+    let experts: BTreeSet<usize> =
+        experts.flat_map(|node| node.weights.values().map(|of| of.0)).collect();
+    let all = graph.weights.iter().enumerate().filter(|(n, _)| !experts.contains(n));
+    all.map(|(n, weight)| (n, (weight.name.as_str(), weight.shape.iter().product()))).collect()
+}
+
+/// Counts the numbers of the weights that a change gives steps.
+fn numbers(model: &Model, held: &BTreeMap<usize, (&str, usize)>, change: &Change) -> usize {
+    match change {
+        Change::WeightSteps(all) => {
+            let weights = all.iter().flat_map(|(weights, _)| weights);
+            weights.filter_map(|of| held.get(&of.0)).map(|(_, count)| count).sum()
+        }
+        Change::RuleSteps(rules) => {
+            let rules = rules.iter().filter_map(|(rule, ..)| model.rules.get(*rule));
+            let rules: Vec<_> = rules.collect();
+            let made = |name: &str| rules.iter().any(|rule| rule.weight.fit(name).is_some());
+            held.values().filter(|(name, _)| made(name)).map(|(_, count)| count).sum()
+        }
+        _ => 0,
+    }
 }
 
 /// Returns the sizes that a layout may have: those of the model's dims, and pairs.
@@ -167,14 +200,16 @@ fn values(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
             }
             for scope in scopes(graph, &nodes, suspects) {
                 let weights = of_kind(graph, &scope.nodes, &kind);
+                if weights.len() > WEIGHTS {
+                    continue;
+                }
                 let Some(name) = weights.first().map(|of| &graph.weights[of.0].name) else {
                     continue;
                 };
                 for step in [Mul(0.0), Add(1.0), Add(-1.0), Mul(-1.0), NegExp, LogNeg] {
                     let steps = vec![step];
                     let words = words(name, &steps);
-                    let changes = weights.iter().map(|weight| (*weight, steps.clone())).collect();
-                    let change = Change::WeightSteps(changes);
+                    let change = Change::WeightSteps(vec![(weights.clone(), steps)]);
                     all.push(Edit { words, place: scope.place.clone(), change });
                 }
             }
@@ -214,23 +249,24 @@ fn axes(graph: &Graph, suspects: &Suspects, sizes: &BTreeSet<usize>) -> Vec<Edit
             for scope in scopes(graph, &nodes, suspects) {
                 let of = |kind: &str| of_kind(graph, &scope.nodes, kind);
                 let (weights, biases) = (of(&kind), of(&bias_kind(&kind)));
+                if weights.len() > WEIGHTS {
+                    continue;
+                }
                 let Some(name) = weights.first().map(|of| &graph.weights[of.0].name) else {
                     continue;
                 };
                 for (axis, steps) in &ways {
-                    let with = |weights: &[WeightId]| {
-                        weights.iter().map(|weight| (*weight, steps.clone())).collect::<Vec<_>>()
-                    };
                     let mut words = words(name, steps);
                     if *axis == 0 && !biases.is_empty() {
+                        let both = [weights.clone(), biases.clone()].concat();
                         all.push(Edit {
                             words: format!("{words}, and its bias too"),
                             place: scope.place.clone(),
-                            change: Change::WeightSteps([with(&weights), with(&biases)].concat()),
+                            change: Change::WeightSteps(vec![(both, steps.clone())]),
                         });
                         words += ", but not its bias";
                     }
-                    let change = Change::WeightSteps(with(&weights));
+                    let change = Change::WeightSteps(vec![(weights.clone(), steps.clone())]);
                     all.push(Edit { words, place: scope.place.clone(), change });
                 }
             }
@@ -348,8 +384,8 @@ fn groups(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
         for (_, q, o, [kv, group, rest]) in &found {
             let sizes = if order == [0, 1] { [*kv, *group] } else { [*group, *kv] };
             let of = |axis| AxisLayout { axis, outer: 1, sizes, rest: *rest }.steps();
-            changes.push((*q, of(0)));
-            changes.push((*o, of(1)));
+            changes.push((vec![*q], of(0)));
+            changes.push((vec![*o], of(1)));
         }
         changes
     };

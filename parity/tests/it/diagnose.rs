@@ -308,8 +308,8 @@ impl Fixture {
     fn layout(&self, names: &[(&str, Vec<WeightStep>)]) -> Change {
         let weights = self.model.graph.weights.iter().enumerate();
         let steps = |name: &str| names.iter().find(|(words, _)| name.contains(words));
-        let changed =
-            weights.filter_map(|(n, weight)| Some((WeightId(n), steps(&weight.name)?.1.clone())));
+        let changed = weights
+            .filter_map(|(n, weight)| Some((vec![WeightId(n)], steps(&weight.name)?.1.clone())));
         Change::WeightSteps(changed.collect())
     }
 }
