@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
+use axum::http::{HeaderValue, header};
 use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -145,25 +146,37 @@ async fn connection(
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(time));
     let (answers, mut count) = watch::channel(0_usize);
-    let router = TowerToHyperService::new(router);
+    let (router, stopping) = (TowerToHyperService::new(router), stop.clone());
     let service = service_fn(move |request| {
         let count = AnswerCount::new(&answers);
-        let answer = router.call(request);
+        let (answer, stopping) = (router.call(request), stopping.clone());
         async move {
-            let response = answer.await?;
+            let mut response = answer.await?;
+            if *stopping.borrow() {
+                // A client that went on with this connection would find it closed.
+                response
+                    .headers_mut()
+                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, Infallible>(response.map(|body| CountedBody { body, _count: count }))
         }
     });
     let mut builder = http1::Builder::new();
-    // A connection that comes after the stop still gets an answer, which says so.
-    builder.keep_alive(!*stop.borrow());
     builder.timer(TokioTimer::new()).header_read_timeout(time).max_buf_size(HEAD);
     let stream = Box::pin(stream);
-    let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    // After the stop a connection ends when no request has come for a moment. To stop HTTP at once would close
-    // connections whose request has come and was not read yet.
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    // Errors are of the client: it went away, was slow, or does not speak HTTP.
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    // An answer that is under way is the last one. Before the first request HTTP would close the connection at once,
+    // also if the request has come and was not read yet.
+    if *count.borrow() > 0 {
+        connection.as_mut().graceful_shutdown();
+    }
     let idle = async {
-        stop.wait_for(|stop| *stop).await.ok();
         while count.wait_for(|count| *count == 0).await.is_ok() {
             if timeout(LAST_REQUEST, count.wait_for(|count| *count > 0)).await.is_err() {
                 return;
@@ -172,7 +185,6 @@ async fn connection(
     };
     tokio::select! {
         biased;
-        // Errors are of the client: it went away, was slow, or does not speak HTTP.
         _ = connection => {}
         () = idle => {}
     }
