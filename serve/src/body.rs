@@ -17,8 +17,6 @@ use crate::state::{LAST_REQUEST, ServerState, UNIT};
 /// Bytes of every body that need no reservation, so that large bodies do not keep small requests out. The
 /// number of connections limits their memory.
 const SMALL: usize = 128 << 10;
-/// Most bytes of a refused body that are read and dropped. Many clients send all of it before they read.
-const DISCARDED: usize = 128 << 20;
 
 /// Reads a JSON object, without the neutral fields.
 pub(crate) async fn read<T: DeserializeOwned>(
@@ -48,12 +46,10 @@ pub(crate) async fn read<T: DeserializeOwned>(
     }
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let claimed = length.is_some_and(|length| length > state.options.body as u64);
-    if claimed && request.headers().contains_key(header::EXPECT) {
-        // The client asks before it sends the body: nothing has to be read.
+    if length.is_some_and(|length| length > state.options.body as u64) {
         return Err(too_large(state.options.body));
     }
-    let (bytes, _permits) = bytes(state, request.into_body(), claimed).await?;
+    let (bytes, _permits) = bytes(state, request.into_body()).await?;
     object::parse(&bytes, neutral)
 }
 
@@ -61,10 +57,9 @@ pub(crate) async fn read<T: DeserializeOwned>(
 async fn bytes(
     state: &ServerState,
     body: Body,
-    mut refused: bool,
 ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), ApiError> {
     let deadline = Instant::now() + state.options.client_time;
-    let (mut found, mut permits, mut total) = (Vec::new(), Vec::new(), 0_usize);
+    let (mut found, mut permits) = (Vec::new(), Vec::new());
     let mut stream = body.into_data_stream();
     let mut stopping = state.stopping.subscribe();
     let mut stopped = pin!(async {
@@ -77,9 +72,6 @@ async fn bytes(
             next = timeout_at(deadline, stream.next()) => next,
             () = &mut stopped => return Err(ApiError::stopping()),
         };
-        if refused && (!matches!(next, Ok(Some(Ok(_)))) || total > DISCARDED) {
-            return Err(too_large(state.options.body));
-        }
         let next = next.map_err(|_| {
             ApiError::new(
                 StatusCode::REQUEST_TIMEOUT,
@@ -93,12 +85,9 @@ async fn bytes(
         let piece = piece.map_err(|error| {
             ApiError::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"))
         })?;
-        total = total.saturating_add(piece.len());
-        if total > state.options.body && !refused {
-            (found, permits, refused) = (Vec::new(), Vec::new(), true);
-        }
-        if refused {
-            continue;
+        let total = found.len().saturating_add(piece.len());
+        if total > state.options.body {
+            return Err(too_large(state.options.body));
         }
         while permits.len() * UNIT + SMALL < total {
             permits.push(state.bodies.try_acquire().map_err(|_| {

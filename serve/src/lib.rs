@@ -31,6 +31,7 @@ mod chat_answer;
 mod chat_completions;
 mod codec;
 mod completions;
+mod connection;
 mod error;
 mod fields;
 mod http;

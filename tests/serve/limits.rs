@@ -438,19 +438,17 @@ fn large_bodies_do_not_keep_small_requests_out() {
     );
     let part = vec![b' '; most - 100];
     let mut large: Vec<TcpStream> = Vec::new();
-    for _ in 0..9 {
-        let mut stream = server.connect();
-        stream.write_all(head.as_bytes()).unwrap();
-        // The last ones may be refused before all of it is sent.
-        stream.write_all(&part).ok();
-        large.push(stream);
-    }
     let padded = |bytes: usize| {
         let body = format!("{}{}", greedy(&json!([1, 2]), 1), " ".repeat(bytes));
         reply(server.send("POST", "/v1/completions", "", body.as_bytes()))
     };
     let begun = Instant::now();
     let refused = loop {
+        // Bodies that arrive together may be refused together, and then more are needed.
+        let mut stream = server.connect();
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&part).unwrap();
+        large.push(stream);
         let reply = padded(2 << 20);
         if reply.status != 200 {
             break reply;
@@ -459,6 +457,34 @@ fn large_bodies_do_not_keep_small_requests_out() {
     };
     assert_eq!(refused.refused(503, "more than 128 KiB")["code"], "bodies_full");
     padded(100_000).ok();
+}
+
+/// Many clients send all of a body before they read.
+#[test]
+fn clients_can_read_a_refusal_after_all_of_their_body() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key");
+    fs_err::write(&file, "secret-17\n").unwrap();
+    let server = Serving::start(
+        &fixture("lfm2"),
+        &["--api-key-file", file.to_str().unwrap(), "--max-body", "1"],
+    );
+    let body = " ".repeat(32 << 20);
+    let key = "Authorization: Bearer secret-17\r\n";
+    for (method, path, headers, status) in [
+        ("POST", "/v1/completions", "", 401),
+        ("POST", "/v1/completions", key, 413),
+        ("DELETE", "/v1/completions", key, 405),
+        ("POST", "/v1/nothing", key, 404),
+        ("POST", "/v1/chat/completions", &format!("{key}Content-Encoding: gzip\r\n"), 415),
+    ] {
+        for _ in 0..3 {
+            let reply = reply(server.send(method, path, headers, body.as_bytes()));
+            assert_eq!(reply.status, status, "{method} {path}: {reply:?}");
+            let head = reply.head.to_ascii_lowercase();
+            assert!(head.contains("connection: close"), "{head}");
+        }
+    }
 }
 
 #[test]
