@@ -416,9 +416,11 @@ fn containers_see_all_paths() {
 fn a_stopped_dump_leaves_no_folder_of_scripts() {
     let dir = tempfile::tempdir().unwrap();
     let python = dir.path().join("python");
-    // Leaves a file beside the scripts, as Python does with compiled modules.
+    // Leaves a file beside the scripts, as Python does with compiled modules, and ends with its parent, as the script
+    // does.
     let text = "#!/bin/sh\ncase \"$1\" in -c) exit 0;; esac\n\
-                touch \"$(dirname \"$1\")/more\" \"$(dirname \"$0\")/begun\"\nexec sleep 600\n";
+                touch \"$(dirname \"$1\")/more\" \"$(dirname \"$0\")/begun\"\n\
+                while kill -0 \"$ONBOARD_PARENT\"; do sleep 0.1; done\n";
     program(&python, text);
     let scratch = dir.path().join("scratch");
     fs_err::create_dir(&scratch).unwrap();
