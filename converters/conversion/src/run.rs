@@ -20,10 +20,12 @@ mod commit;
 mod files;
 mod finished;
 mod lock;
+mod queue;
 mod slab;
 
 use files::PartFile;
 use lock::ConversionLock;
+use queue::{EncodedSlab, WriteQueue};
 
 /// Reason why a conversion produced no files.
 #[derive(Debug, thiserror::Error)]
@@ -232,6 +234,16 @@ fn encode_all(
         stop.store(true, Ordering::Relaxed);
         failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     };
+    let queue = WriteQueue::new(parts.len().min(settings.threads).max(1), settings.threads);
+    let write = |slab: &EncodedSlab| {
+        let job = &jobs[slab.number];
+        slab::write(work, job, parts, &slab.bytes)?;
+        journal.note(slab.number, &slab.records)?;
+        progress.advance(slab::numbers(work, job));
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.insert(slab.number, slab.records.clone());
+        Ok(())
+    };
     let worker = || {
         let mut buffers = slab::Buffers::default();
         loop {
@@ -247,15 +259,12 @@ fn encode_all(
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            let written = slab::write(work, job, parts, &mut buffers).and_then(|written| {
-                journal.note(n, &written)?;
-                Ok(written)
+            let pushed = slab::encode(work, job, &mut buffers).and_then(|records| {
+                let bytes = std::mem::take(&mut buffers.bytes);
+                queue.push(EncodedSlab { number: n, bytes, records }, write)
             });
-            match written {
-                Ok(written) => {
-                    progress.advance(slab::numbers(work, job));
-                    done.lock().unwrap_or_else(PoisonError::into_inner).insert(n, written);
-                }
+            match pushed {
+                Ok(bytes) => buffers.bytes = bytes,
                 Err(error) => return fail(error),
             }
         }

@@ -24,7 +24,7 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
         return Ok(false);
     }
     let mut buffers = slab::Buffers::default();
-    let (mut same, mut found) = (true, Vec::new());
+    let mut found = Vec::new();
     let filled = work.tasks.iter().enumerate().filter(|(_, tensor)| tensor.rows() > 0);
     let ends = filled.flat_map(|(task, tensor)| {
         let (rows, step) = (tensor.rows(), tensor.slab_rows(ROWS));
@@ -32,14 +32,14 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
         [0, last].map(|first| SlabJob { task, first, rows: step.min(rows - first) })
     });
     for job in ends {
-        slab::encode(work, &job, &mut buffers, &mut |target, bytes, from| {
+        slab::encode(work, &job, &mut buffers)?;
+        let task = &work.tasks[job.task];
+        for (target, bytes) in task.targets.iter().zip(&buffers.bytes) {
             found.resize(bytes.len(), 0);
-            parts[target.file].read(&mut found, from)?;
-            same &= found == bytes;
-            Ok(())
-        })?;
-        if !same {
-            return Ok(false);
+            parts[target.file].read(&mut found, slab::place(task, target, &job).0)?;
+            if found != *bytes {
+                return Ok(false);
+            }
         }
     }
     Ok(true)

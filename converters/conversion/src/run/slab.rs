@@ -1,4 +1,6 @@
-//! Converts one slab: reads it, encodes it for each target, writes and measures the bytes.
+//! Converts one slab: reads it, encodes it for each target, measures and writes the bytes.
+
+use std::io;
 
 use twox_hash::XxHash3_64;
 
@@ -16,7 +18,7 @@ pub(super) struct Buffers {
     numbers: Vec<f32>,
     seen: Vec<f32>,
     /// Bytes of each target.
-    bytes: Vec<Vec<u8>>,
+    pub(super) bytes: Vec<Vec<u8>>,
 }
 
 /// Number of values that are read, encoded, decoded and measured at a time: they stay in the cache of a
@@ -77,37 +79,32 @@ pub(super) fn is_there(
         })
 }
 
-/// Writes one slab for each of its targets.
+/// Writes the bytes of a slab to the file of each target.
 pub(super) fn write(
     work: &Work<'_>,
     job: &SlabJob,
     parts: &[PartFile],
-    buffers: &mut Buffers,
-) -> Result<Vec<SlabRecord>, Error> {
-    encode(
-        work,
-        job,
-        buffers,
-        &mut |target, bytes, from| Ok(parts[target.file].write(bytes, from)?),
-    )
+    bytes: &[Vec<u8>],
+) -> io::Result<()> {
+    let task = &work.tasks[job.task];
+    for (target, bytes) in task.targets.iter().zip(bytes) {
+        parts[target.file].write(bytes, place(task, target, job).0)?;
+    }
+    Ok(())
 }
 
-/// Consumer of a slab's bytes for a target, with their offset in its file.
-type WriteBytes<'p> = &'p mut dyn FnMut(&TaskTarget, &[u8], u64) -> Result<(), Error>;
-
-/// Encodes one slab for each of its targets.
+/// Encodes one slab for each of its targets; their bytes are left in the buffers.
 pub(super) fn encode(
     work: &Work<'_>,
     job: &SlabJob,
     buffers: &mut Buffers,
-    put: WriteBytes<'_>,
 ) -> Result<Vec<SlabRecord>, Error> {
     let task = &work.tasks[job.task];
     let row = task.row();
     let (at, count) = (job.first * row, job.rows * row);
     let kept = task.flow.dtype();
     let mut measures = vec![None; task.targets.len()];
-    buffers.bytes.resize(task.targets.len().max(buffers.bytes.len()), Vec::new());
+    buffers.bytes.resize(task.targets.len(), Vec::new());
     for ((target, measure), bytes) in task.targets.iter().zip(&mut measures).zip(&mut buffers.bytes)
     {
         bytes.resize(place(task, target, job).1, 0);
@@ -130,12 +127,11 @@ pub(super) fn encode(
             measure.get_or_insert(sum);
         }
     }
-    let all = task.targets.iter().zip(measures).zip(&buffers.bytes);
-    all.map(|((target, measure), bytes)| {
-        put(target, bytes, place(task, target, job).0)?;
-        Ok(SlabRecord { hash: XxHash3_64::oneshot(bytes), measure: measure.unwrap_or_default() })
-    })
-    .collect()
+    let record = |(measure, bytes): (Option<Measure>, &Vec<u8>)| SlabRecord {
+        hash: XxHash3_64::oneshot(bytes),
+        measure: measure.unwrap_or_default(),
+    };
+    Ok(measures.into_iter().zip(&buffers.bytes).map(record).collect())
 }
 
 /// Encodes some rows of a slab, the first of which is row `first` of the slab, for the targets that are

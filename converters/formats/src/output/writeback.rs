@@ -33,10 +33,12 @@ pub fn start_writeback(file: &File, from: u64, len: u64) {
 /// Reserves the space of a file, so that a full disk is found before hours of work, and so that later
 /// writes need not find places for their pages.
 ///
-/// File systems that cannot reserve space are no error.
+/// File systems that cannot reserve space are no error. One in memory would clear every page here, on one thread, and
+/// take the memory at once; its pages come with the writes.
 pub fn reserve(file: &File, len: u64) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len)
+    if !rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
+        && let Err(error) = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len)
         && matches!(error, rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT)
     {
         return Err(error.into());

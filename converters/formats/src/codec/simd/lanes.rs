@@ -3,6 +3,7 @@
 use std::ops::{Add, Div, Mul, Sub};
 
 use crate::codec::EncodeFn;
+use crate::codec::layout::peak;
 
 /// Encoder of a format, to be compiled for a width. It must be inlined into its caller.
 pub(in crate::codec) trait SimdEncoder {
@@ -86,16 +87,26 @@ pub(in crate::codec) trait Simd: Copy {
     /// Returns [`peak`](crate::codec::layout::peak) of groups as in [`Self::columns`].
     #[inline(always)]
     fn peaks<const N: usize>(self, groups: &[[f32; N]]) -> [f32; 16] {
-        let (mut max, mut most) = (self.splat(0.0), self.splat(0.0));
+        let (mut most, mut least) = (self.splat(0.0), self.splat(0.0));
         self.each_column(
             |lane| &groups[lane.min(groups.len() - 1)],
             |_, x| {
-                let above = self.lt(most, self.abs(x));
-                most = self.select(above, self.abs(x), most);
-                max = self.select(above, x, max);
+                most = self.greater(x, most);
+                least = self.lesser(x, least);
             },
         );
-        self.array(max)
+        let size = self.splat(0.0) - least;
+        let mut peaks = self.array(self.select(self.lt(size, most), most, least));
+        if self.any(self.and(self.le(size, most), self.le(most, size))) {
+            let (most, size) = (self.array(most), self.array(size));
+            for (lane, group) in groups.iter().enumerate() {
+                if most[lane] == size[lane] {
+                    // The first of equals is found by their order.
+                    peaks[lane] = peak(group);
+                }
+            }
+        }
+        peaks
     }
 
     /// Returns [`squares`](crate::codec::layout::squares) of groups as in [`Self::columns`].
