@@ -56,25 +56,33 @@ impl WriteQueue {
         state.slabs.push_back(slab);
         if state.writing < self.writers {
             state.writing += 1;
+            let turn = WriterTurn(self);
             while let Some(slab) = state.slabs.pop_front() {
                 drop(state);
                 self.room.notify_one();
-                let written = write(&slab);
+                write(&slab)?;
                 state = self.lock();
-                if let Err(error) = written {
-                    state.writing -= 1;
-                    self.room.notify_all();
-                    return Err(error);
-                }
                 state.spare.push(slab.bytes);
             }
+            // Under the lock: a slab that comes later finds nobody writing.
             state.writing -= 1;
+            std::mem::forget(turn);
         }
         Ok(state.spare.pop().unwrap_or_default())
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Turn of a writer; it ends here if a write failed.
+struct WriterTurn<'q>(&'q WriteQueue);
+
+impl Drop for WriterTurn<'_> {
+    fn drop(&mut self) {
+        self.0.lock().writing -= 1;
+        self.0.room.notify_all();
     }
 }
 
