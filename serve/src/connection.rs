@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use axum::body::{Body, HttpBody};
+use axum::body::HttpBody;
 use axum::http::{HeaderValue, header};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -28,13 +28,9 @@ const HEAD: usize = 64 << 10;
 const DISCARDED: u64 = 128 << 20;
 
 /// Serves the requests of one connection.
-pub(crate) async fn connection(
-    stream: TcpStream,
-    router: axum::Router,
-    state: &ServerState,
-    mut stop: watch::Receiver<bool>,
-) {
+pub(crate) async fn connection(stream: TcpStream, router: axum::Router, state: &ServerState) {
     stream.set_nodelay(true).ok();
+    let mut stop = state.stopping.subscribe();
     let time = state.options.client_time;
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(time));
@@ -44,10 +40,11 @@ pub(crate) async fn connection(
     let left = Arc::clone(&unread);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let count = AnswerCount::new(&answers);
-        let request =
-            request.map(|body| RequestBody { body, ended: false, unread: Arc::clone(&left) });
-        let (answer, stopping, unread) =
-            (router.call(request), stopping.clone(), Arc::clone(&left));
+        left.store(!request.body().is_end_stream(), Ordering::Release);
+        let read = Arc::clone(&left);
+        let at_end = move || read.store(false, Ordering::Release);
+        let answer = router.call(request.map(|body| WatchedBody { body, at_end }));
+        let (stopping, unread) = (stopping.clone(), Arc::clone(&left));
         Box::pin(async move {
             let mut response = answer.await?;
             if *stopping.borrow() || unread.load(Ordering::Acquire) {
@@ -56,7 +53,9 @@ pub(crate) async fn connection(
                     .headers_mut()
                     .insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response.map(|body| AnswerBody { body, _count: count }))
+            // The answer counts until its body is dropped.
+            let at_end = move || _ = &count;
+            Ok::<_, Infallible>(response.map(|body| WatchedBody { body, at_end }))
         })
     });
     let mut builder = http1::Builder::new();
@@ -119,49 +118,24 @@ impl Drop for AnswerCount {
     }
 }
 
-/// A body of an answer that counts until it is sent.
-struct AnswerBody {
-    body: Body,
-    _count: AnswerCount,
+/// A body that tells when it was read to its end.
+struct WatchedBody<B, F> {
+    body: B,
+    at_end: F,
 }
 
-impl HttpBody for AnswerBody {
-    type Data = <Body as HttpBody>::Data;
-    type Error = <Body as HttpBody>::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A body of a request that tells whether it was read to its end.
-struct RequestBody {
-    body: Incoming,
-    ended: bool,
-    unread: Arc<AtomicBool>,
-}
-
-impl HttpBody for RequestBody {
-    type Data = <Incoming as HttpBody>::Data;
-    type Error = <Incoming as HttpBody>::Error;
+impl<B: HttpBody + Unpin, F: FnMut() + Unpin> HttpBody for WatchedBody<B, F> {
+    type Data = B::Data;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let next = Pin::new(&mut self.body).poll_frame(context);
-        self.ended |= matches!(next, Poll::Ready(None));
+        if matches!(next, Poll::Ready(None)) || self.body.is_end_stream() {
+            (self.at_end)();
+        }
         next
     }
 
@@ -171,13 +145,5 @@ impl HttpBody for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for RequestBody {
-    fn drop(&mut self) {
-        if !self.ended && !self.body.is_end_stream() {
-            self.unread.store(true, Ordering::Release);
-        }
     }
 }

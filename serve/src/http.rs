@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -18,21 +18,14 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// Time for the errors of answers that were cut.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// Serves connections until `stop` is set and all of them have ended, or the time to drain is over. Returns
-/// the number of connections that were cut.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    state: Arc<ServerState>,
-    stop: watch::Receiver<bool>,
-) -> usize {
+/// Serves connections until the server is stopped and all of them have ended, or the time to drain is over.
+/// Returns the number of connections that were cut.
+pub(crate) async fn serve(listener: TcpListener, state: Arc<ServerState>) -> usize {
     let router = routes::router(Arc::clone(&state));
     let permits = Arc::new(Semaphore::new(state.options.connections));
     let mut tasks = JoinSet::new();
-    let mut stopped = stop.clone();
-    let mut drain = pin!(async move {
-        // A sender that is gone means a stop too.
-        stopped.wait_for(|stop| *stop).await.ok();
-    });
+    let mut stopping = state.stopping.subscribe();
+    let mut drain = pin!(stopping.wait_for(|stopping| *stopping));
     let mut deadline = None;
     loop {
         let end = async {
@@ -46,8 +39,7 @@ pub(crate) async fn serve(
             (listener.accept().await, permit)
         };
         tokio::select! {
-            () = &mut drain, if deadline.is_none() => {
-                state.stopping.send_replace(true);
+            _ = &mut drain, if deadline.is_none() => {
                 deadline = Some(Instant::now() + state.options.drain_time);
             }
             () = end => break,
@@ -57,10 +49,10 @@ pub(crate) async fn serve(
                     sleep(ACCEPT_AGAIN).await;
                     continue;
                 };
-                let (router, state, stop) = (router.clone(), Arc::clone(&state), stop.clone());
+                let (router, state) = (router.clone(), Arc::clone(&state));
                 tasks.spawn(async move {
                     state.metrics.connections.add(1);
-                    connection(stream, router, &state, stop).await;
+                    connection(stream, router, &state).await;
                     state.metrics.connections.subtract(1);
                     drop(permit);
                 });

@@ -38,7 +38,6 @@ pub struct ModelServer {
     state: Arc<ServerState>,
     scheduler: Scheduler,
     abort: Arc<AtomicBool>,
-    stop: watch::Sender<bool>,
 }
 
 impl std::fmt::Debug for ModelServer {
@@ -146,8 +145,7 @@ impl ModelServer {
         };
         let abort = Arc::new(AtomicBool::new(false));
         let scheduler = Scheduler::new(model.session, queue, metrics, limits, Arc::clone(&abort));
-        let stop = watch::Sender::new(false);
-        Ok(Self { runtime, listener, address, state: Arc::new(state), scheduler, abort, stop })
+        Ok(Self { runtime, listener, address, state: Arc::new(state), scheduler, abort })
     }
 
     /// Returns the address, with the port that was taken.
@@ -168,13 +166,13 @@ impl ModelServer {
 
     /// Returns a handle that stops the server.
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle(self.stop.clone())
+        StopHandle(self.state.stopping.clone())
     }
 
     /// Answers requests until the server is stopped.
     pub fn run(self) -> Result<ServeOutcome, ServeError> {
-        let Self { runtime, listener, state, scheduler, abort, stop, .. } = self;
-        let (queue, ended) = (Arc::clone(&state.queue), stop.clone());
+        let Self { runtime, listener, state, scheduler, abort, .. } = self;
+        let (queue, ended) = (Arc::clone(&state.queue), state.stopping.clone());
         let engine = move || {
             let result = catch_unwind(AssertUnwindSafe(|| scheduler.run()));
             queue.abort();
@@ -187,7 +185,7 @@ impl ModelServer {
         let thread =
             thread::Builder::new().name("engine".to_owned()).stack_size(STACK).spawn(engine);
         let thread = thread.map_err(ServeError::Threads)?;
-        let cut = runtime.block_on(http::serve(listener, Arc::clone(&state), stop.subscribe()));
+        let cut = runtime.block_on(http::serve(listener, Arc::clone(&state)));
         runtime.shutdown_timeout(Duration::from_secs(1));
         state.queue.close();
         if cut > 0 {
