@@ -270,7 +270,7 @@ fn part<const M: usize, const N: usize>(
         }
     }
     if let Some(trial) = chosen {
-        found.picks = trials.picks.map(|of_group| of_group[trial]);
+        found.picks = std::array::from_fn(|group| trials.picks[group][trial]);
         off = trials.off[trial];
     }
     if rule.again == SecondSearch::Always {

@@ -50,7 +50,10 @@ impl<S: Simd> CodebookSearch for InLanes<S> {
         }
         // Lanes without an error below the maximum stay at the first place, as the reference does.
         let first = s.le(least, s.splat(s.least(least)));
-        list[s.least(s.select(first, place, s.splat(f32::MAX))) as usize]
+        match s.only(first) {
+            Some(lane) => list[s.array(place)[lane] as usize],
+            None => list[s.least(s.select(first, place, s.splat(f32::MAX))) as usize],
+        }
     }
 
     #[inline(always)]

@@ -165,6 +165,10 @@ impl Simd for HasAvx512 {
         m != 0
     }
     #[inline(always)]
+    fn only(self, m: __mmask16) -> Option<usize> {
+        m.is_power_of_two().then(|| m.trailing_zeros() as usize)
+    }
+    #[inline(always)]
     fn least(self, x: F32x16) -> f32 {
         // SAFETY: as above.
         unsafe { _mm512_reduce_min_ps(x.0) }
