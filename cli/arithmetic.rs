@@ -17,7 +17,8 @@ pub(crate) struct ArithmeticArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ArithmeticName {
-    /// Rows are rounded to blocks of 8 bits and multiplied in integers, as other engines do
+    /// Rows are rounded to blocks of 8 bits and multiplied in integers, as other engines do; weights in bf16 are
+    /// multiplied in tiles where the processor has AMX
     Q8,
     /// Rows as they are, times decoded weights, as `parity check` does
     Exact,

@@ -14,5 +14,6 @@ mod prefetch;
 pub mod q8;
 pub mod round;
 pub mod ssd;
+pub mod tiles;
 pub mod tokens;
 pub mod wide;

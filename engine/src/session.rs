@@ -111,15 +111,15 @@ impl Default for SessionOptions {
     }
 }
 
-/// The arithmetic of products of weights in blocks (Q4_K and others of GGUF files). Other weights are
-/// multiplied exactly.
+/// The arithmetic of products of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BlockArithmetic {
     /// Rows as they are, times decoded weights.
     #[default]
     Exact,
-    /// Rows rounded to blocks of 8 bits, multiplied in integers. Types without such a kernel are multiplied
-    /// exactly.
+    /// Rows rounded to blocks of 8 bits, multiplied in integers with weights in blocks (Q4_K and others of GGUF
+    /// files). In bf16 runs, weights in bf16 are multiplied in tiles (`kernels/tiles.rs`) where the CPU has a unit for
+    /// it. Other weights, and types without such a kernel, are multiplied exactly.
     Q8 {
         /// True to keep a second copy of the weights, in the layout of the kernels. Without it tiles are
         /// packed at every use, with the same results.

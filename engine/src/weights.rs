@@ -17,6 +17,7 @@ use crate::device::{DeviceBuffer, DeviceQueue, blocks, source};
 use crate::kernels::matmul::{MatrixParts, MatrixView};
 use crate::kernels::q8::PackedMatrix;
 use crate::kernels::round;
+use crate::kernels::tiles::TileUnit;
 use crate::value::stored_bytes;
 use crate::{BlockArithmetic, Error, InputRounding};
 
@@ -173,6 +174,8 @@ pub struct SessionWeights {
     shapes: Vec<Vec<usize>>,
     /// The rounding of input rows, by weight.
     rounding: BTreeMap<usize, Rounding>,
+    /// The unit that multiplies bf16 weights in tiles, in a bf16 run that may use it.
+    tiles: Option<TileUnit>,
     /// Copies in the memory of a device, if there is one.
     on_device: Vec<DeviceWeight>,
 }
@@ -229,7 +232,10 @@ impl SessionWeights {
             });
         }
         let shapes = graph.weights.iter().map(|weight| weight.shape.clone()).collect();
-        Ok(Self { tensors, held, shapes, rounding: BTreeMap::new(), on_device: Vec::new() })
+        let fast = activation == Dtype::Bf16 && arithmetic != BlockArithmetic::Exact;
+        let tiles = if fast { TileUnit::fast() } else { None };
+        let (rounding, on_device) = (BTreeMap::new(), Vec::new());
+        Ok(Self { tensors, held, shapes, rounding, tiles, on_device })
     }
 
     /// Copies all weights to a device. Weights in blocks are decoded first where no kernel does it, as those are that
@@ -402,11 +408,11 @@ impl SessionWeights {
             WeightForm::File(dtype) => {
                 let view = self.tensors.view(id)?;
                 let (outputs, inputs) = sides(view.shape);
-                MatrixView::plain(*dtype, view.bytes, outputs, inputs)
+                self.plain(*dtype, view.bytes, outputs, inputs)
             }
             WeightForm::Rounded(dtype, bytes) => {
                 let (outputs, inputs) = sides(self.tensors.view(id)?.shape);
-                MatrixView::plain(*dtype, bytes, outputs, inputs)
+                self.plain(*dtype, bytes, outputs, inputs)
             }
             WeightForm::Blocks(_, packed) => {
                 in_file(&self.tensors.blocks(id).ok_or_else(lost)?, packed.as_deref())
@@ -424,6 +430,18 @@ impl SessionWeights {
                 return Err(Error::Other(format!("weight {} is no matrix", id.0)));
             }
         }))
+    }
+
+    /// Returns a matrix of plain numbers, with the unit that multiplies it.
+    fn plain<'a>(
+        &self,
+        dtype: Dtype,
+        bytes: &'a [u8],
+        outputs: usize,
+        inputs: usize,
+    ) -> MatrixView<'a> {
+        let tiles = self.tiles.filter(|_| dtype == Dtype::Bf16);
+        MatrixView { tiles, ..MatrixView::plain(dtype, bytes, outputs, inputs) }
     }
 
     /// Makes a matrix of an expert for one use.

@@ -35,6 +35,7 @@ mod tile;
 use super::finish::finish;
 use super::isa::Isa;
 use super::q8::{self, IntegerProduct, PackedMatrix};
+use super::tiles::{self, Bf16Product, TileUnit};
 use pack::{CacheLine, PackLayout, Panels};
 use tile::RowBlock;
 
@@ -65,6 +66,8 @@ pub struct MatrixView<'a> {
     pub row_factors: Option<&'a [f32]>,
     /// The layout of blocks for products in integers; none for exact products.
     pub packed: Option<&'a PackedMatrix>,
+    /// The unit that multiplies rows on the bf16 grid in tiles; for weights of plain bf16 alone.
+    pub tiles: Option<TileUnit>,
     /// The matrices that hold the rows; this view then has a shape and nothing else. None for one matrix.
     pub parts: Option<MatrixParts<'a>>,
 }
@@ -90,6 +93,7 @@ impl<'a> MatrixView<'a> {
             factor: 1.0,
             row_factors: None,
             packed: None,
+            tiles: None,
             parts: None,
         }
     }
@@ -305,9 +309,12 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
     if rows == 0 {
         return;
     }
-    let (in_integers, mut linears): (Vec<_>, Vec<_>) =
+    let (in_integers, linears): (Vec<_>, Vec<_>) =
         linears.iter_mut().partition(|linear| linear.weight.packed.is_some());
     multiply_in_integers(x, rows, in_integers);
+    let (in_tiles, mut linears): (Vec<_>, Vec<_>) =
+        linears.into_iter().partition(|linear| linear.weight.tiles.is_some());
+    multiply_in_tiles(x, rows, in_tiles);
     let panels = Panels::new(rows, tile_rows(isa));
     let paired = |linear: &Linear<'_>| linear.weight.dtype == Dtype::Bf16;
     let pairs = if isa == Isa::Avx512Bf16
@@ -341,6 +348,17 @@ fn multiply_in_integers(x: &[f32], rows: usize, linears: Vec<&mut Linear<'_>>) {
         })
     });
     q8::products(x, rows, &mut products.collect::<Vec<_>>());
+}
+
+/// Runs the linear ops whose weights are multiplied in tiles.
+fn multiply_in_tiles(x: &[f32], rows: usize, linears: Vec<&mut Linear<'_>>) {
+    let Some(unit) = linears.first().and_then(|linear| linear.weight.tiles) else { return };
+    let products = linears.into_iter().map(|linear| {
+        let MatrixView { dtype, blocks, bytes, outputs, .. } = linear.weight;
+        assert!(blocks.is_none() && dtype == Dtype::Bf16, "tiles are of plain bf16");
+        Bf16Product { weight: bytes, outputs, bias: linear.bias, round: linear.round, y: linear.y }
+    });
+    tiles::products(unit, x, rows, &mut products.collect::<Vec<_>>());
 }
 
 /// Cuts the chosen ops into blocks of weight rows, in the order of memory.
