@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use cudarc::driver::{DriverError, result, sys};
@@ -19,6 +19,9 @@ use crate::DeviceError;
 /// The least compute capability: 16-bit numbers and grids as the kernels use them are older, but only these are
 /// compiled in tests.
 const LEAST: (i32, i32) = (8, 0);
+
+/// Bytes of a half of the pinned memory.
+const HALF: usize = 4 << 20;
 
 /// Largest size of a compiled file.
 const COMPILED: u64 = 64 << 20;
@@ -39,6 +42,79 @@ pub struct CudaDevice {
     stream: sys::CUstream,
     module: sys::CUmodule,
     functions: BTreeMap<String, sys::CUfunction>,
+    /// None before it is allocated.
+    pinned: Mutex<Option<PinnedHalves>>,
+}
+
+/// Pinned memory through which bytes go to the device, in two halves: the device reads one while the other is filled.
+#[derive(Debug)]
+struct PinnedHalves {
+    memory: *mut u8,
+    /// The half that is filled, and how far.
+    half: usize,
+    filled: usize,
+    /// For each half, the moment when the device has read it.
+    read: [sys::CUevent; 2],
+}
+
+impl PinnedHalves {
+    /// Allocates the memory; the context is that of this thread.
+    fn new() -> Result<Self, DriverError> {
+        let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        let read = [event()?, event()?];
+        // SAFETY: the memory is given back in `release`.
+        let memory = unsafe { result::malloc_host(2 * HALF, 0) }?.cast();
+        Ok(Self { memory, half: 0, filled: 0, read })
+    }
+
+    /// Copies bytes to the device; they can be overwritten when it returns.
+    ///
+    /// # Safety
+    /// The addresses `to..to + from.len()` are allocated, and the context is that of this thread.
+    unsafe fn copy(
+        &mut self,
+        mut to: u64,
+        mut from: &[u8],
+        stream: sys::CUstream,
+    ) -> Result<(), DriverError> {
+        while !from.is_empty() {
+            if self.filled == HALF {
+                // SAFETY: the events are of `new`. One that was never recorded is not waited for.
+                unsafe {
+                    result::event::record(self.read[self.half], stream)?;
+                    (self.half, self.filled) = (1 - self.half, 0);
+                    result::event::synchronize(self.read[self.half])?;
+                }
+            }
+            let (piece, rest) = from.split_at(from.len().min(HALF - self.filled));
+            // SAFETY: the place is in the memory of `new`, and the device has read what was there before: all of this
+            // half was waited for. The device reads the piece before this half is filled again.
+            unsafe {
+                let place = self.memory.add(self.half * HALF + self.filled);
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), place, piece.len());
+                let piece = std::slice::from_raw_parts(place, piece.len());
+                result::memcpy_htod_async(to, piece, stream)?;
+            }
+            self.filled += piece.len();
+            to += piece.len() as u64;
+            from = rest;
+        }
+        Ok(())
+    }
+
+    /// Gives everything back.
+    ///
+    /// # Safety
+    /// The device reads the memory no more, and the context is that of this thread.
+    unsafe fn release(self) {
+        // SAFETY: the memory and the events are of `new`, and are given back once.
+        unsafe {
+            let _: Result<(), DriverError> = result::free_host(self.memory.cast());
+            for event in self.read {
+                let _: Result<(), DriverError> = result::event::destroy(event);
+            }
+        }
+    }
 }
 
 // SAFETY: handles of the driver can be used by any thread that has made the context current, which every call does.
@@ -112,8 +188,10 @@ impl CudaDevice {
             stream: std::ptr::null_mut(),
             module: std::ptr::null_mut(),
             functions: BTreeMap::new(),
+            pinned: Mutex::default(),
         };
         opened.enter()?;
+        opened.pinned = Mutex::new(Some(PinnedHalves::new().map_err(driver)?));
         opened.stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(driver)?;
         // SAFETY: the image is text that ends with a zero.
@@ -165,11 +243,12 @@ unsafe impl ComputeDevice for CudaDevice {
 
     unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.enter()?;
-        // SAFETY: the caller's promise; `from` lives until the stream has read it.
-        unsafe {
-            result::memcpy_htod_async(to, from, self.stream).map_err(driver)?;
-            result::stream::synchronize(self.stream).map_err(driver)
-        }
+        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(pinned) = pinned.as_mut() else {
+            return Err(DeviceError("the device is not open".to_owned()));
+        };
+        // SAFETY: the caller's promise, and the context was set above.
+        unsafe { pinned.copy(to, from, self.stream) }.map_err(driver)
     }
 
     unsafe fn download(&self, from: u64, into: &mut [u8]) -> Result<(), DeviceError> {
@@ -226,6 +305,10 @@ impl Drop for CudaDevice {
             if !self.stream.is_null() {
                 let _: Result<(), DriverError> = result::stream::synchronize(self.stream);
                 let _: Result<(), DriverError> = result::stream::destroy(self.stream);
+            }
+            let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(pinned) = pinned {
+                pinned.release();
             }
             if !self.module.is_null() {
                 let _: Result<(), DriverError> = result::module::unload(self.module);

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "calls compiled kernels")]
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -31,40 +31,38 @@ pub(crate) fn device(reversed: bool) -> DeviceQueue {
 
 /// Returns a device that reports so much free memory.
 pub(crate) fn with_memory(reversed: bool, free: u64) -> DeviceQueue {
-    static LIBRARY: OnceLock<(tempfile::TempDir, Arc<Library>)> = OnceLock::new();
-    let (_, library) = LIBRARY.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let file = build(folder.path());
+    static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
         // SAFETY: the library was built from our source text, and has no code that runs when it is loaded.
-        let library = unsafe { Library::new(&file) }.unwrap();
-        (folder, Arc::new(library))
+        Arc::new(unsafe { Library::new(kernels()) }.unwrap())
     });
     let library = Arc::clone(library);
     DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory: Mutex::default() }))
 }
 
-/// Compiles the kernels to a shared library.
-fn build(folder: &Path) -> PathBuf {
-    let text = folder.join("kernels.cpp");
-    fs_err::write(&text, source::text()).unwrap();
-    let file = folder.join("kernels.so");
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/kernels");
+/// Returns the library of the kernels, compiled once.
+pub(crate) fn kernels() -> &'static Path {
+    static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, file) = BUILT.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().join("kernels.cpp");
+        fs_err::write(&text, source::text()).unwrap();
+        let file = folder.path().join("kernels.so");
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/kernels");
+        compile(&text, &["-ffp-contract=off".as_ref(), "-I".as_ref(), include.as_ref()], &file);
+        (folder, file)
+    });
+    file
+}
+
+/// Compiles a file to a shared library.
+pub(crate) fn compile(text: &Path, options: &[&OsStr], file: &Path) {
     let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
-    command.args([
-        "-std=c++17",
-        "-O2",
-        "-ffp-contract=off",
-        "-fPIC",
-        "-shared",
-        "-Wall",
-        "-Werror",
-    ]);
-    command.arg("-I").arg(include).arg(&text).arg("-o").arg(&file);
-    let done = command.output().unwrap_or_else(|error| {
-        panic!("the kernels need a C++17 compiler, `c++` or CXX: {error}; install g++ (apt-get install g++)")
+    command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-Wall", "-Werror"]).args(options);
+    let done = command.arg(text).arg("-o").arg(file).arg("-ldl").output().unwrap_or_else(|error| {
+        panic!("tests of devices need a C++17 compiler, `c++` or CXX: {error}; install g++ (apt-get install g++)")
     });
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    file
 }
 
 impl Emulation {

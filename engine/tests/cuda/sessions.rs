@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
 use onboard_engine::{
-    Chunk, ChunkMask, Engine, Error, ExtraInputs, ModelSource, NativeEngine, OutputRows, Probe,
-    Session, SessionOptions, SlotId, StateValue,
+    Chunk, ChunkMask, Engine, Error, ExtraInputs, InputObserver, ModelSource, NativeEngine,
+    OutputRows, Probe, Session, SessionOptions, SlotId, StateValue,
 };
 use registry::config::Config;
 use registry::dtype::{Dtype, DtypeRule};
-use registry::graph::{ScaleGranularity, StateKind};
+use registry::graph::{ScaleGranularity, StateId, StateKind, WeightId};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -53,6 +53,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.push(trials::one("sessions::eight_bits", caches_in_8_bits_have_the_bits_of_the_cpu));
     trials.push(trials::one("sessions::recurrences", recurrences_in_16_bits_with_bounds));
     trials.push(trials::one("sessions::heads", heads_have_the_bits_of_the_cpu));
+    trials.push(trials::one("sessions::observers", observers_see_what_they_see_on_the_cpu));
     trials.push(trials::one("sessions::masks", masks_have_the_bits_of_the_cpu));
     trials.push(trials::one("sessions::missing", missing_kernels_are_refused_by_name));
     trials.push(trials::one("sessions::ops", devices_have_every_op));
@@ -210,6 +211,45 @@ fn heads_have_the_bits_of_the_cpu() {
             let engine = NativeEngine::on(emulation::device(true));
             let mut device = engine.open(&source, &options).unwrap();
             assert_eq!(steps(&mut *host), steps(&mut *device), "{name} {dtype}");
+        }
+    }
+}
+
+/// What an observer saw, by weight and by state; the order of weights is no promise.
+#[derive(Debug, Default)]
+struct Seen(Mutex<BTreeMap<String, Vec<u32>>>);
+
+impl InputObserver for Seen {
+    fn product(&self, weight: WeightId, inputs: usize, rows: &[f32]) {
+        let mut seen = self.0.lock().unwrap();
+        seen.entry(format!("{weight:?} of {inputs}")).or_default().extend(bits(rows));
+    }
+
+    fn cached(&self, state: StateId, part: usize, rows: &[f32]) {
+        let mut seen = self.0.lock().unwrap();
+        seen.entry(format!("{state:?} {part}")).or_default().extend(bits(rows));
+    }
+}
+
+/// Inputs of matrices, of experts too, and what caches keep.
+fn observers_see_what_they_see_on_the_cpu() {
+    for name in ["lfm2", "qwen3_moe", "gpt_oss", "deepseek_v3"] {
+        let (model, dir) = (Arc::new(model(name)), fixture(name));
+        let vocab = model.vocab;
+        let source = ModelSource { model, dir: &dir };
+        let seen = |engine: &NativeEngine, rewrites: bool| {
+            let seen = Arc::new(Seen::default());
+            let observer = Some(Arc::clone(&seen) as Arc<dyn InputObserver>);
+            let options = SessionOptions { rewrites, observer, ..SessionOptions::default() };
+            record(&mut *engine.open(&source, &options).unwrap(), vocab);
+            std::mem::take(&mut *seen.0.lock().unwrap())
+        };
+        let host = seen(&NativeEngine::new(), false);
+        let device = seen(&NativeEngine::on(emulation::device(true)), false);
+        assert!(host.len() > 10, "{name}: {:?}", host.keys());
+        assert_eq!(host.keys().collect::<Vec<_>>(), device.keys().collect::<Vec<_>>(), "{name}");
+        for (key, rows) in host {
+            assert!(rows == device[&key], "{name}: {key}");
         }
     }
 }

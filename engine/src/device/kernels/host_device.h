@@ -35,6 +35,8 @@ static void host_call(void (*body)(A...), void **arguments, std::index_sequence<
     body(*static_cast<A *>(arguments[N])...);
 }
 
+template <class... A> static u32 host_count(void (*)(A...)) { return sizeof...(A); }
+
 template <class... A> static void host_run(void (*body)(A...), void **arguments, u32 blocks, u32 reversed) {
     host_reversed = reversed != 0;
     for (u32 n = 0; n < blocks; ++n) {
@@ -48,4 +50,5 @@ template <class... A> static void host_run(void (*body)(A...), void **arguments,
     extern "C" void op_##name(void **arguments, u32 blocks, u32 reversed) {                                             \
         host_run(name##_body, arguments, blocks, reversed);                                                        \
     }                                                                                                              \
+    extern "C" u32 count_op_##name() { return host_count(name##_body); }                                           \
     static void name##_body(__VA_ARGS__)
