@@ -19,15 +19,21 @@ def main():
     ap.add_argument("model")
     ap.add_argument("--dtype", default="bf16", choices=["f32", "bf16", "f16"])
     ap.add_argument("--threads", type=int, default=2)
+    ap.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = ap.parse_args()
     torch.set_num_threads(args.threads)
     dtype = dict(f32=torch.float32, bf16=torch.bfloat16, f16=torch.float16)[args.dtype]
-    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).eval().to(args.device)
     vocab = model.config.get_text_config().vocab_size
 
     def tokens(count, batch):
         generator = torch.Generator().manual_seed(0)
-        return torch.randint(0, vocab, (1, max(count, 1)), generator=generator).expand(batch, -1)
+        return torch.randint(0, vocab, (1, max(count, 1)), generator=generator).expand(batch, -1).to(args.device)
+
+    def now():
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
     def feed(ids, cache):
         out = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -42,13 +48,14 @@ def main():
                 filled.clear()
                 filled[depth, batch] = feed(tokens(depth, batch), None)[0]
             cache = copy.deepcopy(filled[depth, batch])
-        start = time.perf_counter()
-        cache, token = feed(tokens(prompt, batch), cache)
+        ids = tokens(prompt, batch)
+        start = now()
+        cache, token = feed(ids, cache)
         if not prompt:
-            start = time.perf_counter()
+            start = now()
         for _ in range(generated):
             cache, token = feed(token, cache)
-        return (prompt + generated) * batch / (time.perf_counter() - start)
+        return (prompt + generated) * batch / (now() - start)
 
     with torch.inference_mode():
         for line in sys.stdin:

@@ -105,7 +105,8 @@ impl AddModelArgs {
     fn measure_mutants(&self, target: &LocalModel, reference: &Path) -> Result<MutationReport> {
         let (_, dump) = open_dump(&target.dir, Some(reference))?;
         let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
-        let book = parity_mutate::measure(target, &dump, &options)?;
+        let book =
+            parity_mutate::measure(crate::engines::native()?.as_ref(), target, &dump, &options)?;
         let count = |fate| book.outcomes.iter().filter(|outcome| outcome.fate == fate).count();
         let (caught, missed) = (count(Fate::Caught), count(Fate::Missed));
         self.print_progress("mistakes", &format!("{caught} of {} are caught", caught + missed));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use engine::{Chunk, InputObserver, NoProbe, OutputRows, SessionOptions};
+use engine::{Chunk, Engine, InputObserver, NoProbe, OutputRows, Session, SessionOptions};
 use models::local_model::LocalModel;
 
 use crate::findings::engine_error;
@@ -67,26 +67,15 @@ impl ChunkedText {
         })
     }
 
-    /// Runs a range of the chunks, each in a slot of its own; `each` is called after a chunk.
+    /// Runs a range of the chunks in a session of [`watched`], each in a slot of its own; `each` is called after a
+    /// chunk.
     pub(crate) fn run(
         &self,
-        target: &LocalModel,
-        watch: Arc<dyn InputObserver>,
-        options: &SessionOptions,
+        session: &mut dyn Session,
         rows: OutputRows,
         range: &Range<usize>,
         mut each: impl FnMut(usize) -> Result<()>,
     ) -> Result<()> {
-        target::check_dtypes(target, &[options.dtype])?;
-        let options = SessionOptions {
-            // Fused kernels do not expose the inputs of their matrices.
-            rewrites: false,
-            observer: Some(watch),
-            ..options.clone()
-        };
-        let mut session = crate::engines::native()?
-            .open(&target::source(target), &options)
-            .map_err(engine_error)?;
         let bar = term::count_bar(range.len() as u64, "chunks");
         for (n, chunk) in self.chunks().enumerate().take(range.end).skip(range.start) {
             let slot = session.open_slot();
@@ -98,6 +87,23 @@ impl ChunkedText {
         bar.finish_and_clear();
         Ok(())
     }
+}
+
+/// Opens a model whose matrices show what they are multiplied with.
+pub(crate) fn watched(
+    engine: &dyn Engine,
+    target: &LocalModel,
+    watch: Arc<dyn InputObserver>,
+    options: &SessionOptions,
+) -> Result<Box<dyn Session>> {
+    target::check_dtypes(target, &[options.dtype])?;
+    let options = SessionOptions {
+        // Fused kernels do not expose the inputs of their matrices.
+        rewrites: false,
+        observer: Some(watch),
+        ..options.clone()
+    };
+    engine.open(&target::source(target), &options).map_err(engine_error)
 }
 
 /// Returns the tokens of a text, and the first token of every chunk.

@@ -225,7 +225,7 @@ impl ConvertArgs {
         let ended = self.write(&source, &target, &planned)?;
         match (goal, planned.first().and_then(|(_, files)| files.first())) {
             (Some(goal), Some(file)) => goal.confirm(&self, &target, &file.path, |path| {
-                Ok(Box::new(raise::written(&target, path)?))
+                Ok(Box::new(raise::written(goal.engine.clone(), &target, path)?))
             }),
             (Some(goal), None) => {
                 goal.end();

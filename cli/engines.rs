@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use engine::Engine;
 use engine::drivers::{DRIVERS, EngineDriver};
+use engine::{Engine, NativeEngine};
 use parity::Dump;
+
+use crate::findings::engine_error;
 
 pub(crate) use catalog::catalog;
 pub(crate) use start::{ChildCommand, python};
@@ -59,13 +61,18 @@ impl DeviceArgs {
         self.device == DeviceName::Cpu
     }
 
+    /// Creates the native engine on the device, which is opened now.
+    pub(crate) fn engine(self) -> Result<NativeEngine> {
+        if self.is_cpu() {
+            return Ok(NativeEngine::new());
+        }
+        keep_kernels();
+        engine::drivers::gpu().map_err(engine_error)
+    }
+
     /// Creates the native engine on the device.
     pub(crate) fn native(self) -> Result<Box<dyn Engine>> {
-        if self.is_cpu() {
-            return native();
-        }
-        let driver = DRIVERS.into_iter().find(|driver| driver.name == CUDA);
-        start(driver.context("the table of engines has the GPU")?, 0)
+        Ok(Box::new(self.engine()?))
     }
 }
 
@@ -171,14 +178,19 @@ pub(crate) fn native() -> Result<Box<dyn Engine>> {
 
 /// Creates an engine of this process with room for a number of positions.
 pub(crate) fn start(driver: &'static EngineDriver, context: usize) -> Result<Box<dyn Engine>> {
-    #[cfg(feature = "cuda")]
-    if let Some(folder) = cache_folder() {
-        engine::device::cuda::keep_compiled_in(&folder);
-    }
+    keep_kernels();
     let make = driver
         .start
         .map_err(|how| anyhow::anyhow!("this build has no engine `{}`; {how}", driver.name))?;
     Ok(make(context))
+}
+
+/// Keeps kernels of GPUs that are compiled.
+fn keep_kernels() {
+    #[cfg(feature = "cuda")]
+    if let Some(folder) = cache_folder() {
+        engine::device::cuda::keep_compiled_in(&folder);
+    }
 }
 
 /// Returns the folder of kernels that were compiled: `onboard/kernels` of the user's cache folder.

@@ -17,8 +17,9 @@ use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
 use crate::arithmetic::ArithmeticArgs;
-use crate::calibrate::ChunkedText;
+use crate::calibrate::{ChunkedText, watched};
 use crate::convert::{parse_shard, several};
+use crate::engines::DeviceArgs;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, interrupt, products, term, write};
 
@@ -82,6 +83,8 @@ pub(crate) struct ImatrixArgs {
     /// Worker threads; default: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -191,14 +194,16 @@ impl ImatrixArgs {
         let options = SessionOptions {
             dtype: self.dtype(target),
             threads: self.threads,
-            arithmetic: self.arithmetic.of(target, true)?,
+            arithmetic: self.arithmetic.of(target, self.device.is_cpu())?,
             ..SessionOptions::default()
         };
         let want = if self.process_output { OutputRows::All } else { OutputRows::None };
         let left = made.chunks.end as usize..range.end as usize;
         // After the first chunk, so that a disk that cannot be written is known early.
         let mut next = Instant::now();
-        text.run(target, watch.clone(), &options, want, &left, |n| {
+        let engine = self.device.native()?;
+        let mut session = watched(engine.as_ref(), target, watch.clone(), &options)?;
+        text.run(session.as_mut(), want, &left, |n| {
             let last = n + 1 == range.end as usize;
             let due = Instant::now() >= next;
             if last || due {
@@ -234,6 +239,9 @@ impl ImatrixArgs {
         hash.update(&target.spec.sha256);
         let dtype = self.dtype(target);
         hash.update(format!("{dtype} {:?} {}", self.arithmetic, self.process_output));
+        if !self.device.is_cpu() {
+            hash.update("device");
+        }
         for chunk in text.chunks() {
             for id in chunk {
                 hash.update(id.to_le_bytes());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use engine::Engine;
 use models::local_model::LocalModel;
 use parity::Dump;
 use parity::mutate::{
@@ -13,6 +14,7 @@ use parity::mutate::{
 };
 use registry::dtype::Dtype;
 
+use crate::engines::DeviceArgs;
 use crate::findings::check_error;
 use crate::reference::open_dump;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
@@ -61,6 +63,8 @@ pub(crate) struct MutateArgs {
     /// Worker threads of the engine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 impl MutateArgs {
@@ -74,7 +78,8 @@ impl MutateArgs {
             threads: self.threads,
             diagnose: self.diagnose,
         };
-        let book = measure(&target, &dump, &options)?;
+        let engine = self.device.native()?;
+        let book = measure(engine.as_ref(), &target, &dump, &options)?;
         self.show(&book)?;
         Ok(if book.misses() { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
@@ -98,18 +103,18 @@ impl MutateArgs {
 
 /// Injects mistakes into a model and counts those that its check catches.
 pub(crate) fn measure(
+    engine: &dyn Engine,
     target: &LocalModel,
     dump: &Dump,
     options: &MutateOptions,
 ) -> Result<MutationReport> {
-    let engine = crate::engines::native()?;
     let bar = term::count_bar(0, "mutants");
     let mut progress = |done: usize, all: usize, name: &str| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
         bar.set_message(name.to_owned());
     };
-    let result = mutate(engine.as_ref(), &target::source(target), dump, options, &mut progress);
+    let result = mutate(engine, &target::source(target), dump, options, &mut progress);
     bar.finish_and_clear();
     result.map_err(|error| match error {
         parity::mutate::Error::Check(error) => check_error(error),

@@ -5,6 +5,7 @@ use clap::Args;
 use parity::{CheckOptions, Verdict};
 use registry::dtype::Dtype;
 
+use crate::engines::DeviceArgs;
 use crate::findings::check_error;
 use crate::reference::open_dump;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
@@ -30,6 +31,8 @@ pub(crate) struct SchedulesArgs {
     /// The dump whose prompts are fed; default: MODEL/reference
     #[arg(long, value_name = "DUMP")]
     reference: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 impl SchedulesArgs {
@@ -38,7 +41,7 @@ impl SchedulesArgs {
         target::explained(&target, &self.choice)?;
         let (_, dump) = open_dump(&target.dir, self.reference.as_deref())?;
         let options = CheckOptions { dtypes: self.dtype, ..CheckOptions::default() };
-        let engine = crate::engines::native()?;
+        let engine = self.device.native()?;
         let rows = parity::check_schedules(
             engine.as_ref(),
             &target::source(&target),

@@ -39,6 +39,8 @@ struct PeerSetting<'a> {
     gguf: bool,
     dtype: Dtype,
     threads: usize,
+    /// True to run on the GPU.
+    gpu: bool,
 }
 
 /// Program that is ready to run tests.
@@ -82,10 +84,11 @@ pub(super) fn open(
     gguf: bool,
     dtype: Dtype,
     threads: usize,
+    gpu: bool,
 ) -> Result<Box<dyn BenchPeer>, String> {
     let kind = &KINDS[choice.kind];
     let program = choice.program.clone().unwrap_or_else(kind.program);
-    (kind.open)(&PeerSetting { program: &program, model, gguf, dtype, threads })
+    (kind.open)(&PeerSetting { program: &program, model, gguf, dtype, threads, gpu })
 }
 
 /// Describes a failed program by the last line of its messages.
@@ -101,15 +104,16 @@ struct LlamaBench {
     program: PathBuf,
     model: PathBuf,
     threads: usize,
+    gpu: bool,
 }
 
 impl LlamaBench {
     fn open(setting: &PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
-        let PeerSetting { program, model, threads, gguf, .. } = *setting;
+        let PeerSetting { program, model, threads, gguf, gpu, .. } = *setting;
         if !gguf {
             return Err("it reads GGUF files; `onboard convert` makes one".to_owned());
         }
-        Ok(Box::new(Self { program: program.to_owned(), model: model.to_owned(), threads }))
+        Ok(Box::new(Self { program: program.to_owned(), model: model.to_owned(), threads, gpu }))
     }
 }
 
@@ -119,7 +123,9 @@ impl BenchPeer for LlamaBench {
             return Err("it has no batches of sequences".to_owned());
         }
         let mut command = Command::new(&self.program);
-        command.arg("-m").arg(&self.model).args(["-r", "1", "-o", "json", "-ngl", "0"]);
+        command.arg("-m").arg(&self.model).args(["-r", "1", "-o", "json"]);
+        // Layers on the GPU: none, or all.
+        command.args(["-ngl", if self.gpu { "999" } else { "0" }]);
         command.args(["-t", &self.threads.to_string()]);
         if test.depth > 0 {
             command.args(["-d", &test.depth.to_string()]);
@@ -173,6 +179,7 @@ impl Torch {
             .arg(script)
             .arg(setting.model)
             .args(["--dtype", setting.dtype.name(), "--threads", &setting.threads.to_string()])
+            .args(["--device", if setting.gpu { "cuda" } else { "cpu" }])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(messages.into_parts().0)
@@ -227,7 +234,7 @@ mod tests {
     fn a_program_that_does_not_start_is_a_reason() {
         let choice: PeerChoice = "llama-bench=/does/not/exist".parse().unwrap();
         let test = BenchTest { prompt: 4, generated: 0, depth: 0, batch: 1 };
-        let open = |gguf| open(&choice, Path::new("m.gguf"), gguf, Dtype::F32, 1);
+        let open = |gguf| open(&choice, Path::new("m.gguf"), gguf, Dtype::F32, 1, false);
         let why = open(true).and_then(|mut peer| peer.run(&test)).unwrap_err();
         assert!(why.contains("cannot start `/does/not/exist`"), "{why}");
         assert!(open(false).is_err_and(|why| why.contains("it reads GGUF files")));

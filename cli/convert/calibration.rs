@@ -13,7 +13,7 @@ use engine::{OutputRows, SessionOptions};
 
 use super::folder_plan::FolderPlan;
 use super::several;
-use crate::calibrate::ChunkedText;
+use crate::calibrate::{ChunkedText, watched};
 use crate::term;
 
 /// Scales of activations, and the text that they are measured on.
@@ -189,7 +189,9 @@ impl CalibrationArgs {
             ..SessionOptions::default()
         };
         let all = 0..text.count;
-        text.run(target, peaks.clone(), &options, OutputRows::None, &all, |_| Ok(()))?;
+        let engine = crate::engines::native()?;
+        let mut session = watched(engine.as_ref(), target, peaks.clone(), &options)?;
+        text.run(session.as_mut(), OutputRows::None, &all, |_| Ok(()))?;
         Ok(CalibrationRun { peaks, chunk: text.chunk, chunks: text.count })
     }
 

@@ -8,7 +8,7 @@ use checkpoints::checkpoint::INDEX;
 use checkpoints::weights::flows;
 use conversion::folder::{self, CalibratedScales, FolderFormat, FolderItem, ListingOptions, peaks};
 use conversion::{OutFolder, SideFile, Work};
-use engine::{Engine, NativeEngine};
+use engine::Engine;
 use formats::python_json::texts_as_words;
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
@@ -87,7 +87,8 @@ pub(super) fn run(
     let ended = write(args, &plan, beside)?;
     match goal {
         Some(goal) => {
-            let native = |_: &Path| Ok(Box::new(NativeEngine::new()) as Box<dyn Engine>);
+            let engine = goal.engine.clone();
+            let native = |_: &Path| Ok(Box::new(engine) as Box<dyn Engine>);
             goal.confirm(args, &target, &plan.folder, native)
         }
         None => Ok(ended),

@@ -17,6 +17,7 @@ use super::ConvertArgs;
 use super::measured::MeasuredDivergences;
 use super::trial_folder::TrialFolder;
 use crate::calibrate::ChunkedText;
+use crate::engines::DeviceArgs;
 use crate::findings::check_error;
 use crate::reference::{beside, no_reference};
 use crate::target;
@@ -50,6 +51,8 @@ pub(super) struct DivergenceArgs {
     /// Measure with activations of 8 bits too (checkpoints of 8 bits)
     #[arg(long, requires = "target_kl")]
     w8a8: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// Parses a divergence in nats.
@@ -67,6 +70,8 @@ pub(super) struct DivergenceGoal {
     /// Hash of the reference and of how outputs are measured against it.
     identity: String,
     options: SessionOptions,
+    /// Engine of all measurements.
+    pub(super) engine: NativeEngine,
 }
 
 impl DivergenceArgs {
@@ -105,8 +110,12 @@ impl DivergenceArgs {
             ..SessionOptions::default()
         };
         target::check_dtypes(target, &[Dtype::F32])?;
+        let engine = self.device.engine()?;
         let begin = || TrialFolder::begin(output, args.shard);
         let mut hash = Sha256::new();
+        if !self.device.is_cpu() {
+            hash.update(engine.name());
+        }
         hash.update([u8::from(self.w8a8)]);
         let (trial, reference): (TrialFolder, Box<dyn ReferenceLogprobs>) =
             if let Some(text) = self.read_text(args, target)? {
@@ -115,7 +124,7 @@ impl DivergenceArgs {
                 }
                 hash.update(text.chunk.to_le_bytes());
                 let trial = begin()?;
-                let recorded = record(target, &text, &options, &trial)?;
+                let recorded = record(&engine, target, &text, &options, &trial)?;
                 (trial, Box::new(recorded))
             } else {
                 let dump = self.dump(target)?;
@@ -126,7 +135,7 @@ impl DivergenceArgs {
         let rounds = if self.w8a8 { InputRounding::All } else { InputRounding::None };
         // Codes that give NaN count as infinite divergence, so that others are chosen.
         let options = SessionOptions { rounds, finite: false, ..options };
-        Ok(Some(DivergenceGoal { most, trial, reference, identity, options }))
+        Ok(Some(DivergenceGoal { most, trial, reference, identity, options, engine }))
     }
 
     fn read_text(&self, args: &ConvertArgs, target: &LocalModel) -> Result<Option<ChunkedText>> {
@@ -165,17 +174,18 @@ impl DivergenceArgs {
 
 /// Runs a text with unquantized weights.
 fn record(
+    engine: &NativeEngine,
     target: &LocalModel,
     text: &ChunkedText,
     options: &SessionOptions,
     trial: &TrialFolder,
 ) -> Result<RecordedLogprobs> {
-    let (engine, source) = (NativeEngine::new(), target::source(target));
+    let source = target::source(target);
     let bar = term::count_bar(text.count as u64, "chunks");
     let path = trial.path.join("text.f32");
     let chunks = text.chunks().collect();
     let recorded =
-        RecordedLogprobs::record(&engine, &source, chunks, options, &path, &|| bar.inc(1));
+        RecordedLogprobs::record(engine, &source, chunks, options, &path, &|| bar.inc(1));
     bar.finish_and_clear();
     let recorded = recorded.map_err(check_error)?;
     term::note(&format!(

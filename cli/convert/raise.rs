@@ -14,6 +14,7 @@ use anyhow::Result;
 use checkpoints::{GgufWeights, own_names};
 use conversion::gguf::TypeChoice;
 use conversion::mix::LEVELS;
+use engine::NativeEngine;
 use engine::mixed::MixedEngine;
 use formats::codec::BlockType;
 use formats::gguf::GgufFile;
@@ -103,7 +104,10 @@ impl RaiseSearch<'_> {
             group.weights.iter().for_each(|&weight| from[weight] = self.tried.place[level]);
         }
         self.measured.get(format!("{levels:?}").as_bytes(), || {
-            let mixed = MixedEngine { sources: self.tried.sources.clone(), from };
+            let mixed = {
+                let (engine, sources) = (self.goal.engine.clone(), self.tried.sources.clone());
+                MixedEngine { engine, sources, from }
+            };
             self.goal.measure(&mixed, self.target, &self.goal.trial.path)
         })
     }
@@ -160,11 +164,16 @@ fn raise(
 }
 
 /// Opens a written file for measurement, independent of its name.
-pub(super) fn written(target: &LocalModel, path: &Path) -> Result<MixedEngine> {
+pub(super) fn written(
+    engine: NativeEngine,
+    target: &LocalModel,
+    path: &Path,
+) -> Result<MixedEngine> {
     let model = &target.model;
     let gguf = model.gguf.clone().unwrap_or_else(|| own_names(model));
     let weights = GgufWeights::new(GgufFile::open(path)?, &gguf, &model.graph.weights)?;
-    Ok(MixedEngine { sources: vec![Arc::new(weights)], from: vec![0; model.graph.weights.len()] })
+    let from = vec![0; model.graph.weights.len()];
+    Ok(MixedEngine { engine, sources: vec![Arc::new(weights)], from })
 }
 
 /// Groups the tensors that may be raised by the weights that they are made of. Tensors that do not run with

@@ -6,6 +6,8 @@ mod native;
 
 use std::path::Path;
 
+pub use cuda::gpu;
+
 pub use crate::model_file::ModelFile;
 use crate::{Engine, Error};
 

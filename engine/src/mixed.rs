@@ -14,6 +14,8 @@ use crate::{Engine, Error, ModelSource, NativeEngine, Session, SessionOptions};
 /// The native engine on weights from several places. [`ModelSource::dir`] is not looked at.
 #[derive(Clone)]
 pub struct MixedEngine {
+    /// The engine, on the CPU or a device.
+    pub engine: NativeEngine,
     /// The sources of weights. Scales that belong to no weight come from the first.
     pub sources: Vec<Arc<dyn WeightSource>>,
     /// For each weight of the graph, which of the sources it comes from.
@@ -57,12 +59,12 @@ impl WeightSource for MixedEngine {
 }
 
 impl Engine for MixedEngine {
-    fn name(&self) -> &'static str {
-        "native"
+    fn name(&self) -> &str {
+        self.engine.name()
     }
 
     fn has(&self, feature: Feature) -> bool {
-        NativeEngine::new().has(feature)
+        self.engine.has(feature)
     }
 
     fn open(
@@ -71,6 +73,6 @@ impl Engine for MixedEngine {
         options: &SessionOptions,
     ) -> Result<Box<dyn Session>, Error> {
         let tensors = Box::new(self.clone());
-        NativeEngine::new().open_with(Arc::clone(&source.model), tensors, options)
+        self.engine.open_with(Arc::clone(&source.model), tensors, options)
     }
 }

@@ -141,14 +141,9 @@ impl NativeEngine {
         let mut findings = refuse_features(&sheet, &Feature::required(model, options));
         findings.extend(refuse(model, &sheet, options.dtype));
         if self.device.is_some() {
-            let asked = [
-                (options.observer.is_some(), "an observer of the inputs of matrices"),
-                (options.arithmetic != BlockArithmetic::Exact, "products in integers"),
-            ];
-            let refused = asked.into_iter().filter(|(asked, _)| *asked);
-            findings.extend(refused.map(|(_, name)| {
+            findings.extend((options.arithmetic != BlockArithmetic::Exact).then(|| {
                 Finding::unplaced(format!(
-                    "engine `{}` has no {name}; run on the CPU",
+                    "engine `{}` has no products in integers; run on the CPU",
                     sheet.engine
                 ))
             }));

@@ -63,7 +63,8 @@ impl DeviceValue {
         self.len() == 0
     }
 
-    fn download(&self) -> Result<Vec<f32>, Error> {
+    /// Returns the numbers.
+    pub(crate) fn download(&self) -> Result<Vec<f32>, Error> {
         let bytes = self.buffer.read(0, self.len() * self.dtype.size())?;
         Ok(match self.dtype {
             Dtype::F32 => {

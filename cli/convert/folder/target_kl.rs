@@ -56,7 +56,11 @@ pub(super) fn choose(
         let from = (0..model.graph.weights.len()).map(WeightId);
         let from = from.map(|id| usize::from(!listed.contains(&id))).collect();
         measured.get(format!("{listed:?}").as_bytes(), || {
-            goal.measure(&MixedEngine { sources: sources.clone(), from }, plan.target, &trial)
+            goal.measure(
+                &MixedEngine { engine: goal.engine.clone(), sources: sources.clone(), from },
+                plan.target,
+                &trial,
+            )
         })
     };
     let (none, most) = (coded(&BTreeSet::new())?, goal.most);

@@ -1,6 +1,7 @@
 //! The engine of this project on a GPU, in builds that have it.
 
 use super::EngineDriver;
+use crate::{Error, NativeEngine};
 
 #[cfg(feature = "cuda")]
 pub(super) static DRIVER: EngineDriver =
@@ -15,11 +16,23 @@ pub(super) static DRIVER: EngineDriver = EngineDriver {
     describe: None,
 };
 
+/// Opens the one visible GPU, and returns the native engine on it.
+#[cfg(feature = "cuda")]
+pub fn gpu() -> Result<NativeEngine, Error> {
+    let device = crate::device::cuda::CudaDevice::open()?;
+    Ok(NativeEngine::on(crate::device::DeviceQueue::new(Box::new(device))))
+}
+
+/// Returns an error that says how to build the engine in.
+#[cfg(not(feature = "cuda"))]
+pub fn gpu() -> Result<NativeEngine, Error> {
+    let how = DRIVER.start.err().map(|how| how.to_string()).unwrap_or_default();
+    Err(Error::Other(format!("this build has no engine `{}`; {how}", DRIVER.name)))
+}
+
 #[cfg(feature = "cuda")]
 mod engine {
-    use crate::device::DeviceQueue;
-    use crate::device::cuda::CudaDevice;
-    use crate::{Engine, Error, ModelSource, NativeEngine, Session, SessionOptions};
+    use crate::{Engine, Error, ModelSource, Session, SessionOptions};
 
     /// The native engine on the one visible GPU, which is opened with a model.
     #[derive(Debug)]
@@ -39,8 +52,7 @@ mod engine {
             source: &ModelSource<'_>,
             options: &SessionOptions,
         ) -> Result<Box<dyn Session>, Error> {
-            let queue = DeviceQueue::new(Box::new(CudaDevice::open()?));
-            NativeEngine::on(queue).open(source, options)
+            super::gpu()?.open(source, options)
         }
     }
 }

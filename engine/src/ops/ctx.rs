@@ -165,6 +165,11 @@ impl<'a> Ctx<'a> {
         self.weights.matrix(self.weight(role)?)
     }
 
+    /// True if someone watches what matrices and states get.
+    pub fn is_watched(&self) -> bool {
+        self.observer.is_some()
+    }
+
     /// Shows rows of `inputs` numbers that a matrix is about to be multiplied with, if someone
     /// watches.
     pub fn observe_product(&self, role: &str, inputs: usize, rows: &[f32]) {

@@ -72,7 +72,12 @@ struct AttendSizes {
 fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     for part in 0..2 {
         let x = ctx.device_input(part + 1)?;
+        let watched = if ctx.is_watched() { x.download()? } else { Vec::new() };
         for chunk in ctx.chunks() {
+            if ctx.is_watched() {
+                let rows = &watched[chunk.rows.start * x.width()..chunk.rows.end * x.width()];
+                ctx.observe_cached(part, rows);
+            }
             let wrong = ctx.error("its state does not hold keys and values of this shape");
             let Memory::Attention(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
             let history = if part == 0 { &mut memory.keys } else { &mut memory.values };

@@ -104,6 +104,9 @@ impl DeviceExperts {
         dtype: Dtype,
     ) -> Result<DeviceValue, Error> {
         let queue = ctx.queue()?;
+        if ctx.is_watched() {
+            self.observe(ctx, part, (x, share), pairs, inputs)?;
+        }
         let table = self.table(ctx, part, outputs, inputs)?;
         let x = &*self.rows_for(ctx, part, x)?;
         let y = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
@@ -124,6 +127,37 @@ impl DeviceExperts {
         let blocks = pairs.count.div_ceil(TILE.0) * outputs.div_ceil(TILE.1);
         queue.launch("experts_linear", blocks, &arguments)?;
         Ok(y)
+    }
+
+    /// Shows the rows that a matrix of each expert is about to be multiplied with.
+    fn observe(
+        &self,
+        ctx: &Ctx<'_>,
+        part: usize,
+        (x, share): (&DeviceValue, usize),
+        pairs: &SortedPairs,
+        inputs: usize,
+    ) -> Result<(), Error> {
+        let numbers = |buffer: &DeviceBuffer| -> Result<Vec<u32>, Error> {
+            let bytes = buffer.read(0, 4 * pairs.count)?;
+            Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+        };
+        let (order, experts, x) = (numbers(&pairs.order)?, numbers(&pairs.experts)?, x.download()?);
+        let mut at = 0;
+        for of_one in experts.chunk_by(|a, b| a == b) {
+            let expert = of_one[0] as usize;
+            let own = &order[at..at + of_one.len()];
+            at += of_one.len();
+            if expert < self.rule.n {
+                let rows: Vec<f32> = own
+                    .iter()
+                    .flat_map(|pair| &x[*pair as usize / share * inputs..][..inputs])
+                    .copied()
+                    .collect();
+                ctx.observe_product(&format!("{}.{expert}", PARTS[part]), inputs, &rows);
+            }
+        }
+        Ok(())
     }
 
     /// Makes what goes into the last matrix.

@@ -44,6 +44,10 @@ impl Kernel for DeviceLatent {
             return Err(ctx.error(format!("{heads} heads of {value} are no {:?}", y.shape)));
         }
         let chosen = (ctx.node().inputs.len() > 3).then(|| ctx.device_input(3)).transpose()?;
+        if ctx.is_watched() {
+            ctx.observe_cached(0, &c.download()?);
+            ctx.observe_cached(1, &r.download()?);
+        }
         for chunk in ctx.chunks() {
             expand(ctx, chunk, (&c, &r), width, &y)?;
         }

@@ -34,6 +34,9 @@ fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(),
     if let Some(found) = bias.map(|bias| bias.bytes() / 4).filter(|found| *found != outputs) {
         return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
     }
+    if ctx.is_watched() {
+        ctx.observe_product(role, inputs, &x.download()?);
+    }
     let y = ctx.device_output(n, x.rows())?;
     product(ctx, &*rows_for(ctx, role, &x)?, weight, bias, &y)?;
     ctx.set_device(n, y)
