@@ -153,7 +153,7 @@ impl SearchContext<'_> {
         let (trial, until) = (&scene, self.until);
         let wanted = &wanted;
         let mut search = EditSearch { trial, model, wanted, unedited, until, tried: 0, cut: false };
-        let groups = search.run(&edits, progress);
+        let groups = search.run(&edits, 0, progress);
         (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
         for group in shortlist(&groups, self.options.most, PARTIAL) {
             let mut found = cause(group, None);
