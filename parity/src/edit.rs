@@ -175,6 +175,8 @@ pub struct Clues {
     pub longest: usize,
     /// Dtype of the run; edits of rounding are tried only in 16 bits.
     pub dtype: Option<Dtype>,
+    /// True for the results of another engine, which may round parts of an f32 run.
+    pub foreign: bool,
 }
 
 /// Derives every edit that affects a suspect node, simplest first.

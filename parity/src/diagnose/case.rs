@@ -194,5 +194,5 @@ fn clues(dump: &Dump, dtype: Dtype, gate: &Gate) -> Clues {
     let split = prompts.iter().find(|prompt| prompt.name == gate.prompt).map_or(0, |p| p.split);
     let first = if gate.phase == Phase::Decode { split.saturating_sub(1) } else { 0 };
     let positions = gate.off.iter().take(2).map(|step| first + step).collect();
-    Clues { positions, longest, dtype: Some(dtype) }
+    Clues { positions, longest, dtype: Some(dtype), foreign: false }
 }

@@ -203,8 +203,9 @@ pub(super) fn explain_near(
         return Ok(None);
     };
     // Two faults at once: the rest is searched behind the edits that come nearest.
+    let models = groups.iter().filter(|group| group.tokens() == TokenEdit::default());
     let begun: Vec<&EditGroup> =
-        groups.iter().filter(|group| group.score.rest < FOLLOWED).take(FOLLOWS).collect();
+        models.filter(|group| group.score.rest < FOLLOWED).take(FOLLOWS).collect();
     for group in begun {
         if diagnosis.explained || diagnosis.cut || group.score.exact() {
             break;
@@ -301,6 +302,7 @@ impl ObservedCase<'_> {
                 .collect(),
             longest: prompts.last().map_or(0, |prompt| prompt.tokens.len()),
             dtype: Some(self.dtype),
+            foreign: true,
         };
         let derived = |suspects| candidates(model, &OpSet::builtin(), &suspects, &clues);
         let mut edits = before;

@@ -1,5 +1,7 @@
 //! Edits that put ops before others: heads that take their groups in turn, plain decays, and numbers in fewer bits.
 
+use std::collections::BTreeMap;
+
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{Graph, Node, StateKind, Value, ValueId, WeightId};
 use registry::ops::{CONCAT, HEADS, LOG_DECAY, MERGE, SCALE, Trait, WEIGHT_ADD, WEIGHT_SCALE};
@@ -134,7 +136,7 @@ fn insert(
     let node = Node {
         op: op.into(),
         inputs,
-        weights: std::collections::BTreeMap::new(),
+        weights: BTreeMap::new(),
         state: None,
         rope: None,
         attrs: attrs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
@@ -154,7 +156,7 @@ fn insert(
 
 /// Returns edits of f32 runs in which ops compute in fewer bits: their results, and their inputs too.
 pub(super) fn narrow(graph: &Graph, suspects: &Suspects, clues: &Clues) -> Vec<Candidate> {
-    if clues.dtype != Some(Dtype::F32) {
+    if !clues.foreign || clues.dtype != Some(Dtype::F32) {
         return Vec::new();
     }
     let mut all = Vec::new();
