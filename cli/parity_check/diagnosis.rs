@@ -1,20 +1,24 @@
 //! `parity diagnose` and `parity check --diagnose`: find the edit of a spec that explains a difference.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use engine::{Engine, ModelSource};
+use models::config::ConfigFile;
 use parity::diagnose::{self, DiagnoseOptions, Diagnosis, ObservedPrompt};
+use parity::edit::ConfigReader;
 use parity::{CheckOptions, Dump, Report};
 use registry::dtype::Dtype;
+use registry::scalar::Scalar;
 
 use super::{BUDGET, ParityCheckArgs};
 use crate::engines::EngineArgs;
 use crate::findings::check_error;
 use crate::target::{ModelArgs, SpecArgs, parse_dtype};
-use crate::{CommandOutcome, term};
+use crate::{CommandOutcome, specs, term};
 
 /// Names the edit of a spec that explains a failing check
 #[derive(Debug, Args)]
@@ -80,6 +84,25 @@ impl ParityCheckArgs {
         }
     }
 
+    /// Returns the options of a search for what another engine does otherwise. The engine reads the config
+    /// by itself.
+    fn foreign_options(&self, check: &CheckOptions, dir: &Path) -> DiagnoseOptions {
+        DiagnoseOptions { config: self.config_reader(dir), ..self.diagnose_options(check) }
+    }
+
+    /// Returns the config of a folder with the spec that was chosen for it; none for other places.
+    fn config_reader(&self, dir: &Path) -> Option<ConfigReader> {
+        let config = ConfigFile::of_folder(dir).ok()?;
+        let mut specs = specs::open(self.choice.specs.as_deref()).ok()?;
+        let spec = match &self.choice.spec {
+            Some(word) => specs.named(word).ok()?,
+            None => specs.matching(&config).ok()??,
+        };
+        let set = self.choice.set.clone();
+        let resolve = move |values: &Scalar| specs.resolve_values(&spec, values, &set);
+        Some(ConfigReader { root: config.parsed().root().clone(), resolve: Arc::new(resolve) })
+    }
+
     /// Searches for the edit of our model that restores the reference.
     pub(super) fn diagnosis(
         &self,
@@ -106,7 +129,7 @@ impl ParityCheckArgs {
         check: &CheckOptions,
     ) -> Result<Option<Diagnosis>> {
         let native = crate::engines::native()?;
-        let options = self.diagnose_options(check);
+        let options = self.foreign_options(check, source.dir);
         with_progress(|progress| {
             diagnose::explain_check(
                 other,
@@ -129,7 +152,7 @@ impl ParityCheckArgs {
         observed: &[ObservedPrompt],
         noise: f64,
     ) -> Result<Option<Diagnosis>> {
-        let options = self.diagnose_options(&self.options(vec![dtype]));
+        let options = self.foreign_options(&self.options(vec![dtype]), source.dir);
         let native = crate::engines::native()?;
         let found = with_progress(|progress| {
             diagnose::explain(native.as_ref(), source, dtype, observed, noise, &options, progress)

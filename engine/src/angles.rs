@@ -38,6 +38,10 @@ impl Angles {
                 }
             }
         }
+        if let Some(dtype) = table.rounded {
+            round(dtype, &mut angles.cos);
+            round(dtype, &mut angles.sin);
+        }
         angles.cos_rounded.clone_from(&angles.cos);
         angles.sin_rounded.clone_from(&angles.sin);
         round(activation, &mut angles.cos_rounded);
@@ -89,6 +93,7 @@ mod tests {
                 attention_factor: 1.5,
             }),
             dynamic: None,
+            rounded: None,
             kind: "longrope".into(),
         }
     }

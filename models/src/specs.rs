@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use registry::alias::{Alias, AliasMismatch, alias};
+use registry::config::Config;
 use registry::diag::Finding;
 use registry::gguf::FileMetadata;
 use registry::gguf_match::{FileSpecs, SpecMatch, SpecMismatch as Unexplained};
@@ -12,6 +13,7 @@ use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
 use registry::resolve::resolve;
+use registry::scalar::Scalar;
 use registry::spec::{Dim, DimSource};
 use sha2::{Digest as _, Sha256};
 
@@ -203,6 +205,13 @@ impl Specs {
         let spec = self.library.load(spec, set)?;
         // A config tracks which keys were read; each spec starts with a fresh copy.
         resolve(&spec, &config.parsed().clone(), &self.ops)
+    }
+
+    /// Resolves a spec with other values than those of the config's file; none if the spec refuses them.
+    pub fn resolve_values(&self, spec: &str, values: &Scalar, set: &[String]) -> Option<Model> {
+        let spec = self.library.load(spec, set).ok()?;
+        let config = Config::of("config.json", values.clone());
+        resolve(&spec, &config, &self.ops).ok().map(|(model, _)| model)
     }
 
     /// Returns the spec and config that explain a GGUF file by its keys.

@@ -19,7 +19,11 @@ use std::time::Duration;
 use engine::{Engine, ModelSource};
 
 use crate::check::{self, CheckOptions};
+use crate::diverge;
 use crate::dump::Dump;
+use crate::edit::ConfigReader;
+use crate::gate::Mode;
+use crate::hints::suspected;
 use crate::report::Report;
 
 pub use crate::cause::{Cause, Diagnosis, EditSummary, UNEXPLAINED};
@@ -35,11 +39,18 @@ pub struct DiagnoseOptions {
     pub most: usize,
     /// Options of the check that failed.
     pub check: CheckOptions,
+    /// Config of the model, of which another engine may read a value otherwise.
+    pub config: Option<ConfigReader>,
 }
 
 impl Default for DiagnoseOptions {
     fn default() -> Self {
-        Self { budget: Duration::from_secs(120), most: 4, check: CheckOptions::default() }
+        Self {
+            budget: Duration::from_secs(120),
+            most: 4,
+            check: CheckOptions::default(),
+            config: None,
+        }
     }
 }
 
@@ -54,10 +65,14 @@ pub fn explain_check(
     options: &DiagnoseOptions,
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Option<Diagnosis>, check::Error> {
-    let Some(dtype) = report.first_failing().map(|run| run.dtype) else { return Ok(None) };
+    let Some(run) = report.first_failing() else { return Ok(None) };
+    let dtype = run.dtype;
+    let gate = diverge::gate(&run.gates, Mode::Cumulative).filter(|_| run.part.is_none());
+    let near = gate.map(|gate| suspected(&source.model.graph, gate, &run.gates));
     let observed = observe(other, source, dump, dtype, &options.check)?;
     let noise = noise(dump, dtype)?;
-    Ok(explain(native, source, dtype, &observed, noise, options, progress)?)
+    let (near, rows) = (near.unwrap_or_default(), (observed.as_slice(), noise));
+    Ok(foreign::explain_near(native, source, dtype, rows, options, &near, progress)?)
 }
 
 /// Finds edits of a model that restore the reference's values, for a check that failed. Returns none if no

@@ -6,9 +6,11 @@
 mod apply;
 mod arguments;
 mod frequencies;
+mod inserts;
 mod knobs;
 mod layouts;
 mod number;
+mod readings;
 mod same;
 mod scope;
 mod structure;
@@ -26,6 +28,7 @@ use registry::weight_map::WeightStep;
 pub(crate) use arguments::is_editable;
 pub(crate) use frequencies::stretch;
 pub use knobs::Knob;
+pub use readings::ConfigReader;
 pub(crate) use same::same;
 pub(crate) use scope::Suspects;
 pub(crate) use windows::has_window;
@@ -83,6 +86,10 @@ pub enum Change {
         /// The role.
         role: String,
     },
+    /// Puts a model that a spec makes of another config in the place of the model.
+    Model(Box<Model>),
+    /// Feeds other tokens.
+    Tokens(TokenEdit),
     /// Replaces a rotary table.
     Table {
         /// Index of the table.
@@ -96,6 +103,19 @@ pub enum Change {
     StateDtype(Vec<StateId>, DtypeRule),
     /// Rounds values to another dtype.
     ValueDtype(Vec<ValueId>, DtypeRule),
+    /// Lets heads that share a group lie a number of groups apart.
+    Tiles(Vec<usize>),
+    /// Computes decays without the function of their steps: a sum with one weight, times another.
+    PlainDecay(Vec<usize>),
+    /// Rounds the results of nodes.
+    Narrow {
+        /// The nodes.
+        nodes: Vec<usize>,
+        /// The dtype.
+        dtype: Dtype,
+        /// True if their inputs are rounded too.
+        inputs: bool,
+    },
     /// Multiplies values, before they are tapped or only for their readers.
     Scale {
         /// The values.
@@ -105,6 +125,15 @@ pub enum Change {
         /// True if the tap shows the product.
         tapped: bool,
     },
+}
+
+/// Edit of the tokens of a prompt. Its rows are those of the prompt's own tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TokenEdit {
+    /// Tokens before those of the prompt.
+    pub before: Vec<u32>,
+    /// Number of the prompt's first tokens that are left out.
+    pub skip: usize,
 }
 
 /// One edit of a model.
@@ -118,8 +147,18 @@ pub struct Edit {
     pub change: Change,
 }
 
+impl Edit {
+    /// Returns the edit of the tokens, which changes nothing if the edit is one of the model.
+    pub(crate) fn tokens(&self) -> TokenEdit {
+        match &self.change {
+            Change::Tokens(tokens) => tokens.clone(),
+            _ => TokenEdit::default(),
+        }
+    }
+}
+
 /// Edit, or family of edits with one value to find.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Candidate {
     /// An edit.
     Edit(Edit),
@@ -136,6 +175,8 @@ pub struct Clues {
     pub longest: usize,
     /// Dtype of the run; edits of rounding are tried only in 16 bits.
     pub dtype: Option<Dtype>,
+    /// True for the results of another engine, which may round parts of an f32 run.
+    pub foreign: bool,
 }
 
 /// Derives every edit that affects a suspect node, simplest first.
@@ -149,6 +190,9 @@ pub(crate) fn candidates(
     all.extend(arguments::candidates(model, ops, suspects, clues));
     all.extend(windows::candidates(&model.graph, &model.dims, suspects, clues));
     all.extend(structure::candidates(model, ops, suspects));
+    all.extend(inserts::tiles(&model.graph, suspects));
+    all.extend(inserts::decays(&model.graph, suspects));
+    all.extend(inserts::narrow(&model.graph, suspects, clues));
     all.extend(tables::dtypes(model, suspects, clues));
     all.extend(knobs::scales(&model.graph, suspects));
     all.extend(layouts::candidates(model, suspects));

@@ -71,6 +71,11 @@ impl Config {
         }
     }
 
+    /// Returns all values: an object.
+    pub fn root(&self) -> &Scalar {
+        &self.root
+    }
+
     /// Returns the config as JSON.
     pub fn json(&self) -> String {
         let mut value = json::value(&self.root);

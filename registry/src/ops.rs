@@ -33,12 +33,14 @@ pub mod table;
 pub use crate::op::{Declaration, Op, Param, ParamKind, Signature, Trait};
 pub(crate) use arithmetic::of_values;
 pub use arithmetic::{DIVIDE, INVERSE, OFFSET};
+pub use delta::LOG_DECAY;
 pub(crate) use infer::{Argument, PathArg};
 pub use infer::{Infer, Input};
-pub use pointwise::{DISTINCT, SCALE};
+pub use pointwise::{DISTINCT, SCALE, WEIGHT_SCALE};
 pub use position::ZERO_FIRST;
+pub use route::WEIGHT_ADD;
 pub use rule::{InferShapes, OpRule};
-pub use shape::CONCAT;
+pub use shape::{CONCAT, HEADS, MERGE};
 
 /// The ops a spec can call.
 #[derive(Clone)]

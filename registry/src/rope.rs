@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use crate::dtype::Dtype;
+
 pub(crate) mod formulas;
 
 /// One resolved rotary table.
@@ -23,6 +25,8 @@ pub struct RopeTable {
     pub long: Option<LongRope>,
     /// Frequencies that are computed anew as a sequence grows (dynamic NTK).
     pub dynamic: Option<DynamicRope>,
+    /// The dtype that cos and sin are rounded to in every run, if it is not that of the run.
+    pub rounded: Option<Dtype>,
     /// The scheme, as `config.json` names it; for display.
     pub kind: String,
 }
@@ -37,6 +41,7 @@ impl RopeTable {
             attention_factor: 1.0,
             long: None,
             dynamic: None,
+            rounded: None,
             kind: "default".to_owned(),
         }
     }

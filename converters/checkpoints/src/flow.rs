@@ -353,6 +353,13 @@ fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'
             strides.swap(*a, *b);
             FlowNode::Swapped { of, strides }
         }
+        WeightStep::Reverse(axis) => {
+            let mut thin = of.shape.clone();
+            let length = std::mem::replace(&mut thin[*axis], 1);
+            let mut parts = cut(*axis, &[of], vec![thin; length]);
+            parts.reverse();
+            return Ok(join(*axis, &parts, vec![shape]));
+        }
         WeightStep::PermuteHeads { heads, to } => {
             let (row, half) = (of.inner(0), of.shape[0] / heads / 2);
             FlowNode::Heads { of, row, half, to: *to }

@@ -84,6 +84,7 @@ impl Build {
             attention_factor: 1.0,
             long: None,
             dynamic: None,
+            rounded: None,
             kind: "default".into(),
         });
         RopeId(self.ropes.len() - 1)

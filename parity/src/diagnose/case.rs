@@ -153,7 +153,7 @@ impl SearchContext<'_> {
         let (trial, until) = (&scene, self.until);
         let wanted = &wanted;
         let mut search = EditSearch { trial, model, wanted, unedited, until, tried: 0, cut: false };
-        let groups = search.run(&edits, progress);
+        let groups = search.run(&edits, 0, progress);
         (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
         for group in shortlist(&groups, self.options.most, PARTIAL) {
             let mut found = cause(group, None);
@@ -194,5 +194,5 @@ fn clues(dump: &Dump, dtype: Dtype, gate: &Gate) -> Clues {
     let split = prompts.iter().find(|prompt| prompt.name == gate.prompt).map_or(0, |p| p.split);
     let first = if gate.phase == Phase::Decode { split.saturating_sub(1) } else { 0 };
     let positions = gate.off.iter().take(2).map(|step| first + step).collect();
-    Clues { positions, longest, dtype: Some(dtype) }
+    Clues { positions, longest, dtype: Some(dtype), foreign: false }
 }

@@ -8,15 +8,23 @@ use registry::model::Model;
 
 use super::phase_trial::{PhaseTrial, TrialDifferences};
 use super::score::{ComparisonTarget, Score, score};
-use crate::edit::Edit;
+use crate::edit::{Edit, TokenEdit};
 
 /// Runs models and returns their differences; none if the engine does not expose the values.
 pub(super) trait Trial {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error>;
+    fn numbers(
+        &self,
+        model: &Arc<Model>,
+        tokens: &TokenEdit,
+    ) -> Result<Option<TrialDifferences>, engine::Error>;
 }
 
 impl Trial for PhaseTrial<'_> {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error> {
+    fn numbers(
+        &self,
+        model: &Arc<Model>,
+        _: &TokenEdit,
+    ) -> Result<Option<TrialDifferences>, engine::Error> {
         PhaseTrial::numbers(self, model)
     }
 }
@@ -45,7 +53,8 @@ impl EditSearch<'_> {
         edit.change.apply(&mut model);
         let model = Arc::new(model);
         // An edited graph may violate assumptions of an engine.
-        let run = catch_unwind(AssertUnwindSafe(|| self.trial.numbers(&model)));
+        let tokens = edit.tokens();
+        let run = catch_unwind(AssertUnwindSafe(|| self.trial.numbers(&model, &tokens)));
         let numbers = run.ok()?.ok()??;
         let score = score(&numbers, self.wanted);
         Some((numbers, score))

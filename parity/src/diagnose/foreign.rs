@@ -1,5 +1,6 @@
 //! Finds edits of a correct model that reproduce the results of another engine.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,11 +13,11 @@ use registry::ops::OpSet;
 use super::edit_trials::{EditSearch, Trial};
 use super::phase_trial::TrialDifferences;
 use super::score::{ComparisonTarget, Score, rms, score};
-use super::search::{cause, shortlist};
+use super::search::{EditGroup, cause, described, rank, shortlist};
 use super::{DiagnoseOptions, Diagnosis};
 use crate::check::CheckOptions;
 use crate::dump::{self, Dump};
-use crate::edit::{Clues, Suspects, candidates};
+use crate::edit::{Candidate, Change, Clues, ConfigReader, Edit, Suspects, TokenEdit, candidates};
 use crate::metrics::log_softmax;
 use crate::rule;
 use crate::run::{feed_chunk, feed_masked};
@@ -28,6 +29,12 @@ const ROWS: usize = 16;
 /// Rows of a wrong model are as far from one edited model as from another: edits of no importance are nearer by 10
 /// to 40 %.
 const PARTIAL_RUN: f64 = 0.5;
+
+/// Maximum remaining difference, as a share, of edits behind which another is searched.
+const FOLLOWED: f64 = 0.8;
+
+/// Number of edits behind which another is searched.
+const FOLLOWS: usize = 2;
 
 /// Log-probabilities of another engine for one prompt.
 #[derive(Debug, Clone, Default)]
@@ -81,21 +88,29 @@ struct LogprobTrial<'a> {
 }
 
 impl Trial for LogprobTrial<'_> {
-    fn numbers(&self, model: &Arc<Model>) -> Result<Option<TrialDifferences>, engine::Error> {
+    fn numbers(
+        &self,
+        model: &Arc<Model>,
+        edit: &TokenEdit,
+    ) -> Result<Option<TrialDifferences>, engine::Error> {
         let source = ModelSource { model: Arc::clone(model), dir: self.dir };
         let mut session = self.engine.open(&source, self.options)?;
         let mut all = Vec::new();
         for observed in &self.observed {
+            let own = observed.tokens.get(edit.skip..).unwrap_or_default();
+            let tokens = [&edit.before, own].concat();
             let slot = session.open_slot();
-            let run =
-                feed_chunk(&mut *session, slot, &observed.tokens, OutputRows::All, &mut NoProbe);
+            let run = feed_chunk(&mut *session, slot, &tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
             let logits = run?;
             let (mut row, mut last) = (vec![0.0; logits.vocab], None);
             let mut values = Vec::new();
             for (at, token, value) in observed.entries() {
                 if last != Some(at) {
-                    log_softmax(logits.row(at), &mut row);
+                    let Some(moved) = (at + edit.before.len()).checked_sub(edit.skip) else {
+                        return Ok(None);
+                    };
+                    log_softmax(logits.row(moved), &mut row);
                     last = Some(at);
                 }
                 values.push(row.get(token as usize).map_or(f32::NAN, |ours| ours - value));
@@ -157,70 +172,251 @@ pub fn explain(
     options: &DiagnoseOptions,
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Option<Diagnosis>, engine::Error> {
+    let near = BTreeSet::new();
+    explain_near(engine, source, dtype, (observed, noise), options, &near, progress)
+}
+
+/// Finds edits like [`explain`]; those of the nodes in `near` are run before the others.
+pub(super) fn explain_near(
+    engine: &dyn Engine,
+    source: &ModelSource<'_>,
+    dtype: Dtype,
+    (observed, noise): (&[ObservedPrompt], f64),
+    options: &DiagnoseOptions,
+    near: &BTreeSet<usize>,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Option<Diagnosis>, engine::Error> {
     let until = Instant::now() + options.budget;
     for prompt in observed {
         prompt.check(source.model.vocab)?;
     }
     let session = SessionOptions { finite: false, ..options.check.engine(dtype) };
-    let model = &source.model;
     let mut prompts: Vec<&ObservedPrompt> =
         observed.iter().filter(|o| o.entries().next().is_some()).collect();
     prompts.sort_by_key(|prompt| prompt.tokens.len());
-    let trial = |observed| LogprobTrial { engine, dir: source.dir, options: &session, observed };
-    let whole = trial(prompts.clone());
-    let unedited = whole.numbers(model)?.unwrap_or_default();
-    let of = |differences: &Option<Vec<f32>>| {
-        let before = differences.as_deref().map_or(f64::INFINITY, rms);
-        let differs = before > noise;
-        ComparisonTarget { limit: noise, before, size: 1.0, differs, missing: false, first: false }
+    let case =
+        ObservedCase { engine, dir: source.dir, session, dtype, prompts, noise, options, until };
+    let model = &source.model;
+    let first = readings(options.config.as_ref(), model, &case.first_tokens());
+    let Some(ObservedRound { mut diagnosis, groups }) = case.round(model, first, near, progress)?
+    else {
+        return Ok(None);
     };
-    let mut wanted: Vec<ComparisonTarget> = unedited.iter().map(of).collect();
-    let Some(first) = wanted.iter().position(|wanted| wanted.differs) else { return Ok(None) };
-    wanted[first].first = true;
-    let last = last_prompt(&prompts, first);
-    let short = trial(prompts[..=last].to_vec());
-    let few = &wanted[..=last];
-    let mut search = EditSearch {
-        trial: &short,
-        model,
-        wanted: few,
-        unedited: unedited[..=last].to_vec(),
-        until,
-        tried: 0,
-        cut: false,
-    };
-    let clues = Clues {
-        positions: position(prompts[first], unedited[first].as_deref(), noise)
-            .into_iter()
-            .collect(),
-        longest: prompts.last().map_or(0, |prompt| prompt.tokens.len()),
-        dtype: Some(dtype),
-    };
-    let suspects = Suspects::everything(&model.graph);
-    let edits = candidates(model, &OpSet::builtin(), &suspects, &clues);
-    let groups = search.run(&edits, progress);
-    let (tried, cut) = (search.tried, search.cut);
-    let mut causes = Vec::new();
-    for group in shortlist(&groups, options.most, PARTIAL_RUN) {
-        let full: Option<Score> = if last + 1 == wanted.len() {
-            Some(group.score)
-        } else {
-            let edited = Arc::new(group.model(model));
-            whole.numbers(&edited)?.map(|numbers| score(&numbers, &wanted))
+    // Two faults at once: the rest is searched behind the edits that come nearest.
+    let models = groups.iter().filter(|group| group.tokens() == TokenEdit::default());
+    let begun: Vec<&EditGroup> =
+        models.filter(|group| group.score.rest < FOLLOWED).take(FOLLOWS).collect();
+    for group in begun {
+        if diagnosis.explained || diagnosis.cut || group.score.exact() {
+            break;
+        }
+        let edited = Arc::new(group.model(model));
+        let Some(next) = case.round(&edited, Vec::new(), &BTreeSet::new(), progress)? else {
+            continue;
         };
-        causes.push(cause(group, full.map(|full| full.exact())));
+        diagnosis.tried += next.diagnosis.tried;
+        diagnosis.cut |= next.diagnosis.cut;
+        if next.diagnosis.explained {
+            let mut causes = next.diagnosis.causes;
+            causes.retain(|cause| cause.verified == Some(true));
+            for cause in &mut causes {
+                cause.with = described(group).take(1).collect();
+            }
+            causes.append(&mut diagnosis.causes);
+            (diagnosis.causes, diagnosis.explained) = (causes, true);
+        }
     }
-    causes.sort_by_key(|cause| cause.verified != Some(true));
-    Ok(Some(Diagnosis {
-        dtype,
-        observed: format!("log-probabilities of prompt `{}`", prompts[first].name),
-        before: few.iter().map(|wanted| wanted.before).fold(0.0, f64::max),
-        noise,
-        tried,
-        explained: causes.first().is_some_and(|cause| cause.verified == Some(true)),
-        cut,
-        causes,
-    }))
+    Ok(Some(diagnosis))
+}
+
+/// Data shared by all rounds of a search.
+struct ObservedCase<'a> {
+    engine: &'a dyn Engine,
+    dir: &'a Path,
+    session: SessionOptions,
+    dtype: Dtype,
+    /// Prompts with rows, shortest first.
+    prompts: Vec<&'a ObservedPrompt>,
+    noise: f64,
+    options: &'a DiagnoseOptions,
+    until: Instant,
+}
+
+/// All edits of one model, run on the observed prompts.
+struct ObservedRound {
+    diagnosis: Diagnosis,
+    groups: Vec<EditGroup>,
+}
+
+impl ObservedCase<'_> {
+    /// Returns the first token of each prompt.
+    fn first_tokens(&self) -> Vec<u32> {
+        self.prompts.iter().filter_map(|prompt| prompt.tokens.first()).copied().collect()
+    }
+
+    fn trial(&self, count: usize) -> LogprobTrial<'_> {
+        LogprobTrial {
+            engine: self.engine,
+            dir: self.dir,
+            options: &self.session,
+            observed: self.prompts[..count].to_vec(),
+        }
+    }
+
+    /// Runs `before`, then every edit of the model: those of the nodes in `near` first. The others are not run
+    /// if one of these explains everything. Returns none if the model's rows do not differ.
+    fn round(
+        &self,
+        model: &Arc<Model>,
+        before: Vec<Candidate>,
+        near: &BTreeSet<usize>,
+        progress: &mut dyn FnMut(usize, usize, &str),
+    ) -> Result<Option<ObservedRound>, engine::Error> {
+        let (prompts, noise) = (&self.prompts, self.noise);
+        let whole = self.trial(prompts.len());
+        let unedited = whole.numbers(model, &TokenEdit::default())?.unwrap_or_default();
+        let of = |differences: &Option<Vec<f32>>| ComparisonTarget {
+            limit: noise,
+            before: differences.as_deref().map_or(f64::INFINITY, rms),
+            size: 1.0,
+            differs: differences.as_deref().is_none_or(|all| rms(all) > noise),
+            missing: false,
+            first: false,
+        };
+        let mut wanted: Vec<ComparisonTarget> = unedited.iter().map(of).collect();
+        let Some(first) = wanted.iter().position(|wanted| wanted.differs) else { return Ok(None) };
+        wanted[first].first = true;
+        let last = last_prompt(prompts, first);
+        let short = self.trial(last + 1);
+        let few = &wanted[..=last];
+        let mut search = EditSearch {
+            trial: &short,
+            model,
+            wanted: few,
+            unedited: unedited[..=last].to_vec(),
+            until: self.until,
+            tried: 0,
+            cut: false,
+        };
+        let clues = Clues {
+            positions: position(prompts[first], unedited[first].as_deref(), noise)
+                .into_iter()
+                .collect(),
+            longest: prompts.last().map_or(0, |prompt| prompt.tokens.len()),
+            dtype: Some(self.dtype),
+            foreign: true,
+        };
+        let derived = |suspects| candidates(model, &OpSet::builtin(), &suspects, &clues);
+        let mut edits = before;
+        if !near.is_empty() {
+            let (first, all) = (near.clone(), near.clone());
+            edits.extend(derived(Suspects { first, all, single: true }));
+        }
+        let mut groups = search.run(&edits, 0, progress);
+        let full = |group: &EditGroup| -> Result<Option<Score>, engine::Error> {
+            if last + 1 == wanted.len() {
+                return Ok(Some(group.score));
+            }
+            let edited = Arc::new(group.model(model));
+            let numbers = whole.numbers(&edited, &group.tokens())?;
+            Ok(numbers.map(|numbers| score(&numbers, &wanted)))
+        };
+        let mut found = false;
+        for group in groups.iter().filter(|group| group.score.exact()).take(self.options.most) {
+            found |= full(group)?.is_some_and(|full| full.exact());
+        }
+        if !found {
+            let mut others = derived(Suspects::everything(&model.graph));
+            others.retain(|other| !edits.contains(other));
+            groups.extend(search.run(&others, edits.len(), progress));
+            rank(&mut groups);
+        }
+        let (tried, cut) = (search.tried, search.cut);
+        let mut causes = Vec::new();
+        for group in shortlist(&groups, self.options.most, PARTIAL_RUN) {
+            let mut named = cause(group, full(group)?.map(|full| full.exact()));
+            if named.verified != Some(true)
+                && let Some(share) = self.agreeing(&whole, model, group, &wanted)?
+            {
+                (named.agreeing, named.exact, named.verified) = (Some(share), true, Some(true));
+            }
+            causes.push(named);
+        }
+        causes.sort_by_key(|cause| cause.verified != Some(true));
+        let diagnosis = Diagnosis {
+            dtype: self.dtype,
+            observed: format!("log-probabilities of prompt `{}`", prompts[first].name),
+            before: few.iter().map(|wanted| wanted.before).fold(0.0, f64::max),
+            noise,
+            tried,
+            explained: causes.first().is_some_and(|cause| cause.verified == Some(true)),
+            cut,
+            causes,
+        };
+        Ok(Some(ObservedRound { diagnosis, groups }))
+    }
+}
+
+/// Minimum share of the rows that agree with an edit that rounds, to explain the others.
+const AGREEING: f64 = 0.5;
+
+/// Maximum remaining difference, as a share, of an edit that rounds.
+const ROUNDED: f64 = 0.25;
+
+impl ObservedCase<'_> {
+    /// Returns the share of rows that agree with an edit that rounds parts of an f32 run, if it explains all rows.
+    /// A number near a border of the coarse grid may fall to either side and moves its row by more than noise. All
+    /// other rows agree.
+    fn agreeing(
+        &self,
+        whole: &LogprobTrial<'_>,
+        model: &Arc<Model>,
+        group: &EditGroup,
+        wanted: &[ComparisonTarget],
+    ) -> Result<Option<f64>, engine::Error> {
+        if !matches!(group.edits.first().map(|edit| &edit.change), Some(Change::Narrow { .. })) {
+            return Ok(None);
+        }
+        let numbers = whole.numbers(&Arc::new(group.model(model)), &TokenEdit::default())?;
+        let Some(numbers) = numbers else { return Ok(None) };
+        let (mut rows, mut agree) = (0_usize, 0_usize);
+        for (prompt, differences) in self.prompts.iter().zip(&numbers) {
+            let Some(mut rest) = differences.as_deref() else { return Ok(None) };
+            for (_, row) in &prompt.rows {
+                let count = row.iter().filter(|(_, value)| value.is_finite()).count();
+                let Some((own, others)) = rest.split_at_checked(count) else { return Ok(None) };
+                rows += 1;
+                agree += usize::from(rms(own) <= self.noise);
+                rest = others;
+            }
+        }
+        let share = agree as f64 / rows.max(1) as f64;
+        let explains = share >= AGREEING && score(&numbers, wanted).rest <= ROUNDED;
+        Ok(explains.then_some(share))
+    }
+}
+
+/// Returns edits of the tokens and of the config, which an engine reads by itself.
+fn readings(config: Option<&ConfigReader>, model: &Model, firsts: &[u32]) -> Vec<Candidate> {
+    let mut tokens = config.map(ConfigReader::tokens).unwrap_or_default();
+    if let [first, rest @ ..] = firsts
+        && rest.iter().all(|other| other == first)
+    {
+        tokens.push(("the first token of the prompt".to_owned(), *first));
+    }
+    tokens.push(("the first of the vocabulary".to_owned(), 0));
+    let mut all: Vec<Edit> = Vec::new();
+    for (name, token) in tokens.into_iter().filter(|(_, token)| (*token as usize) < model.vocab) {
+        for (skip, way) in [(0, "before the prompt"), (1, "in the place of the prompt's first")] {
+            let change = Change::Tokens(TokenEdit { before: vec![token], skip });
+            if all.iter().all(|edit| edit.change != change) {
+                let words = format!("token {token} ({name}) {way}");
+                all.push(Edit { words, place: "the tokens".to_owned(), change });
+            }
+        }
+    }
+    all.extend(config.map(|config| config.edits(model)).unwrap_or_default());
+    all.into_iter().map(Candidate::Edit).collect()
 }
 
 /// Returns the index of the last prompt, shortest first, to run with every edit. One prompt up to it

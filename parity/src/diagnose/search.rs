@@ -7,7 +7,7 @@ use super::edit_trials::EditSearch;
 use super::phase_trial::TrialDifferences;
 use super::score::{ComparisonTarget, Score, distance};
 use super::{Cause, EditSummary, fit};
-use crate::edit::{Candidate, Edit};
+use crate::edit::{Candidate, Edit, TokenEdit};
 
 /// Factor on the noise of the best edit within which another one counts as equally good. The simpler one is
 /// then named.
@@ -42,11 +42,20 @@ impl EditGroup {
     }
 }
 
+impl EditGroup {
+    /// Returns the edit of the tokens that the group's first edit makes.
+    pub(super) fn tokens(&self) -> TokenEdit {
+        self.edits.first().map(Edit::tokens).unwrap_or_default()
+    }
+}
+
 impl EditSearch<'_> {
-    /// Runs all candidates and groups them by their results, best first.
+    /// Runs all candidates and groups them by their results, best first. The candidates follow on `before`
+    /// others.
     pub(super) fn run(
         &mut self,
         candidates: &[Candidate],
+        before: usize,
         progress: &mut dyn FnMut(usize, usize, &str),
     ) -> Vec<EditGroup> {
         let unedited = bits(&self.unedited);
@@ -59,12 +68,12 @@ impl EditSearch<'_> {
                 Candidate::Edit(edit) => {
                     progress(order, candidates.len(), &edit.words);
                     let found = self.attempt(edit);
-                    (order, found.map(|(numbers, score)| (edit.clone(), numbers, score)))
+                    (before + order, found.map(|(numbers, score)| (edit.clone(), numbers, score)))
                 }
                 Candidate::Knob(knob) => {
                     progress(order, candidates.len(), "a number to fit");
                     // A value that is written somewhere is likelier than a fitted one.
-                    (order + candidates.len(), fit::fit(self, knob))
+                    (before + order + candidates.len(), fit::fit(self, knob))
                 }
             };
             let Some((edit, numbers, score)) = found else { continue };
@@ -103,7 +112,7 @@ fn bits(numbers: &TrialDifferences) -> u64 {
 
 /// Sorts groups: those that explain everything first, and the simplest among equally good ones; then by the
 /// remaining difference.
-fn rank(groups: &mut [EditGroup]) {
+pub(super) fn rank(groups: &mut [EditGroup]) {
     let exact = groups.iter().filter(|group| group.score.exact());
     let best = exact.map(|group| group.score.noise).fold(f64::INFINITY, f64::min);
     let class = |group: &EditGroup| match group.score.exact() {
@@ -161,6 +170,7 @@ pub(super) fn cause(group: &EditGroup, verified: Option<bool>) -> Cause {
         with: Vec::new(),
         restored: 1.0 - group.score.rest.min(1.0),
         left: group.score.left,
+        agreeing: None,
         exact: group.score.exact(),
         verified,
     }

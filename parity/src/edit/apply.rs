@@ -8,11 +8,15 @@ use registry::ops::{Op, SCALE};
 use registry::scalar::Scalar;
 use registry::weight_map::{Pattern, WeightRule, WeightStep};
 
-use super::Change;
+use super::{Change, inserts};
 
 impl Change {
     /// Changes the model. Missing nodes, values and tables are ignored.
     pub fn apply(&self, model: &mut Model) {
+        if let Self::Model(other) = self {
+            Model::clone_from(model, other);
+            return;
+        }
         let Model { graph, ropes, rules, .. } = model;
         match self {
             Self::Argument { key, values } => {
@@ -96,6 +100,8 @@ impl Change {
             Self::Weightless { nodes, role } => each(graph, nodes, |node| {
                 node.weights.remove(role);
             }),
+            // Tokens are no part of a model, and a whole model was put in its place above.
+            Self::Model(_) | Self::Tokens(_) => {}
             Self::Table { rope, table } => {
                 if let Some(old) = ropes.get_mut(*rope) {
                     old.clone_from(table);
@@ -116,6 +122,13 @@ impl Change {
                     }
                 }
             }
+            Self::PlainDecay(nodes) => {
+                for rate in inserts::plain_decay(graph, nodes) {
+                    own_steps(graph, rules, rate, &[WeightStep::NegExp]);
+                }
+            }
+            Self::Tiles(nodes) => inserts::tile(graph, nodes),
+            Self::Narrow { nodes, dtype, inputs } => inserts::round(graph, nodes, *dtype, *inputs),
             Self::Scale { values, by, tapped } => {
                 for value in values {
                     scale(graph, *value, *by, *tapped);

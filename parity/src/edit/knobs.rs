@@ -11,14 +11,14 @@ use super::scope::{Suspects, kinds, scopes};
 use super::{Candidate, Change, Edit};
 
 /// Family of edits with a factor, of which 1 changes nothing.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Knob {
     pub(super) place: String,
     pub(super) turn: KnobTarget,
 }
 
 /// Value that a factor multiplies.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum KnobTarget {
     /// An argument.
     Number { op: String, key: String, values: Vec<(usize, Scalar)> },

@@ -51,6 +51,7 @@ pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
     all.extend(parts(model, suspects));
     all.extend(roles(&model.graph, suspects));
     all.extend(values(&model.graph, suspects));
+    all.extend(experts(&model.graph, suspects));
     all.extend(axes(&model.graph, suspects, &sizes));
     let held = held(&model.graph);
     all.retain(|edit| numbers(model, &held, &edit.change) <= NUMBERS);
@@ -117,6 +118,24 @@ fn layouts(axis: usize, length: usize, sizes: &BTreeSet<usize>) -> Vec<AxisLayou
         for rest in sizes {
             add(1, *outer, *rest);
         }
+    }
+    all
+}
+
+/// Longest axis that an edit reverses whole: the taps of a short convolution.
+const TAPS: usize = 8;
+
+/// Returns the reversals of an axis: of each pair, of its halves, and of a short axis as a whole.
+fn reversed(axis: usize, length: usize) -> Vec<Vec<WeightStep>> {
+    let unflatten = |sizes: [usize; 2]| WeightStep::Unflatten { axis, sizes: sizes.to_vec() };
+    let mut all = Vec::new();
+    if length > 2 && length.is_multiple_of(2) {
+        let flatten = WeightStep::Flatten(axis);
+        all.push(vec![unflatten([0, 2]), WeightStep::Reverse(axis + 1), flatten.clone()]);
+        all.push(vec![unflatten([2, 0]), WeightStep::Reverse(axis), flatten]);
+    }
+    if (2..=TAPS).contains(&length) {
+        all.push(vec![WeightStep::Reverse(axis)]);
     }
     all
 }
@@ -218,6 +237,56 @@ fn values(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Most experts of a layer of which each is left out; of more, the first and the last.
+const EXPERTS: usize = 16;
+
+/// Returns edits that leave out the results of one expert, or of the second half of them.
+fn experts(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
+    let mut all = Vec::new();
+    for (node, nodes) in
+        calls(graph, suspects).into_iter().filter(|(node, _)| node.op.is(Trait::Experts))
+    {
+        // Of the weights of an expert, those of its last matrix give its result.
+        let number = |role: &str| role.rsplit_once('.')?.1.parse::<usize>().ok();
+        let kinds = role_kinds(node);
+        let count = node.weights.keys().filter_map(|role| number(role)).max().map_or(0, |n| n + 1);
+        let last = |n: usize| {
+            let shape = &graph.values[graph.nodes[n].outputs.first()?.0].shape;
+            let width = *shape.last()?;
+            let makes = |role: &&String| {
+                let of = weight(graph, node, role).map(|of| graph.weights[of.0].shape.as_slice());
+                matches!(of, Some([rows, _]) if *rows == width)
+            };
+            kinds.iter().find(|(kind, roles)| {
+                !kind.starts_with("bias") && roles.iter().all(|role| makes(&role))
+            })
+        };
+        let Some((kind, _)) = nodes.first().and_then(|n| last(*n)) else { continue };
+        let one = (0..count).filter(|n| count <= EXPERTS || *n == 0 || n + 1 == count);
+        let mut sets: Vec<(String, Vec<usize>)> =
+            one.map(|n| (format!("expert {n}"), vec![n])).collect();
+        if count > 2 {
+            sets.push(("the second half of the experts".to_owned(), (count / 2..count).collect()));
+        }
+        for scope in scopes(graph, &nodes, suspects) {
+            for (name, numbers) in &sets {
+                let roles = numbers
+                    .iter()
+                    .flat_map(|n| [format!("{kind}.{n}"), format!("{}.{n}", bias_kind(kind))]);
+                let roles: Vec<String> = roles.collect();
+                let weights = scope.nodes.iter().flat_map(|n| {
+                    roles.iter().filter_map(|role| weight(graph, &graph.nodes[*n], role))
+                });
+                let change =
+                    Change::WeightSteps(vec![(weights.collect(), vec![WeightStep::Mul(0.0)])]);
+                let words = format!("{name} of `{}` left out", node.op);
+                all.push(Edit { words, place: scope.place.clone(), change });
+            }
+        }
+    }
+    all
+}
+
 /// Returns the weights of a kind in nodes.
 fn of_kind(graph: &Graph, nodes: &[usize], kind: &str) -> Vec<WeightId> {
     let mut found = Vec::new();
@@ -243,6 +312,9 @@ fn axes(graph: &Graph, suspects: &Suspects, sizes: &BTreeSet<usize>) -> Vec<Edit
                 ways.extend(found.map(|layout| (axis, layout.steps())));
             }
             ways.extend(fused(graph, node, sizes).into_iter().map(|steps| (first, steps)));
+            for (axis, length) in [(first, *rows), (first + 1, *columns)] {
+                ways.extend(reversed(axis, length).into_iter().map(|steps| (axis, steps)));
+            }
             if rows == columns {
                 ways.push((first + 1, vec![WeightStep::Transpose(first, first + 1)]));
             }
@@ -462,6 +534,7 @@ fn words(name: &str, steps: &[WeightStep]) -> String {
         WeightStep::Unflatten { axis, sizes } => format!("unflatten({axis}, {sizes:?})"),
         WeightStep::Transpose(a, b) => format!("transpose({a}, {b})"),
         WeightStep::Flatten(axis) => format!("flatten({axis})"),
+        WeightStep::Reverse(axis) => format!("reverse({axis})"),
         WeightStep::Split { axis, sizes: SplitSizes::Each(sizes) } => {
             format!("split({axis}, {sizes:?})")
         }

@@ -78,5 +78,5 @@ fn same_table(a: &RopeTable, b: &RopeTable) -> bool {
         && frequencies(&a.inv_freq, &b.inv_freq)
         && close(a.attention_factor, b.attention_factor)
         && long
-        && a.dynamic == b.dynamic
+        && (&a.dynamic, a.rounded) == (&b.dynamic, b.rounded)
 }

@@ -128,6 +128,18 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
         let words = format!("without the factor {} on cos and sin", show(table.attention_factor));
         all.push((words, RopeTable { attention_factor: 1.0, ..table.clone() }));
     }
+    let rounded = |numbers: &mut Vec<f32>, dtype| {
+        for x in numbers {
+            *x = on_grid(dtype, *x);
+        }
+    };
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let words = format!("with cos and sin rounded to {dtype}");
+        all.push((words, RopeTable { rounded: Some(dtype), ..table.clone() }));
+        let mut other = table.clone();
+        rounded(&mut other.inv_freq, dtype);
+        all.push((format!("with frequencies rounded to {dtype}"), other));
+    }
     if let Some(long) = &table.long {
         all.push((
             "without the table for long sequences".to_owned(),
@@ -213,4 +225,13 @@ pub(super) fn dtypes(model: &Model, suspects: &Suspects, clues: &Clues) -> Vec<C
         }
     }
     all
+}
+
+/// Rounds a number to the nearest of a dtype.
+fn on_grid(dtype: Dtype, x: f32) -> f32 {
+    match dtype {
+        Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
+        Dtype::F16 => half::f16::from_f32(x).to_f32(),
+        Dtype::F32 => x,
+    }
 }

@@ -8,7 +8,7 @@ use engine::{ModelSource, NativeEngine};
 use onboard_parity::diagnose::{
     DiagnoseOptions, Diagnosis, ObservedPrompt, diagnose, explain, noise, observe,
 };
-use onboard_parity::edit::Change;
+use onboard_parity::edit::{Change, ConfigReader};
 use onboard_parity::mutate::{Fate, MutateOptions, mutate};
 use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
@@ -78,10 +78,41 @@ impl Fixture {
                 row.truncate(k);
             }
         }
+        self.explained(&rows, &search())
+    }
+
+    /// Returns a reader of the config, which resolves the spec with other values.
+    fn reader(&self) -> ConfigReader {
+        let text = fs_err::read_to_string(self.dir.join("config.json")).unwrap();
+        let config = Config::parse("config.json", &text).unwrap();
+        let library = Library::builtin();
+        let spec = library.load(library.find(&config)[0], &[]).unwrap();
+        let resolve = move |root: &Scalar| {
+            let config = Config::of("config.json", root.clone());
+            let model = registry::resolve::resolve(&spec, &config, &OpSet::builtin());
+            model.ok().map(|(model, _)| model)
+        };
+        ConfigReader { root: config.root().clone(), resolve: Arc::new(resolve) }
+    }
+
+    /// Explains the results of an engine that reads the config otherwise.
+    fn reads(&self, change: impl Fn(&mut Scalar)) -> Diagnosis {
+        let reader = self.reader();
+        let mut root = reader.root.clone();
+        change(&mut root);
+        let other = (reader.resolve)(&root).unwrap();
+        let other = ModelSource { model: Arc::new(other), dir: &self.dir };
+        let engine = NativeEngine::new();
+        let rows = observe(&engine, &other, &self.dump, Dtype::F32, &options()).unwrap();
+        let search = DiagnoseOptions { config: Some(reader), ..search() };
+        self.explained(&rows, &search).unwrap()
+    }
+
+    fn explained(&self, rows: &[ObservedPrompt], search: &DiagnoseOptions) -> Option<Diagnosis> {
         let right = ModelSource { model: Arc::new(self.model.clone()), dir: &self.dir };
         let noise = noise(&self.dump, Dtype::F32).unwrap();
         let no = &mut |_: usize, _: usize, _: &str| {};
-        explain(&engine, &right, Dtype::F32, &rows, noise, &search(), no).unwrap()
+        explain(&NativeEngine::new(), &right, Dtype::F32, rows, noise, search, no).unwrap()
     }
 
     fn theta(&self, theta: f64) -> Change {
@@ -390,4 +421,128 @@ fn numbers_of_vectors_that_are_read_otherwise_are_named() {
     let oss = fixture("gpt_oss");
     let change = oss.layout(&[("down_proj.bias", vec![WeightStep::Mul(0.0)])]);
     assert_named(&oss.foreign(&change, None).unwrap(), "down_proj.bias` read with `do: [mul(0)]`");
+}
+
+/// Returns the value of a dotted key of an object.
+fn member<'a>(root: &'a mut Scalar, key: &str) -> &'a mut Scalar {
+    key.split('.').fold(root, |at, key| {
+        let Scalar::Map(entries) = at else { panic!("{key}: {at}") };
+        &mut entries.iter_mut().find(|(name, _)| name == key).unwrap().1
+    })
+}
+
+#[test]
+fn a_value_of_the_config_that_is_read_otherwise_is_named() {
+    let moved = |root: &mut Scalar| {
+        let Scalar::List(items) = member(root, "layer_types") else { panic!() };
+        items.rotate_right(1);
+    };
+    let found = fixture("gemma3_text").reads(moved);
+    assert_named(&found, "`layer_types` of the config read one layer later");
+    let cut = |root: &mut Scalar| {
+        *member(root, "rope_parameters.truncate") = Scalar::Bool(true);
+    };
+    let found = fixture("gpt_oss").reads(cut);
+    assert_named(&found, "`rope_parameters.truncate` of the config not read");
+    let bounds = |root: &mut Scalar| {
+        let bounds = vec![Scalar::Float(0.001), Scalar::Float(0.1)];
+        *member(root, "time_step_limit") = Scalar::List(bounds);
+    };
+    let found = fixture("mamba2").reads(bounds);
+    assert_named(&found, "`time_step_limit` of the config read as [0.001, 0.1]");
+    let fewer = |root: &mut Scalar| *member(root, "num_experts_per_tok") = Scalar::Int(2);
+    let found = fixture("qwen3_next").reads(fewer);
+    assert_named(&found, "`num_experts_per_tok` of the config read as 2 instead of 3");
+}
+
+#[test]
+fn a_token_before_every_prompt_is_named() {
+    let llama = fixture("llama3");
+    let source = ModelSource { model: Arc::new(llama.model.clone()), dir: &llama.dir };
+    let mut dump = Dump::open(&llama.dir.join("reference")).unwrap();
+    for prompt in &mut dump.manifest.prompts {
+        prompt.tokens.insert(0, 304);
+    }
+    let engine = NativeEngine::new();
+    let mut rows = observe(&engine, &source, &dump, Dtype::F32, &options()).unwrap();
+    for prompt in &mut rows {
+        prompt.tokens.remove(0);
+        prompt.rows.remove(0);
+        prompt.rows.iter_mut().for_each(|(at, _)| *at -= 1);
+    }
+    let search = DiagnoseOptions { config: Some(llama.reader()), ..search() };
+    let found = llama.explained(&rows, &search).unwrap();
+    assert_named(&found, "token 304 (`bos_token_id`) before the prompt");
+}
+
+#[test]
+fn heads_that_take_their_groups_in_turn_are_named() {
+    for (name, op) in [("mamba2", "ssd_scan"), ("qwen3_next", "delta_rule")] {
+        let fixture = fixture(name);
+        let found = fixture.foreign(&Change::Tiles(fixture.nodes(op)), None).unwrap();
+        assert_named(&found, &format!("heads of `{op}` that share a group lie a number of groups"));
+    }
+}
+
+#[test]
+fn decays_without_their_function_are_named() {
+    let next = fixture("qwen3_next");
+    let change = Change::PlainDecay(next.nodes("log_decay"));
+    assert_named(&next.foreign(&change, None).unwrap(), "`log_decay` without its softplus");
+}
+
+#[test]
+fn an_expert_that_is_left_out_is_named() {
+    let olmoe = fixture("olmoe");
+    let change = olmoe.layout(&[("experts.5.down_proj", vec![WeightStep::Mul(0.0)])]);
+    assert_named(&olmoe.foreign(&change, None).unwrap(), "expert 5 of `experts` left out");
+    let half: Vec<_> = [3, 4, 5].map(|n| format!("experts.{n}.down_proj")).into();
+    let half: Vec<_> =
+        half.iter().map(|name| (name.as_str(), vec![WeightStep::Mul(0.0)])).collect();
+    let words = "the second half of the experts of `experts` left out";
+    assert_named(&olmoe.foreign(&olmoe.layout(&half), None).unwrap(), words);
+}
+
+#[test]
+fn parts_that_are_computed_in_fewer_bits_are_named() {
+    let llama = fixture("llama");
+    let head = llama.nodes("linear").into_iter().next_back().into_iter().collect();
+    let change = Change::Narrow { nodes: head, dtype: Dtype::Bf16, inputs: true };
+    assert_named(&llama.foreign(&change, None).unwrap(), "result of `linear` rounded to bf16");
+    let mut table = llama.model.ropes[0].clone();
+    table.rounded = Some(Dtype::Bf16);
+    let change = Change::Table { rope: 0, table: Box::new(table) };
+    let words = "rope with cos and sin rounded to bf16";
+    assert_named(&llama.foreign(&change, None).unwrap(), words);
+}
+
+#[test]
+fn numbers_in_reversed_order_are_named() {
+    let llama = fixture("llama");
+    let pairs = |axis: usize| {
+        let unflatten = WeightStep::Unflatten { axis, sizes: vec![0, 2] };
+        vec![unflatten, WeightStep::Reverse(axis + 1), WeightStep::Flatten(axis)]
+    };
+    let change = llama.layout(&[("down_proj", pairs(1))]);
+    let words = "down_proj.weight` read with `do: [unflatten(1, [0, 2]), reverse(2), flatten(1)]`";
+    assert_named(&llama.foreign(&change, None).unwrap(), words);
+    let mamba = fixture("mamba2");
+    let change = mamba.layout(&[("conv1d.weight", vec![WeightStep::Reverse(2)])]);
+    let words = "conv1d.weight` read with `do: [reverse(2)]`";
+    assert_named(&mamba.foreign(&change, None).unwrap(), words);
+}
+
+#[test]
+fn two_faults_at_once_are_named_together() {
+    let llama = fixture("llama");
+    let mut model = llama.model.clone();
+    llama.argument("eps", &Scalar::Float(1e-4)).apply(&mut model);
+    Change::Op { nodes: llama.nodes("silu"), op: "relu".into() }.apply(&mut model);
+    let found = llama.foreign(&Change::Model(Box::new(model)), None).unwrap();
+    let first = &found.causes[0];
+    assert!(found.explained && first.verified == Some(true), "{found:#?}");
+    let mut words: Vec<&str> =
+        first.edits[..1].iter().chain(&first.with).map(|edit| edit.edit.as_str()).collect();
+    words.sort_unstable();
+    assert_eq!(words, ["`eps` of `rms_norm` = 1e-4 instead of 1e-5", "`relu` instead of `silu`"]);
 }

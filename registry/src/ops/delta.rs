@@ -6,6 +6,9 @@ use crate::eval::EvalError;
 use crate::graph::StateKind;
 use crate::graph::show;
 
+/// The logarithm of a decay.
+pub const LOG_DECAY: &str = "log_decay";
+
 pub(super) fn rules() -> Vec<OpRule> {
     let decay = Signature::new()
         .needs("x", ParamKind::Value)
@@ -23,7 +26,7 @@ pub(super) fn rules() -> Vec<OpRule> {
         .may("eps", ParamKind::Float)
         .word("norm", &["multiply", "divide"]);
     vec![
-        OpRule::new("log_decay", decay, infer_decay).gives("like x, f32").notes(
+        OpRule::new(LOG_DECAY, decay, infer_decay).gives("like x, f32").notes(
             "raw tensors `A [heads]`, `dt` of x's size: `-exp(A) * softplus(x + dt)`, or \
                  `floor * sigmoid(exp(A) * (x + dt))`, in f32",
         ),

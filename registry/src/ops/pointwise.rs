@@ -8,6 +8,9 @@ use crate::graph::show;
 /// A value times a number.
 pub const SCALE: &str = "scale";
 
+/// A value times a raw tensor.
+pub const WEIGHT_SCALE: &str = "weight_scale";
+
 /// A function of each number whose product with another value runs in one pass.
 const GATE: &[Trait] = &[Trait::Function, Trait::Gates];
 /// A function of each number.
@@ -128,7 +131,7 @@ pub(super) fn rules() -> Vec<OpRule> {
         .gives("like x")
         .notes("`round='activation'`: s itself is rounded first"),
         OpRule::new(
-            "weight_scale",
+            WEIGHT_SCALE,
             x().needs("P", ParamKind::Tensor).needs("shape", ParamKind::Shape),
             infer_weight_scale,
         )

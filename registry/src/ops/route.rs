@@ -9,6 +9,9 @@ use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
 use crate::graph::show;
 
+/// A value plus a raw tensor.
+pub const WEIGHT_ADD: &str = "weight_add";
+
 pub(super) fn rules() -> Vec<OpRule> {
     let x = || Signature::new().needs("x", ParamKind::Value);
     let choose = x()
@@ -49,7 +52,7 @@ pub(super) fn rules() -> Vec<OpRule> {
                  margin; every step rounded",
         ),
         OpRule::new(
-            "weight_add",
+            WEIGHT_ADD,
             x().needs("P", ParamKind::Tensor)
                 .needs("shape", ParamKind::Shape)
                 .may("tap", ParamKind::Module),

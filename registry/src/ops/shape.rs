@@ -8,14 +8,18 @@ use crate::scalar::Scalar;
 
 /// Values one after another along the last axis.
 pub const CONCAT: &str = "concat";
+/// The last axis as heads.
+pub const HEADS: &str = "heads";
+/// The last two axes as one.
+pub const MERGE: &str = "merge";
 
 pub(super) fn rules() -> Vec<OpRule> {
     let x = || Signature::new().needs("x", ParamKind::Value);
     vec![
-        OpRule::new("heads", x().needs("n", ParamKind::Dim), infer_heads)
+        OpRule::new(HEADS, x().needs("n", ParamKind::Dim), infer_heads)
             .gives("`[n, d]`")
             .notes("reshape of the last axis; `merge` undoes it"),
-        OpRule::new("merge", x(), infer_merge)
+        OpRule::new(MERGE, x(), infer_merge)
             .gives("`[n * d]`")
             .notes("the last two axes as one; undoes `heads`"),
         OpRule::new("split", x().needs("sizes", ParamKind::Sizes), infer_split)

@@ -88,6 +88,7 @@ fn table(
         attention_factor: 1.0,
         long: None,
         dynamic: None,
+        rounded: None,
         kind: kind.to_owned(),
     };
     let base = theta as f32;

@@ -93,6 +93,7 @@ pub(super) fn step(expr: &Expr, env: &dyn Env) -> Result<WeightStep, EvalError> 
         "transpose" => {
             call.exactly(2).and_then(|()| Ok(WeightStep::Transpose(call.axis(0)?, call.axis(1)?)))
         }
+        "reverse" => call.exactly(1).and_then(|()| Ok(WeightStep::Reverse(call.axis(0)?))),
         "split" => call
             .exactly(2)
             .and_then(|()| Ok(WeightStep::Split { axis: call.axis(0)?, sizes: call.sizes(1)? })),

@@ -165,6 +165,13 @@ fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
             let _longer = at(shape, *a.max(b))?;
             made.swap(*a, *b);
         }
+        WeightStep::Reverse(axis) => {
+            // It is read in as many parts.
+            let found = at(shape, *axis)?;
+            if found > MAX_PARTS {
+                return Err(StepError::Parts { found });
+            }
+        }
         WeightStep::Squeeze(axis) => {
             if at(shape, *axis)? != 1 {
                 return Err(StepError::AxisNotOne { shape: made, axis: *axis });
@@ -230,6 +237,7 @@ fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
 fn inverse_step(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepError> {
     Ok(match step {
         WeightStep::Transpose(a, b) => WeightStep::Transpose(*a, *b),
+        WeightStep::Reverse(axis) => WeightStep::Reverse(*axis),
         WeightStep::Squeeze(axis) => WeightStep::Unsqueeze(*axis),
         WeightStep::Unsqueeze(axis) => WeightStep::Squeeze(*axis),
         WeightStep::Reshape(_) => WeightStep::Reshape(common_shape(inputs)?.clone()),

@@ -5,6 +5,8 @@
 pub enum WeightStep {
     /// Swaps two axes.
     Transpose(usize, usize),
+    /// Reads an axis from its end.
+    Reverse(usize),
     /// Removes an axis of size one.
     Squeeze(usize),
     /// Adds an axis of size one.

@@ -98,6 +98,11 @@ fn apply(step: &WeightStep, inputs: &[Indices]) -> Vec<Indices> {
                     index.swap(*a, *b);
                     input.get(&index)
                 }),
+                WeightStep::Reverse(axis) => build(shape, |index| {
+                    let mut index = index.to_vec();
+                    index[*axis] = shape[*axis] - 1 - index[*axis];
+                    input.get(&index)
+                }),
                 WeightStep::PermuteHeads { heads, to } => {
                     let rows = shape[0] / heads;
                     build(shape, |index| {
@@ -124,6 +129,7 @@ fn run(steps: &[WeightStep], inputs: &[Indices]) -> Vec<Indices> {
 fn step() -> impl Strategy<Value = WeightStep> {
     prop_oneof![
         (0..3usize, 0..3usize).prop_map(|(a, b)| WeightStep::Transpose(a, b)),
+        (0..3usize).prop_map(WeightStep::Reverse),
         (0..4usize).prop_map(WeightStep::Squeeze),
         (0..4usize).prop_map(WeightStep::Unsqueeze),
         prop::collection::vec(1..7usize, 1..4).prop_map(WeightStep::Reshape),
