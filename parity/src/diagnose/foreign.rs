@@ -197,7 +197,9 @@ pub(super) fn explain_near(
     let case =
         ObservedCase { engine, dir: source.dir, session, dtype, prompts, noise, options, until };
     let model = &source.model;
-    let first = readings(options.config.as_ref(), model, &case.first_tokens());
+    // A large model takes long to resolve, and edits of the model have to be run too.
+    let resolved = Instant::now() + options.budget / 4;
+    let first = readings(options.config.as_ref(), model, &case.first_tokens(), resolved);
     let Some(ObservedRound { mut diagnosis, groups }) = case.round(model, first, near, progress)?
     else {
         return Ok(None);
@@ -397,7 +399,12 @@ impl ObservedCase<'_> {
 }
 
 /// Returns edits of the tokens and of the config, which an engine reads by itself.
-fn readings(config: Option<&ConfigReader>, model: &Model, firsts: &[u32]) -> Vec<Candidate> {
+fn readings(
+    config: Option<&ConfigReader>,
+    model: &Model,
+    firsts: &[u32],
+    until: Instant,
+) -> Vec<Candidate> {
     let mut tokens = config.map(ConfigReader::tokens).unwrap_or_default();
     if let [first, rest @ ..] = firsts
         && rest.iter().all(|other| other == first)
@@ -415,7 +422,7 @@ fn readings(config: Option<&ConfigReader>, model: &Model, firsts: &[u32]) -> Vec
             }
         }
     }
-    all.extend(config.map(|config| config.edits(model)).unwrap_or_default());
+    all.extend(config.map(|config| config.edits(model, until)).unwrap_or_default());
     all.into_iter().map(Candidate::Edit).collect()
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use registry::model::Model;
 use registry::scalar::Scalar;
@@ -59,8 +60,9 @@ impl ConfigReader {
         all
     }
 
-    /// Returns edits that read one value otherwise. Values on which the model does not depend give none.
-    pub(crate) fn edits(&self, model: &Model) -> Vec<Edit> {
+    /// Returns edits that read one value otherwise, as many as are resolved in time. Values on which the model does
+    /// not depend give none.
+    pub(crate) fn edits(&self, model: &Model, until: Instant) -> Vec<Edit> {
         let same = |other: &Model| other.graph == model.graph && other.ropes == model.ropes;
         // A model of other settings or of chosen layers is not the config's.
         if (self.resolve)(&self.root).as_ref() != Some(model) {
@@ -69,6 +71,9 @@ impl ConfigReader {
         let mut all: Vec<Edit> = Vec::new();
         let mut weights = 0;
         for ReadValue { path, value, words } in values(&self.root) {
+            if Instant::now() >= until {
+                break;
+            }
             let mut root = self.root.clone();
             set(&mut root, &path, value);
             let Some(other) = (self.resolve)(&root).filter(|other| !same(other)) else { continue };
