@@ -101,13 +101,14 @@ pub(super) trait CodebookSearch: Copy {
         values: &[f32; 8],
     ) -> u16;
 
-    /// Finds the points for several scales, given as their inverses.
+    /// Finds the points for several scales, given as their inverses. `all` may have results of another search.
     fn trials<const M: usize, const N: usize>(
         self,
         lattice: &Lattice<N>,
         numbers: &PartValues<M>,
         inverses: &[f32],
-    ) -> ScaleTrials;
+        all: &mut ScaleTrials,
+    );
 
     /// Splits parts whose values are shifted together.
     fn with_one_shift(
@@ -146,8 +147,9 @@ impl CodebookSearch for OneByOne {
         lattice: &Lattice<N>,
         numbers: &PartValues<M>,
         inverses: &[f32],
-    ) -> ScaleTrials {
-        let mut all = ScaleTrials::default();
+        all: &mut ScaleTrials,
+    ) {
+        all.off = [0; TRIALS];
         for (trial, &inverse) in inverses.iter().enumerate() {
             let mut picks = [0; 8];
             for (k, to) in picks.iter_mut().enumerate().take(M / N) {
@@ -158,7 +160,6 @@ impl CodebookSearch for OneByOne {
             }
             (all.qx[trial], all.q2[trial]) = sums::<M, N>(numbers, &picks);
         }
-        all
     }
 
     fn with_one_shift(
@@ -196,13 +197,14 @@ pub(super) fn block<const M: usize, const N: usize>(
     let mut parts = [IqPart::default(); 16];
     let mut scales = [0.0; 16];
     let mut max = 0.0;
+    let mut trials = ScaleTrials::default();
     for (at, x) in x.as_chunks::<M>().0.iter().enumerate() {
         let importance = importance.map(|all| &all.as_chunks::<M>().0[at]);
         let weight = match importance {
             Some(importance) => error_weights(x, importance, sigma),
             None => x.map(|x| (rule.unweighted)(x, sigma)),
         };
-        (parts[at], scales[at]) = part(search, rule, x, weight);
+        (parts[at], scales[at]) = part(search, rule, x, weight, &mut trials);
         if !parts[at].empty {
             max = larger(max, scales[at]);
         }
@@ -225,6 +227,7 @@ fn part<const M: usize, const N: usize>(
     rule: &SearchParams<N>,
     numbers: &[f32; M],
     weight: [f32; M],
+    trials: &mut ScaleTrials,
 ) -> (IqPart, f32) {
     const EMPTY: (IqPart, f32) =
         (IqPart { empty: true, scale: 0, picks: [0; 8], signs: [0; 4] }, 0.0);
@@ -260,9 +263,10 @@ fn part<const M: usize, const N: usize>(
         *inverse = (top + f32::from(step) * rule.step) / reach;
     }
     let inverses = &inverses[..=2 * rule.tries as usize];
-    let trials = search.trials::<M, N>(lattice, &numbers, inverses);
+    search.trials::<M, N>(lattice, &numbers, inverses, trials);
     let mut chosen = None;
-    for (trial, (qx, q2)) in trials.qx.into_iter().zip(trials.q2).enumerate().take(inverses.len()) {
+    let tried = trials.qx.iter().zip(&trials.q2).take(inverses.len());
+    for (trial, (&qx, &q2)) in tried.enumerate() {
         if q2 > 0.0 && qx * qx > best * q2 {
             scale = qx / q2;
             best = scale * qx;

@@ -4,7 +4,7 @@
 //! so the candidates have the same errors, and the first of the least is taken in both.
 
 use super::lattice::{Lattice, LatticePlace, bits, level, levels};
-use super::search::{CodebookSearch, ODD, PartValues, ScaleTrials};
+use super::search::{CodebookSearch, ODD, PartValues, ScaleTrials, TRIALS};
 use super::split::Split;
 use super::splits;
 use crate::codec::simd::Simd;
@@ -50,9 +50,14 @@ impl<S: Simd> CodebookSearch for InLanes<S> {
         }
         // Lanes without an error below the maximum stay at the first place, as the reference does.
         let first = s.le(least, s.splat(s.least(least)));
-        match s.only(first) {
-            Some(lane) => list[s.array(place)[lane] as usize],
-            None => list[s.least(s.select(first, place, s.splat(f32::MAX))) as usize],
+        let bits = s.bits(first);
+        let lane = bits.trailing_zeros() as usize;
+        if list.len() == S::LANES {
+            list[lane]
+        } else if bits.is_power_of_two() {
+            list[s.array(place)[lane] as usize]
+        } else {
+            list[s.least(s.select(first, place, s.splat(f32::MAX))) as usize]
         }
     }
 
@@ -62,9 +67,10 @@ impl<S: Simd> CodebookSearch for InLanes<S> {
         lattice: &Lattice<N>,
         numbers: &PartValues<M>,
         inverses: &[f32],
-    ) -> ScaleTrials {
+        all: &mut ScaleTrials,
+    ) {
         let s = self.0;
-        let mut all = ScaleTrials::default();
+        all.off = [0; TRIALS];
         let odd = table::<S, N>(s, &ODD);
         let (half, one) = (s.splat(0.5), s.splat(1.0));
         for from in (0..inverses.len()).step_by(S::LANES) {
@@ -105,8 +111,8 @@ impl<S: Simd> CodebookSearch for InLanes<S> {
             all.qx[from..from + count].copy_from_slice(&s.array(qx)[..count]);
             all.q2[from..from + count].copy_from_slice(&s.array(q2)[..count]);
         }
-        all
     }
+
     #[inline(always)]
     fn with_one_shift(
         self,

@@ -171,10 +171,9 @@ impl Simd for HasAvx2 {
         unsafe { _mm256_movemask_ps(m.0) != 0 }
     }
     #[inline(always)]
-    fn only(self, m: Mask8) -> Option<usize> {
+    fn bits(self, m: Mask8) -> u32 {
         // SAFETY: as above.
-        let bits = unsafe { _mm256_movemask_ps(m.0) } as u32;
-        bits.is_power_of_two().then(|| bits.trailing_zeros() as usize)
+        (unsafe { _mm256_movemask_ps(m.0) }) as u32
     }
     #[inline(always)]
     fn least(self, x: F32x8) -> f32 {

@@ -165,8 +165,8 @@ impl Simd for HasAvx512 {
         m != 0
     }
     #[inline(always)]
-    fn only(self, m: __mmask16) -> Option<usize> {
-        m.is_power_of_two().then(|| m.trailing_zeros() as usize)
+    fn bits(self, m: __mmask16) -> u32 {
+        m.into()
     }
     #[inline(always)]
     fn least(self, x: F32x16) -> f32 {

@@ -63,8 +63,8 @@ pub(in crate::codec) trait Simd: Copy {
     fn select(self, m: Self::M, a: Self::F, b: Self::F) -> Self::F;
     fn all(self, m: Self::M) -> bool;
     fn any(self, m: Self::M) -> bool;
-    /// Returns the lane that is set, if it is one.
-    fn only(self, m: Self::M) -> Option<usize>;
+    /// Returns the lanes that are set, the first in the lowest bit.
+    fn bits(self, m: Self::M) -> u32;
     /// Returns the least lane, if none is NaN.
     fn least(self, x: Self::F) -> f32;
     /// Loads the first `LANES` integers.
