@@ -104,10 +104,8 @@ impl RaiseSearch<'_> {
             group.weights.iter().for_each(|&weight| from[weight] = self.tried.place[level]);
         }
         self.measured.get(format!("{levels:?}").as_bytes(), || {
-            let mixed = {
-                let (engine, sources) = (self.goal.engine.clone(), self.tried.sources.clone());
-                MixedEngine { engine, sources, from }
-            };
+            let (engine, sources) = (self.goal.engine.clone(), self.tried.sources.clone());
+            let mixed = MixedEngine { engine, sources, from };
             self.goal.measure(&mixed, self.target, &self.goal.trial.path)
         })
     }

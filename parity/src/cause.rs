@@ -29,10 +29,6 @@ pub struct Cause {
     pub restored: f64,
     /// Root mean square of the remaining difference, in the unit of [`Diagnosis::before`].
     pub left: f64,
-    /// Share of the rows that agree, for an edit that rounds. In the others a number lies near a border of its
-    /// grid.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agreeing: Option<f64>,
     /// True if the remaining difference is within noise everywhere.
     pub exact: bool,
     /// True if the whole check, or every observed prompt, agrees with the edit; none if that was not run.

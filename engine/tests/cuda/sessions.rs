@@ -215,7 +215,7 @@ fn heads_have_the_bits_of_the_cpu() {
     }
 }
 
-/// What an observer saw, by weight and by state; the order of weights is no promise.
+/// Rows that an observer saw, by weight and by state.
 #[derive(Debug, Default)]
 struct Seen(Mutex<BTreeMap<String, Vec<u32>>>);
 

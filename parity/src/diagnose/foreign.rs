@@ -30,9 +30,6 @@ const ROWS: usize = 16;
 /// to 40 %.
 const PARTIAL_RUN: f64 = 0.5;
 
-/// Maximum remaining difference, as a share, of edits behind which another is searched.
-const FOLLOWED: f64 = 0.8;
-
 /// Number of edits behind which another is searched.
 const FOLLOWS: usize = 2;
 
@@ -207,7 +204,7 @@ pub(super) fn explain_near(
     // Two faults at once: the rest is searched behind the edits that come nearest.
     let models = groups.iter().filter(|group| group.tokens() == TokenEdit::default());
     let begun: Vec<&EditGroup> =
-        models.filter(|group| group.score.rest < FOLLOWED).take(FOLLOWS).collect();
+        models.filter(|group| group.score.rest <= PARTIAL_RUN).take(FOLLOWS).collect();
     for group in begun {
         if diagnosis.explained || diagnosis.cut || group.score.exact() {
             break;
@@ -336,13 +333,7 @@ impl ObservedCase<'_> {
         let (tried, cut) = (search.tried, search.cut);
         let mut causes = Vec::new();
         for group in shortlist(&groups, self.options.most, PARTIAL_RUN) {
-            let mut named = cause(group, full(group)?.map(|full| full.exact()));
-            if named.verified != Some(true)
-                && let Some(share) = self.agreeing(&whole, model, group, &wanted)?
-            {
-                (named.agreeing, named.exact, named.verified) = (Some(share), true, Some(true));
-            }
-            causes.push(named);
+            causes.push(cause(group, full(group)?.map(|full| full.exact())));
         }
         causes.sort_by_key(|cause| cause.verified != Some(true));
         let diagnosis = Diagnosis {
@@ -356,45 +347,6 @@ impl ObservedCase<'_> {
             causes,
         };
         Ok(Some(ObservedRound { diagnosis, groups }))
-    }
-}
-
-/// Minimum share of the rows that agree with an edit that rounds, to explain the others.
-const AGREEING: f64 = 0.5;
-
-/// Maximum remaining difference, as a share, of an edit that rounds.
-const ROUNDED: f64 = 0.25;
-
-impl ObservedCase<'_> {
-    /// Returns the share of rows that agree with an edit that rounds parts of an f32 run, if it explains all rows.
-    /// A number near a border of the coarse grid may fall to either side and moves its row by more than noise. All
-    /// other rows agree.
-    fn agreeing(
-        &self,
-        whole: &LogprobTrial<'_>,
-        model: &Arc<Model>,
-        group: &EditGroup,
-        wanted: &[ComparisonTarget],
-    ) -> Result<Option<f64>, engine::Error> {
-        if !matches!(group.edits.first().map(|edit| &edit.change), Some(Change::Narrow { .. })) {
-            return Ok(None);
-        }
-        let numbers = whole.numbers(&Arc::new(group.model(model)), &TokenEdit::default())?;
-        let Some(numbers) = numbers else { return Ok(None) };
-        let (mut rows, mut agree) = (0_usize, 0_usize);
-        for (prompt, differences) in self.prompts.iter().zip(&numbers) {
-            let Some(mut rest) = differences.as_deref() else { return Ok(None) };
-            for (_, row) in &prompt.rows {
-                let count = row.iter().filter(|(_, value)| value.is_finite()).count();
-                let Some((own, others)) = rest.split_at_checked(count) else { return Ok(None) };
-                rows += 1;
-                agree += usize::from(rms(own) <= self.noise);
-                rest = others;
-            }
-        }
-        let share = agree as f64 / rows.max(1) as f64;
-        let explains = share >= AGREEING && score(&numbers, wanted).rest <= ROUNDED;
-        Ok(explains.then_some(share))
     }
 }
 

@@ -40,9 +40,7 @@ impl EditGroup {
         }
         model
     }
-}
 
-impl EditGroup {
     /// Returns the edit of the tokens that the group's first edit makes.
     pub(super) fn tokens(&self) -> TokenEdit {
         self.edits.first().map(Edit::tokens).unwrap_or_default()
@@ -170,7 +168,6 @@ pub(super) fn cause(group: &EditGroup, verified: Option<bool>) -> Cause {
         with: Vec::new(),
         restored: 1.0 - group.score.rest.min(1.0),
         left: group.score.left,
-        agreeing: None,
         exact: group.score.exact(),
         verified,
     }

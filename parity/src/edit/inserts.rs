@@ -15,12 +15,23 @@ const NARROW: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 
 /// Returns edits of ops whose heads share groups of another input: heads take the groups in turn.
 pub(super) fn tiles(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
+    let words =
+        |op: &str| format!("heads of `{op}` that share a group lie a number of groups apart");
+    edits(graph, suspects, |node| !groups(graph, node).is_empty(), words, Change::Tiles)
+}
+
+/// Returns an edit for each scope of the nodes that it fits.
+fn edits(
+    graph: &Graph,
+    suspects: &Suspects,
+    fits: impl Fn(&Node) -> bool,
+    words: impl Fn(&str) -> String,
+    change: impl Fn(Vec<usize>) -> Change,
+) -> Vec<Candidate> {
     let mut all = Vec::new();
-    let shared = |node: &Node| !groups(graph, node).is_empty();
-    for (op, nodes) in kinds(graph, shared) {
+    for (op, nodes) in kinds(graph, fits) {
         for scope in scopes(graph, &nodes, suspects) {
-            let words = format!("heads of `{op}` that share a group lie a number of groups apart");
-            let change = Change::Tiles(scope.nodes);
+            let (words, change) = (words(&op), change(scope.nodes));
             all.push(Candidate::Edit(Edit { words, place: scope.place, change }));
         }
     }
@@ -70,16 +81,8 @@ pub(super) fn tile(graph: &mut Graph, nodes: &[usize]) {
 
 /// Returns edits of decays whose steps are not made positive: `-exp(A) * (x + dt)`.
 pub(super) fn decays(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
-    let plain = |node: &Node| decay(graph, node).is_some();
-    let mut all = Vec::new();
-    for (op, nodes) in kinds(graph, plain) {
-        for scope in scopes(graph, &nodes, suspects) {
-            let words = format!("`{op}` without its softplus");
-            let change = Change::PlainDecay(scope.nodes);
-            all.push(Candidate::Edit(Edit { words, place: scope.place, change }));
-        }
-    }
-    all
+    let words = |op: &str| format!("`{op}` without its softplus");
+    edits(graph, suspects, |node| decay(graph, node).is_some(), words, Change::PlainDecay)
 }
 
 /// Returns the rates and the offsets of a decay that has one of each for every number.

@@ -46,16 +46,10 @@ fn cause_lines(n: usize, cause: &Cause, diagnosis: &Diagnosis) -> String {
         (None, true) => "; the rest was not run",
         (None, false) => "",
     };
-    let rows = cause.agreeing.map_or_else(String::new, |rows| {
-        format!(
-            "; {} of the rows agree, the others have numbers at borders of the rounding",
-            share(rows)
-        )
-    });
     let _ = writeln!(
         out,
-        "     restores {} of the difference: {:.1e} is left, {:.1e} is noise{rows}{whole}",
-        share(if cause.exact && cause.agreeing.is_none() { 1.0 } else { cause.restored }),
+        "     restores {} of the difference: {:.1e} is left, {:.1e} is noise{whole}",
+        share(if cause.exact { 1.0 } else { cause.restored }),
         cause.left,
         diagnosis.noise
     );
