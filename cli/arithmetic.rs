@@ -1,26 +1,29 @@
-//! `--arithmetic`: the products of weights in blocks.
+//! `--arithmetic`: the products of matrices.
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use engine::BlockArithmetic;
+use engine::ProductArithmetic;
 
 use models::local_model::LocalModel;
 use registry::file;
 
-/// Arithmetic of weights in blocks.
+/// Arithmetic of matrices.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct ArithmeticArgs {
-    /// Products of weights in blocks (Q4_K and others) in the native engine [default: q8]
+    /// Products of matrices in the native engine [default: q8 on the CPU, library on a GPU, exact in `parity check`]
     #[arg(long, value_name = "NAME", value_enum)]
     arithmetic: Option<ArithmeticName>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ArithmeticName {
-    /// Rows are rounded to blocks of 8 bits and multiplied in integers, as other engines do; weights in bf16 are
-    /// multiplied in tiles where the processor has AMX
+    /// On the CPU: for weights in blocks (Q4_K and others), rows are rounded to blocks of 8 bits and multiplied in
+    /// integers, as other engines do; weights in bf16 are multiplied in tiles where the processor has AMX
     Q8,
-    /// Rows as they are, times decoded weights, as `parity check` does
+    /// On a GPU: products of several rows by cuBLASLt, with sums in f32; weights in blocks are decoded to the dtype of
+    /// the rows
+    Library,
+    /// Rows as they are, times decoded weights, in one order of additions for every length of a step
     Exact,
 }
 
@@ -34,19 +37,34 @@ impl ArithmeticArgs {
         Ok(())
     }
 
-    /// Returns the arithmetic for a model. Weights are repacked if both copies fit in memory.
-    /// Products on a GPU are exact unless integers are asked for, which that engine refuses.
-    pub(crate) fn of(self, target: &LocalModel, on_cpu: bool) -> anyhow::Result<BlockArithmetic> {
-        let usual = if on_cpu { ArithmeticName::Q8 } else { ArithmeticName::Exact };
-        Ok(match self.arithmetic.unwrap_or(usual) {
-            ArithmeticName::Exact => BlockArithmetic::Exact,
-            ArithmeticName::Q8 => {
+    /// Returns the arithmetic for a model; that of the CPU or of a GPU if none was chosen. Weights are repacked if both
+    /// copies fit in memory.
+    pub(crate) fn of(self, target: &LocalModel, on_cpu: bool) -> anyhow::Result<ProductArithmetic> {
+        let usual = if on_cpu { ArithmeticName::Q8 } else { ArithmeticName::Library };
+        Ok(match self.arithmetic.unwrap_or(usual).arithmetic() {
+            ProductArithmetic::Q8 { .. } => {
                 let (bytes, _) = target.extent()?;
                 let repack =
                     available().is_none_or(|available| bytes.saturating_mul(2) < available);
-                BlockArithmetic::Q8 { repack }
+                ProductArithmetic::Q8 { repack }
             }
+            other => other,
         })
+    }
+
+    /// Returns the arithmetic of a comparison with a reference: exact if none was chosen.
+    pub(crate) fn of_check(self) -> ProductArithmetic {
+        self.arithmetic.map_or(ProductArithmetic::Exact, ArithmeticName::arithmetic)
+    }
+}
+
+impl ArithmeticName {
+    fn arithmetic(self) -> ProductArithmetic {
+        match self {
+            Self::Q8 => ProductArithmetic::Q8 { repack: false },
+            Self::Library => ProductArithmetic::Library,
+            Self::Exact => ProductArithmetic::Exact,
+        }
     }
 }
 

@@ -113,6 +113,11 @@ impl EngineArgs {
         self.name() == NATIVE
     }
 
+    /// True for the native engine, on the CPU or on a GPU.
+    pub(crate) fn is_own(&self) -> bool {
+        [NATIVE, CUDA].contains(&self.name())
+    }
+
     /// Returns the name of the engine, which the device may decide.
     pub(crate) fn name(&self) -> &str {
         if self.engine == NATIVE && !self.device.is_cpu() { CUDA } else { &self.engine }

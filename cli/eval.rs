@@ -169,7 +169,7 @@ impl EvalArgs {
         warn(&target.nonfinite()?);
         let tokenizer =
             if items.iter().any(needs_text) { Some(EvalTokenizer::of(&target)?) } else { None };
-        if !self.engine.is_native() {
+        if !self.engine.is_own() {
             self.arithmetic.refuse_for(self.engine.name())?;
         }
         let arithmetic = self.arithmetic.of(&target, self.engine.is_native())?;

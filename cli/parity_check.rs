@@ -26,6 +26,7 @@ use registry::dtype::Dtype;
 use registry::graph::StateKind;
 use registry::model::Model;
 
+use crate::arithmetic::ArithmeticArgs;
 use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{check_error, warn};
 use crate::reference::{open_part, parse_bound};
@@ -86,6 +87,8 @@ pub(crate) struct ParityCheckArgs {
     /// Compare the chat template and the tokenizer with the dump's record, and run no engine
     #[arg(long)]
     chat: bool,
+    #[command(flatten)]
+    arithmetic: ArithmeticArgs,
     /// Run the graph as the spec has it, without fused kernels
     #[arg(long)]
     plain_graph: bool,
@@ -134,6 +137,7 @@ impl ParityCheckArgs {
             html: None,
             junit: None,
             chat: false,
+            arithmetic: ArithmeticArgs::default(),
             plain_graph: false,
             w8a8: false,
             w8a16: false,
@@ -165,6 +169,9 @@ impl ParityCheckArgs {
             target::folder(&ModelArgs::at(source.clone()))
                 .and_then(|found| Ok(checkpoints::Checkpoint::open(&found.dir)?))
                 .context("cannot read the checkpoint given as --source")?;
+        }
+        if !self.engine.is_own() {
+            self.arithmetic.refuse_for(self.engine.name())?;
         }
         match self.engine.find()? {
             ResolvedEngine::Child(child) => return self.run_child(&child),
@@ -229,6 +236,7 @@ impl ParityCheckArgs {
             threads: self.threads,
             logprob: self.bound,
             rounds: self.rounds(),
+            arithmetic: self.arithmetic.of_check(),
             // A named source checkpoint may have other bytes.
             same_model: self.source.is_none(),
             ..CheckOptions::default()

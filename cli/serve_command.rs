@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use chat::{Format, TokenBytes};
 use clap::Args;
-use engine::{BlockArithmetic, SessionOptions};
+use engine::{ProductArithmetic, SessionOptions};
 use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 use registry::file;
@@ -235,8 +235,9 @@ impl ServeArgs {
             chat: chat_format(&target, self.tool_format),
             ends,
             arithmetic: match arithmetic {
-                BlockArithmetic::Exact => "exact",
-                BlockArithmetic::Q8 { .. } => "q8",
+                ProductArithmetic::Exact => "exact",
+                ProductArithmetic::Q8 { .. } => "q8",
+                ProductArithmetic::Library => "library",
             },
             memory: available(),
         };

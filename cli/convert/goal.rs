@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use engine::{Engine, InputRounding, ModelSource, NativeEngine, SessionOptions};
+use engine::{Engine, InputRounding, ModelSource, NativeEngine, ProductArithmetic, SessionOptions};
 use models::local_model::LocalModel;
 use parity::Dump;
 use parity::cost::{ReferenceLogprobs, cost};
@@ -107,6 +107,11 @@ impl DivergenceArgs {
         let options = SessionOptions {
             dtype: Dtype::F32,
             threads: args.threads,
+            arithmetic: if self.device.is_cpu() {
+                ProductArithmetic::Exact
+            } else {
+                ProductArithmetic::Library
+            },
             ..SessionOptions::default()
         };
         target::check_dtypes(target, &[Dtype::F32])?;
@@ -115,6 +120,7 @@ impl DivergenceArgs {
         let mut hash = Sha256::new();
         if !self.device.is_cpu() {
             hash.update(engine.name());
+            hash.update(format!("{:?}", options.arithmetic));
         }
         hash.update([u8::from(self.w8a8)]);
         let (trial, reference): (TrialFolder, Box<dyn ReferenceLogprobs>) =

@@ -13,9 +13,13 @@ use crate::{DeviceError, Error};
 
 pub(crate) mod blocks;
 #[cfg(feature = "cuda")]
+mod cublas;
+#[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod product;
 pub mod source;
 
+use product::DeviceProduct;
 use source::{KernelSources, ParameterKind};
 
 /// A device that runs the kernels of [`source`].
@@ -62,6 +66,13 @@ pub unsafe trait ComputeDevice: Send + Sync {
     /// # Safety
     /// The words are arguments of the kernel, and the kernel touches allocated memory only with them.
     unsafe fn launch(&self, kernel: &str, blocks: u32, words: &[u64]) -> Result<(), DeviceError>;
+    /// Opens the library of matrix products; an error says how to get it.
+    fn open_products(&self) -> Result<(), DeviceError>;
+    /// Multiplies matrices by the library, with sums in f32 and one rounding.
+    ///
+    /// # Safety
+    /// All numbers of the matrices are allocated, and those of `y` are apart from the others.
+    unsafe fn multiply(&self, product: &DeviceProduct) -> Result<(), DeviceError>;
 }
 
 struct QueueParts {
@@ -210,6 +221,17 @@ impl DeviceQueue {
         let words: Vec<u64> = arguments.iter().map(|argument| argument.word()).collect();
         // SAFETY: the arguments are of the kinds that the kernel declares. Ops check shapes before they launch.
         Ok(unsafe { self.0.device.launch(kernel, blocks, &words) }?)
+    }
+
+    /// Opens the library of matrix products; an error says how to get it.
+    pub fn open_products(&self) -> Result<(), Error> {
+        Ok(self.0.device.open_products()?)
+    }
+
+    /// Multiplies matrices whose places were checked.
+    fn multiply_placed(&self, product: &DeviceProduct) -> Result<(), Error> {
+        // SAFETY: the places are inside buffers, and a result has a buffer of its own.
+        Ok(unsafe { self.0.device.multiply(product) }?)
     }
 
     /// Starts a kernel with a thread for each of `count` numbers.

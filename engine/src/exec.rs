@@ -44,6 +44,8 @@ pub(crate) struct StepInputs<'a> {
     pub(crate) ropes: &'a [RopeTable],
     pub(crate) activation: Dtype,
     pub(crate) observer: Option<&'a dyn InputObserver>,
+    /// True if products of many rows are left to the library of the device.
+    pub(crate) library: bool,
 }
 
 impl PreparedGraph {
@@ -199,6 +201,7 @@ impl PreparedGraph {
                         device_angles: &device_angles,
                         activation: feed.activation,
                         observer: feed.observer,
+                        library: feed.library,
                     };
                     self.kernels[index].run(&mut ctx)?;
                     for v in &self.graph.nodes[index].outputs {

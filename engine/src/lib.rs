@@ -60,6 +60,6 @@ pub use masks::{ChunkMask, ExtraInputs, refuse_documents, refuse_prefix};
 pub use memory::keep_freed_memory;
 pub use native::NativeEngine;
 pub use session::{
-    BlockArithmetic, Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe,
-    OutputRows, Probe, Session, SessionFeatures, SessionOptions, ShownParts, SlotId, StateValue,
+    Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe, OutputRows, Probe,
+    ProductArithmetic, Session, SessionFeatures, SessionOptions, ShownParts, SlotId, StateValue,
 };

@@ -25,7 +25,7 @@ use crate::states::{Slot, saved};
 use crate::value::GraphValue;
 use crate::weights::{SessionWeights, WeightSource};
 use crate::{
-    BlockArithmetic, Chunk, Engine, Error, ExtraInputs, Logits, ModelSource, OutputRows, Probe,
+    Chunk, Engine, Error, ExtraInputs, Logits, ModelSource, OutputRows, Probe, ProductArithmetic,
     Session, SessionOptions, SlotId, StateValue,
 };
 
@@ -82,6 +82,11 @@ impl NativeEngine {
         };
         let pool = WorkerPool::new(options.threads)?;
         let device = self.device.clone();
+        if options.arithmetic == ProductArithmetic::Library
+            && let Some(queue) = &device
+        {
+            queue.open_products()?;
+        }
         let mut program =
             PreparedGraph::new(graph, &self.kernels, model.ropes.len(), device.clone())?;
         let mut weights = pool.run(|| {
@@ -140,14 +145,16 @@ impl NativeEngine {
         let sheet = self.sheet();
         let mut findings = refuse_features(&sheet, &Feature::required(model, options));
         findings.extend(refuse(model, &sheet, options.dtype));
-        if self.device.is_some() {
-            findings.extend((options.arithmetic != BlockArithmetic::Exact).then(|| {
-                Finding::unplaced(format!(
-                    "engine `{}` has no products in integers; run on the CPU",
-                    sheet.engine
-                ))
-            }));
-        }
+        let lacks = match (options.arithmetic, self.device.is_some()) {
+            (ProductArithmetic::Q8 { .. }, true) => Some("products in integers; run on the CPU"),
+            (ProductArithmetic::Library, false) => Some("library of matrix products; run on a GPU"),
+            _ => None,
+        };
+        findings.extend(
+            lacks.map(|lacks| {
+                Finding::unplaced(format!("engine `{}` has no {lacks}", sheet.engine))
+            }),
+        );
         if options.prefix {
             findings.extend(refuse_prefix(model));
         }
@@ -458,6 +465,7 @@ impl Session for NativeSession {
                 ropes: &self.ropes,
                 activation: self.options.dtype,
                 observer: self.options.observer.as_deref(),
+                library: self.options.arithmetic == ProductArithmetic::Library,
             };
             let mut result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
             if result.is_ok() {

@@ -83,8 +83,8 @@ pub struct SessionOptions {
     pub part: usize,
     /// The matrices whose input rows are rounded first, as the checkpoint declares.
     pub rounds: InputRounding,
-    /// The products of weights in blocks.
-    pub arithmetic: BlockArithmetic,
+    /// The products of matrices.
+    pub arithmetic: ProductArithmetic,
     /// The observer of matrix inputs, in runs of the plain graph.
     pub observer: Option<Arc<dyn InputObserver>>,
 }
@@ -105,7 +105,7 @@ impl Default for SessionOptions {
             threads: None,
             part: PART,
             rounds: InputRounding::None,
-            arithmetic: BlockArithmetic::Exact,
+            arithmetic: ProductArithmetic::Exact,
             observer: None,
         }
     }
@@ -113,7 +113,7 @@ impl Default for SessionOptions {
 
 /// The arithmetic of products of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BlockArithmetic {
+pub enum ProductArithmetic {
     /// Rows as they are, times decoded weights.
     #[default]
     Exact,
@@ -125,6 +125,10 @@ pub enum BlockArithmetic {
         /// packed at every use, with the same results.
         repack: bool,
     },
+    /// Products of many rows are left to a device's library of matrix products (cuBLASLt), with sums in f32 in an order
+    /// of its own. Weights that are stored in another dtype than the rows are first decoded to the rows' dtype if they are in
+    /// blocks, or if the rows are in f32. Few rows are multiplied exactly.
+    Library,
 }
 
 /// The quantized matrices whose input rows are rounded to few bits. The checkpoint's config declares this

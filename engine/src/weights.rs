@@ -19,7 +19,7 @@ use crate::kernels::q8::PackedMatrix;
 use crate::kernels::round;
 use crate::kernels::tiles::TileUnit;
 use crate::value::stored_bytes;
-use crate::{BlockArithmetic, Error, InputRounding};
+use crate::{Error, InputRounding, ProductArithmetic};
 
 /// A source of the numbers of weights.
 pub trait WeightSource: Send + Sync {
@@ -158,6 +158,14 @@ pub struct DeviceMatrix {
     pub inputs: usize,
 }
 
+impl DeviceMatrix {
+    /// Returns the dtype of plain numbers; none for blocks.
+    pub fn plain(&self) -> Option<Dtype> {
+        let form = self.form & !source::PLAIN_ORDER;
+        Dtype::ALL.into_iter().find(|dtype| source::dtype(*dtype) == form)
+    }
+}
+
 /// A weight in the memory of a device.
 #[derive(Debug)]
 enum DeviceWeight {
@@ -187,7 +195,7 @@ impl SessionWeights {
         graph: &Graph,
         tensors: Box<dyn WeightSource>,
         activation: Dtype,
-        arithmetic: BlockArithmetic,
+        arithmetic: ProductArithmetic,
     ) -> Result<Self, Error> {
         let (matrices, experts) = matrices(graph);
         let mut held = Vec::with_capacity(graph.weights.len());
@@ -232,7 +240,7 @@ impl SessionWeights {
             });
         }
         let shapes = graph.weights.iter().map(|weight| weight.shape.clone()).collect();
-        let fast = activation == Dtype::Bf16 && arithmetic != BlockArithmetic::Exact;
+        let fast = activation == Dtype::Bf16 && matches!(arithmetic, ProductArithmetic::Q8 { .. });
         let tiles = if fast { TileUnit::fast() } else { None };
         let (rounding, on_device) = (BTreeMap::new(), Vec::new());
         Ok(Self { tensors, held, shapes, rounding, tiles, on_device })
@@ -522,13 +530,13 @@ fn in_file<'a>(view: &BlockView<'a>, packed: Option<&'a PackedMatrix>) -> Matrix
 }
 
 /// Returns the layout of a matrix in blocks for products in integers; none if its products are exact.
-fn packed(view: &BlockView<'_>, arithmetic: BlockArithmetic) -> Option<Box<PackedMatrix>> {
+fn packed(view: &BlockView<'_>, arithmetic: ProductArithmetic) -> Option<Box<PackedMatrix>> {
     let (outputs, inputs) = sides(view.shape);
     let in_place = || PackedMatrix::in_place(view.ty, outputs, inputs, view.factor);
     let packed = match arithmetic {
-        BlockArithmetic::Exact => None,
-        BlockArithmetic::Q8 { repack: false } => in_place(),
-        BlockArithmetic::Q8 { repack: true } => in_place().map(|packed| packed.with(view.bytes)),
+        ProductArithmetic::Exact | ProductArithmetic::Library => None,
+        ProductArithmetic::Q8 { repack: false } => in_place(),
+        ProductArithmetic::Q8 { repack: true } => in_place().map(|packed| packed.with(view.bytes)),
     };
     packed.map(Box::new)
 }
@@ -546,7 +554,7 @@ fn check_blocks(view: &BlockView<'_>, name: &str) -> Result<(), Error> {
 fn parts(
     of: &RowParts<'_>,
     name: &str,
-    arithmetic: BlockArithmetic,
+    arithmetic: ProductArithmetic,
     run: Dtype,
 ) -> Result<Option<WeightForm>, Error> {
     let stays = |part: &BlockView<'_>| {
@@ -563,7 +571,7 @@ fn parts(
 fn blocks(
     view: &BlockView<'_>,
     weight: &Weight,
-    matrix: Option<BlockArithmetic>,
+    matrix: Option<ProductArithmetic>,
     run: Dtype,
 ) -> Result<WeightForm, Error> {
     check_blocks(view, &weight.name)?;

@@ -13,6 +13,8 @@ use cudarc::nvrtc;
 use registry::file;
 
 use super::ComputeDevice;
+use super::cublas::{self, Cublas};
+use super::product::DeviceProduct;
 use super::source::{self, KernelSources};
 use crate::DeviceError;
 
@@ -44,6 +46,8 @@ pub struct CudaDevice {
     functions: BTreeMap<String, sys::CUfunction>,
     /// None before it is allocated.
     pinned: Mutex<Option<PinnedHalves>>,
+    /// The library of matrix products; none before it is opened.
+    products: Mutex<Option<Cublas>>,
 }
 
 /// Pinned memory through which bytes go to the device, in two halves: the device reads one while the other is filled.
@@ -189,6 +193,7 @@ impl CudaDevice {
             module: std::ptr::null_mut(),
             functions: BTreeMap::new(),
             pinned: Mutex::default(),
+            products: Mutex::default(),
         };
         opened.enter()?;
         opened.pinned = Mutex::new(Some(PinnedHalves::new().map_err(driver)?));
@@ -293,6 +298,31 @@ unsafe impl ComputeDevice for CudaDevice {
         }
         .map_err(|error| DeviceError(format!("kernel `{kernel}`: {}", driver(error).0)))
     }
+
+    fn open_products(&self) -> Result<(), DeviceError> {
+        Cublas::check()?;
+        let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
+        if products.is_none() {
+            let workspace = self.allocate(cublas::WORKSPACE)?;
+            let opened = Cublas::open(workspace);
+            if opened.is_err() {
+                // SAFETY: the memory was allocated above, and is used by nobody.
+                unsafe { self.release(workspace) };
+            }
+            *products = Some(opened?);
+        }
+        Ok(())
+    }
+
+    unsafe fn multiply(&self, product: &DeviceProduct) -> Result<(), DeviceError> {
+        self.enter()?;
+        let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(products) = products.as_mut() else {
+            return Err(DeviceError("the library of matrix products is not open".to_owned()));
+        };
+        // SAFETY: the caller's promise, and the context was set above.
+        unsafe { products.multiply(product, self.stream.cast()) }
+    }
 }
 
 impl Drop for CudaDevice {
@@ -304,6 +334,11 @@ impl Drop for CudaDevice {
         unsafe {
             if !self.stream.is_null() {
                 let _: Result<(), DriverError> = result::stream::synchronize(self.stream);
+                let products =
+                    self.products.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(workspace) = products.map(|products| products.workspace()) {
+                    self.release(workspace);
+                }
                 let _: Result<(), DriverError> = result::stream::destroy(self.stream);
             }
             let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner).take();

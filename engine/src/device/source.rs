@@ -17,6 +17,7 @@ const FILES: &[&str] = &[
     include_str!("kernels/embed.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/linear.cu"),
+    include_str!("kernels/library.cu"),
     include_str!("kernels/rope.cu"),
     include_str!("kernels/elementwise.cu"),
     include_str!("kernels/activation.cu"),

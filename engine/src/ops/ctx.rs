@@ -60,6 +60,7 @@ pub struct Ctx<'a> {
     pub(crate) device_angles: &'a [DeviceAngles],
     pub(crate) activation: Dtype,
     pub(crate) observer: Option<&'a dyn InputObserver>,
+    pub(crate) library: bool,
 }
 
 impl<'a> Ctx<'a> {

@@ -14,6 +14,7 @@ mod experts;
 mod gated_norm;
 mod index_topk;
 mod latent_attend;
+mod library;
 mod linear;
 mod norm;
 mod rope;

@@ -349,4 +349,18 @@ int nvrtcDestroyProgram(void **program) {
 }
 
 const char *nvrtcGetErrorString(int) { return "NVRTC_ERROR"; }
+
+// For the library of matrix products (`library.cpp`).
+
+void *driver_stream() { return &stream_object; }
+
+bool driver_holds(Address at, size_t bytes) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    return inside(allocated, at, bytes);
+}
+
+void driver_give(const std::function<void()> &what) {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    give(what);
+}
 }

@@ -14,7 +14,7 @@ use onboard_engine::{
 };
 use registry::dtype::Dtype;
 
-use crate::{emulation, sessions, trials};
+use crate::{emulation, library, sessions, trials};
 
 /// The variable that has what a process of a trial does.
 pub(crate) const CHILD: &str = "ONBOARD_TEST_CHILD";
@@ -22,6 +22,8 @@ pub(crate) const CHILD: &str = "ONBOARD_TEST_CHILD";
 pub(crate) fn trials() -> Vec<Trial> {
     let names = ["lfm2", "gemma3_text", "qwen3_moe", "falcon_h1", "deepseek_v3"];
     let mut trials = trials::each("driver::sessions", names.map(str::to_owned), sessions_agree);
+    let names = ["lfm2", "qwen2", "gpt_oss", "deepseek_v3"];
+    trials.extend(trials::each("driver::library", names.map(str::to_owned), products_agree));
     trials.push(trials::one("driver::copies", copies_arrive_in_order));
     trials.push(trials::one("driver::refusals", machines_that_lack_something_are_refused));
     trials.push(trials::one("driver::memory", memory_that_runs_out_is_an_error));
@@ -38,6 +40,8 @@ fn libraries() -> &'static Path {
         let driver = folder.path().join("libcuda.so");
         emulation::compile(&text, &[], &driver);
         fs_err::copy(&driver, folder.path().join("libnvrtc.so")).unwrap();
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/library.cpp");
+        emulation::compile(&text, &[], &folder.path().join("libcublasLt.so"));
         folder
     });
     folder.path()
@@ -79,6 +83,23 @@ pub(crate) fn child(what: &str) {
                 sessions::compare_opened(dtype.name(), &mut *host, &mut *device);
             }
             print("equal");
+        }
+        "library" => {
+            let model = Arc::new(sessions::model(name));
+            let dir = sessions::fixture(name);
+            let source = ModelSource { model, dir: &dir };
+            for dtype in Dtype::ALL {
+                let open = |engine: NativeEngine, options: &SessionOptions| {
+                    engine.open(&source, options).unwrap()
+                };
+                library::compare(
+                    &library::plain(dtype),
+                    library::share(dtype),
+                    open,
+                    queue.clone(),
+                );
+            }
+            print("near");
         }
         "copies" => copy_much(&queue),
         "steps" => {
@@ -152,6 +173,11 @@ fn copy_much(queue: &DeviceQueue) {
 
 fn sessions_agree(name: &str) {
     assert_eq!(run(&format!("sessions {name}"), ""), "equal\n");
+}
+
+/// The calls of cuBLASLt.
+fn products_agree(name: &str) {
+    assert_eq!(run(&format!("library {name}"), ""), "near\n");
 }
 
 fn copies_arrive_in_order() {

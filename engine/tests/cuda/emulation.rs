@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use half::{bf16, f16};
 use libloading::Library;
 use onboard_engine::DeviceError;
+use onboard_engine::device::product::{DeviceProduct, MatrixPlace, ProductSizes};
 use onboard_engine::device::{ComputeDevice, DeviceQueue, source};
+use registry::dtype::Dtype;
 
 /// A kernel: arguments, blocks, and the order of threads and blocks.
 type Entry = unsafe extern "C" fn(*mut *mut c_void, u32, u32);
@@ -22,6 +26,9 @@ pub(crate) struct Emulation {
     /// Free bytes that the device reports.
     free: u64,
     memory: Mutex<BTreeMap<u64, Vec<u128>>>,
+    /// Products of the library; none before it is opened.
+    opened: AtomicBool,
+    products: Arc<AtomicUsize>,
 }
 
 /// Returns a device.
@@ -29,15 +36,26 @@ pub(crate) fn device(reversed: bool) -> DeviceQueue {
     with_memory(reversed, 1 << 40)
 }
 
+/// Returns a device, and the number of products that its library has made.
+pub(crate) fn counting(reversed: bool) -> (DeviceQueue, Arc<AtomicUsize>) {
+    let products = Arc::default();
+    (open(reversed, 1 << 40, Arc::clone(&products)), products)
+}
+
 /// Returns a device that reports so much free memory.
 pub(crate) fn with_memory(reversed: bool, free: u64) -> DeviceQueue {
+    open(reversed, free, Arc::default())
+}
+
+fn open(reversed: bool, free: u64, products: Arc<AtomicUsize>) -> DeviceQueue {
     static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         // SAFETY: the library was built from our source text, and has no code that runs when it is loaded.
         Arc::new(unsafe { Library::new(kernels()) }.unwrap())
     });
     let library = Arc::clone(library);
-    DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory: Mutex::default() }))
+    let (memory, opened) = (Mutex::default(), AtomicBool::new(false));
+    DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory, opened, products }))
 }
 
 /// Returns the library of the kernels, compiled once.
@@ -63,6 +81,36 @@ pub(crate) fn compile(text: &Path, options: &[&OsStr], file: &Path) {
         panic!("tests of devices need a C++17 compiler, `c++` or CXX: {error}; install g++ (apt-get install g++)")
     });
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Reads a number of an array.
+///
+/// # Safety
+/// The number is allocated.
+unsafe fn load(array: u64, dtype: Dtype, n: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            Dtype::F32 => *(array as *const f32).add(n),
+            Dtype::Bf16 => (*(array as *const bf16).add(n)).to_f32(),
+            Dtype::F16 => (*(array as *const f16).add(n)).to_f32(),
+        }
+    }
+}
+
+/// Rounds a number and writes it into an array.
+///
+/// # Safety
+/// The number is allocated.
+unsafe fn store(array: u64, dtype: Dtype, n: usize, x: f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            Dtype::F32 => *(array as *mut f32).add(n) = x,
+            Dtype::Bf16 => *(array as *mut bf16).add(n) = bf16::from_f32(x),
+            Dtype::F16 => *(array as *mut f16).add(n) = f16::from_f32(x),
+        }
+    }
 }
 
 impl Emulation {
@@ -134,6 +182,47 @@ unsafe impl ComputeDevice for Emulation {
             words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
         // SAFETY: the queue has checked that there is an argument for each parameter, of its kind.
         unsafe { entry(places.as_mut_ptr(), blocks, self.reversed.into()) };
+        Ok(())
+    }
+
+    fn open_products(&self) -> Result<(), DeviceError> {
+        self.opened.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    unsafe fn multiply(&self, product: &DeviceProduct) -> Result<(), DeviceError> {
+        assert!(self.opened.load(Ordering::Relaxed), "the library is open");
+        self.products.fetch_add(1, Ordering::Relaxed);
+        let ProductSizes { batch, rows, inputs, outputs, by_outputs, dtype, made, adds } =
+            product.sizes;
+        for (place, dtype, [rows, width]) in [
+            (product.x, dtype, [rows, inputs]),
+            (product.w, dtype, if by_outputs { [outputs, inputs] } else { [inputs, outputs] }),
+            (product.y, made, [rows, outputs]),
+        ] {
+            let last = (batch - 1) * place.matrix + (rows - 1) * place.row + width;
+            self.check(place.at, last * dtype.size());
+        }
+        // Neither the order of the exact kernels nor that of the library.
+        let at = |place: MatrixPlace<u64>, matrix: usize, row: usize, column: usize| {
+            matrix * place.matrix + row * place.row + column
+        };
+        for (b, r, o) in (0..batch)
+            .flat_map(|b| (0..rows).flat_map(move |r| (0..outputs).map(move |o| (b, r, o))))
+        {
+            let y = at(product.y, b, r, o);
+            // SAFETY: the places were checked above.
+            unsafe {
+                let mut sum = if adds { load(product.y.at, made, y) } else { 0.0 };
+                for k in (0..inputs).rev() {
+                    let w =
+                        if by_outputs { at(product.w, b, o, k) } else { at(product.w, b, k, o) };
+                    sum += load(product.x.at, dtype, at(product.x, b, r, k))
+                        * load(product.w.at, dtype, w);
+                }
+                store(product.y.at, made, y, sum);
+            }
+        }
         Ok(())
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Random weights, all matrices of them in blocks of a type or with rounded inputs.
-struct RandomWeights {
+pub(crate) struct RandomWeights {
     shapes: Vec<Vec<usize>>,
     plain: Vec<Vec<u8>>,
     blocks: BTreeMap<usize, Vec<u8>>,
@@ -47,7 +47,7 @@ struct RandomWeights {
 }
 
 impl RandomWeights {
-    fn new(model: &Model, ty: Option<BlockType>, rounding: Option<Rounding>) -> Self {
+    pub(crate) fn new(model: &Model, ty: Option<BlockType>, rounding: Option<Rounding>) -> Self {
         let shapes: Vec<Vec<usize>> = model.graph.weights.iter().map(|w| w.shape.clone()).collect();
         let (mut plain, mut blocks, mut state) = (Vec::new(), BTreeMap::new(), 7_u32);
         for (n, shape) in shapes.iter().enumerate() {
@@ -97,13 +97,15 @@ impl WeightSource for RandomWeights {
     }
 }
 
-/// Returns a mixture with rows of 256 numbers, a block of every type.
-fn wide_model() -> Model {
-    let text = fs_err::read_to_string(fixture("lfm2_moe").join("config.json")).unwrap();
+/// Returns the model of a fixture with rows of 256 numbers, a block of every type.
+pub(crate) fn wide_model(name: &str) -> Model {
+    let text = fs_err::read_to_string(fixture(name).join("config.json")).unwrap();
     let mut config: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&text).unwrap();
     for name in ["hidden_size", "intermediate_size", "moe_intermediate_size"] {
-        assert!(config.insert(name.to_owned(), 256.into()).is_some(), "{name}");
+        if let Some(size) = config.get_mut(name) {
+            *size = 256.into();
+        }
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
@@ -114,9 +116,13 @@ fn wide_model() -> Model {
     registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap().0
 }
 
+pub(crate) fn block_type(name: &str) -> BlockType {
+    BlockType::declared().find(|ty| ty.name() == name).expect("a type")
+}
+
 fn weights_in_blocks_have_the_bits_of_the_cpu(name: &str) {
-    let model = Arc::new(wide_model());
-    let ty = BlockType::declared().find(|ty| ty.name() == name).expect("a type");
+    let model = Arc::new(wide_model("lfm2_moe"));
+    let ty = block_type(name);
     // One dtype for each type is enough: products decode before they see the inputs.
     let dtype = Dtype::ALL[usize::from(name.as_bytes()[1]) % 3];
     let weights = || Box::new(RandomWeights::new(&model, Some(ty), None));
@@ -129,8 +135,8 @@ fn weights_in_blocks_have_the_bits_of_the_cpu(name: &str) {
 }
 
 fn blocks_take_their_own_size() {
-    let model = Arc::new(wide_model());
-    let ty = BlockType::declared().find(|ty| ty.name() == "Q4_0").expect("a type");
+    let model = Arc::new(wide_model("lfm2_moe"));
+    let ty = block_type("Q4_0");
     let weights = || Box::new(RandomWeights::new(&model, Some(ty), None));
     let all: usize = weights().shapes.iter().map(|shape| shape.iter().product::<usize>() * 4).sum();
     let open = |free| {

@@ -87,10 +87,10 @@ fn bits(data: &[f32]) -> Vec<u32> {
 }
 
 /// The name of a step, and the bits of something that it shows.
-type Step = (String, Vec<u32>);
+pub(crate) type Step = (String, Vec<u32>);
 
 /// Everything that a session shows of some steps.
-type Record = Vec<Step>;
+pub(crate) type Record = Vec<Step>;
 
 fn keep_states(record: &mut Record, step: &str, states: &[StateValue]) {
     for state in states {
@@ -99,7 +99,12 @@ fn keep_states(record: &mut Record, step: &str, states: &[StateValue]) {
     }
 }
 
-fn feed(record: &mut Record, step: &str, session: &mut dyn Session, chunks: &[Chunk<'_>]) {
+pub(crate) fn feed(
+    record: &mut Record,
+    step: &str,
+    session: &mut dyn Session,
+    chunks: &[Chunk<'_>],
+) {
     let mut taps = Taps::default();
     let logits = session.step(chunks, &mut taps).unwrap();
     record.extend(taps.0.into_iter().map(|(tap, data)| (format!("{step}: {tap}"), data)));
@@ -275,7 +280,7 @@ fn compare(name: &str, model: Model) {
         let mut device = engine.open(&source, &options).unwrap();
         if uses_erf(&model) {
             let vocab = model.vocab;
-            near(&record(&mut *host, vocab), &record(&mut *device, vocab), dtype);
+            near_by_erf(&record(&mut *host, vocab), &record(&mut *device, vocab), dtype);
         } else {
             compare_opened(dtype.name(), &mut *host, &mut *device);
         }
@@ -319,15 +324,21 @@ fn uses_erf(model: &Model) -> bool {
     })
 }
 
-/// Compares numbers within a share of the largest one. The units of `erf` are rounding noise, which layers add up.
-fn near(want: &[Step], found: &[Step], dtype: Dtype) {
+/// Compares numbers where the units of `erf` differ: rounding noise, which layers add up.
+fn near_by_erf(want: &[Step], found: &[Step], dtype: Dtype) {
     let share = match dtype {
         Dtype::F32 => 2e-6,
         Dtype::F16 => 5e-3,
         Dtype::Bf16 => 4e-2,
     };
+    near(want, found, share);
+}
+
+/// Compares numbers within a share of the largest one.
+pub(crate) fn near(want: &[Step], found: &[Step], share: f32) {
+    assert_eq!(want.len(), found.len());
     for ((step, want), (same, found)) in want.iter().zip(found) {
-        assert_eq!((step, want.len()), (same, found.len()), "{dtype}");
+        assert_eq!((step, want.len()), (same, found.len()));
         if step == "save" {
             continue; // bytes of the states that are compared as numbers
         }
@@ -336,7 +347,7 @@ fn near(want: &[Step], found: &[Step], dtype: Dtype) {
         let top = want.iter().fold(0.0_f32, |top, x| top.max(x.abs()));
         let apart = want.iter().zip(&found).map(|(a, b)| (a - b).abs());
         let most = apart.fold(0.0, f32::max);
-        assert!(!most.is_nan() && most <= share * top, "{dtype} {step}: {most} of {top}");
+        assert!(!most.is_nan() && most <= share * top, "{step}: {most} of {top}, {share}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Options of a check.
 
-use engine::{BlockArithmetic, InputRounding, SessionOptions};
+use engine::{InputRounding, ProductArithmetic, SessionOptions};
 use registry::dtype::Dtype;
 
 use crate::schedules::ROLLBACK;
@@ -29,6 +29,8 @@ pub struct CheckOptions {
     pub logprob: Option<f64>,
     /// Quantized matrices that multiply rounded rows; as in the dump's reference if none.
     pub rounds: Option<InputRounding>,
+    /// Products of matrices in the engine.
+    pub arithmetic: ProductArithmetic,
     /// True if keys and values are stored as the model declares, whatever the dump's reference did.
     pub own_caches: bool,
     /// Function that is given a description of each part of the check before it runs.
@@ -47,6 +49,7 @@ impl Default for CheckOptions {
             same_model: true,
             logprob: None,
             rounds: None,
+            arithmetic: ProductArithmetic::Exact,
             own_caches: false,
             progress: None,
         }
@@ -77,7 +80,7 @@ impl CheckOptions {
             threads: self.threads,
             part: SessionOptions::default().part,
             rounds: self.rounds.unwrap_or_default(),
-            arithmetic: BlockArithmetic::Exact,
+            arithmetic: self.arithmetic,
             observer: None,
         }
     }

@@ -2,10 +2,6 @@
 //
 // Pairs are sorted by expert, so that rows with the same expert share a read of its weights.
 
-// Words of an expert in a table of matrices: the address, the form with the bits of the factor above it, and the
-// address of a bias.
-#define EXPERT_WORDS 3u
-
 // Sorts pairs by expert, a thread for each. Those without an expert come last, as expert `all`.
 KERNEL(experts_order, const u8 *chosen, u32 stored, u32 all, u32 pairs, u32 *order, u32 *experts) {
     PHASE(t) {

@@ -4,6 +4,10 @@
 
 #define LINEAR_OUTPUTS (THREADS / 16u)
 
+// Words of an expert in a table of matrices: the address, the form with the bits of the factor above it, and the
+// address of a bias.
+#define EXPERT_WORDS 3u
+
 // Steps whose weights are read before they are multiplied, so that many reads are under way. Other dtypes than bf16 take
 // much code for each step.
 DEVICE constexpr u32 steps_ahead(u32 stored, u32 x) { return stored == BF16 && x == BF16 ? 8u : 1u; }

@@ -1,15 +1,18 @@
 //! `experts` on a device.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use registry::dtype::Dtype;
 
 use crate::Error;
+use crate::device::product::{MatrixPlace, whole};
 use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::linear::TILE;
-use crate::ops::device::{activation, index, round_inputs};
+use crate::ops::device::{activation, index, library, round_inputs};
 use crate::ops::experts::Experts;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
@@ -34,6 +37,27 @@ struct SortedPairs {
     count: usize,
     order: DeviceBuffer,
     experts: DeviceBuffer,
+    /// Where the pairs of each expert are, read when the library multiplies.
+    groups: OnceCell<Vec<(usize, Range<usize>)>>,
+}
+
+impl SortedPairs {
+    /// Returns the experts that have pairs, with their places. The device is waited for once.
+    fn groups(&self) -> Result<&[(usize, Range<usize>)], Error> {
+        if let Some(groups) = self.groups.get() {
+            return Ok(groups);
+        }
+        let bytes = self.experts.read(0, 4 * self.count)?;
+        let experts: &[[u8; 4]] = bytes.as_chunks().0;
+        let mut end = 0;
+        let groups = experts.chunk_by(|a, b| a == b).map(|of_one| {
+            let start = end;
+            end += of_one.len();
+            (u32::from_le_bytes(of_one[0]) as usize, start..end)
+        });
+        let groups = groups.collect();
+        Ok(self.groups.get_or_init(|| groups))
+    }
 }
 
 impl DeviceExperts {
@@ -110,6 +134,10 @@ impl DeviceExperts {
         let table = self.table(ctx, part, outputs, inputs)?;
         let x = &*self.rows_for(ctx, part, x)?;
         let y = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
+        if self.library_takes(ctx, part, pairs.count, x.dtype)? {
+            self.multiply_in_groups(ctx, part, (x, share), pairs, (table, &y))?;
+            return Ok(y);
+        }
         let arguments = [
             (&*x.buffer).into(),
             x.dtype.into(),
@@ -129,6 +157,77 @@ impl DeviceExperts {
         Ok(y)
     }
 
+    /// True if the library multiplies the rows of every expert, were they shared out evenly.
+    fn library_takes(
+        &self,
+        ctx: &Ctx<'_>,
+        part: usize,
+        pairs: usize,
+        dtype: Dtype,
+    ) -> Result<bool, Error> {
+        let each = pairs / self.rule.n.max(1);
+        for expert in 0..self.rule.n {
+            let matrix = ctx.device_matrix(&format!("{}.{expert}", PARTS[part]))?;
+            if !library::takes(ctx, each, dtype, matrix) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Multiplies the rows of each expert by the library, one expert after the other.
+    fn multiply_in_groups(
+        &self,
+        ctx: &Ctx<'_>,
+        part: usize,
+        (x, share): (&DeviceValue, usize),
+        pairs: &SortedPairs,
+        (table, y): (&DeviceBuffer, &DeviceValue),
+    ) -> Result<(), Error> {
+        let (queue, inputs, outputs) = (ctx.queue()?, x.width(), y.width());
+        let rows = DeviceValue::of(queue, x.dtype, &[pairs.count, inputs])?;
+        let arguments = [
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            (&pairs.order).into(),
+            index(ctx, share)?.into(),
+            index(ctx, inputs)?.into(),
+            (&*rows.buffer).into(),
+            count(rows.len()),
+        ];
+        queue.launch_each("rows_of_pairs", rows.len(), &arguments)?;
+        let dtype = if y.dtype == x.dtype { y.dtype } else { Dtype::F32 };
+        let made = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
+        for (expert, own) in pairs.groups()?.iter().filter(|(expert, _)| *expert < self.rule.n) {
+            let weight = ctx.device_matrix(&format!("{}.{expert}", PARTS[part]))?;
+            let matrix = library::matrix(ctx, weight, x.dtype)?;
+            let sizes = library::sizes(own.len(), weight, x.dtype, dtype);
+            let of = |value: &'_ DeviceValue, width: usize| MatrixPlace {
+                at: own.start * width,
+                ..whole(&value.buffer, width).1
+            };
+            queue.multiply(
+                sizes,
+                (&rows.buffer, of(&rows, inputs)),
+                whole(matrix.numbers(), inputs),
+                (&made.buffer, of(&made, outputs)),
+            )?;
+        }
+        let arguments = [
+            (&*made.buffer).into(),
+            dtype.into(),
+            (&pairs.order).into(),
+            (&pairs.experts).into(),
+            table.into(),
+            index(ctx, self.rule.n)?.into(),
+            index(ctx, outputs)?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(made.len()),
+        ];
+        queue.launch_each("pairs_of_rows", made.len(), &arguments)
+    }
+
     /// Shows the rows that a matrix of each expert is about to be multiplied with.
     fn observe(
         &self,
@@ -138,24 +237,13 @@ impl DeviceExperts {
         pairs: &SortedPairs,
         inputs: usize,
     ) -> Result<(), Error> {
-        let numbers = |buffer: &DeviceBuffer| -> Result<Vec<u32>, Error> {
-            let bytes = buffer.read(0, 4 * pairs.count)?;
-            Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
-        };
-        let (order, experts, x) = (numbers(&pairs.order)?, numbers(&pairs.experts)?, x.download()?);
-        let mut at = 0;
-        for of_one in experts.chunk_by(|a, b| a == b) {
-            let expert = of_one[0] as usize;
-            let own = &order[at..at + of_one.len()];
-            at += of_one.len();
-            if expert < self.rule.n {
-                let rows: Vec<f32> = own
-                    .iter()
-                    .flat_map(|pair| &x[*pair as usize / share * inputs..][..inputs])
-                    .copied()
-                    .collect();
-                ctx.observe_product(&format!("{}.{expert}", PARTS[part]), inputs, &rows);
-            }
+        let order = pairs.order.read(0, 4 * pairs.count)?;
+        let (order, x) = (order.as_chunks::<4>().0, x.download()?);
+        for (expert, own) in pairs.groups()?.iter().filter(|(expert, _)| *expert < self.rule.n) {
+            let row = |pair: &[u8; 4]| u32::from_le_bytes(*pair) as usize / share * inputs;
+            let rows = order[own.clone()].iter().flat_map(|pair| &x[row(pair)..][..inputs]);
+            let rows: Vec<f32> = rows.copied().collect();
+            ctx.observe_product(&format!("{}.{expert}", PARTS[part]), inputs, &rows);
         }
         Ok(())
     }
@@ -215,7 +303,7 @@ fn sorted(ctx: &Ctx<'_>, chosen: &DeviceValue, all: usize) -> Result<SortedPairs
         (&experts).into(),
     ];
     queue.launch_each("experts_order", count, &arguments)?;
-    Ok(SortedPairs { count, order, experts })
+    Ok(SortedPairs { count, order, experts, groups: OnceCell::new() })
 }
 
 impl Kernel for DeviceExperts {
