@@ -203,13 +203,40 @@ impl DeviceQueue {
         blocks: usize,
         arguments: &[KernelArgument],
     ) -> Result<(), Error> {
-        let declared = self.0.sources.parameters(kernel);
-        let kinds = arguments.iter().map(|argument| argument.kind());
-        if !declared.is_some_and(|declared| kinds.eq(declared.iter().copied())) {
-            let message =
-                format!("no kernel `{kernel}` takes {arguments:?}; it takes {declared:?}");
-            return Err(DeviceError(message).into());
+        check_kinds(kernel, self.0.sources.parameters(kernel), arguments)?;
+        self.start(kernel, blocks, arguments)
+    }
+
+    /// Starts kernels of parts one after another, each once for all of its parts. Their arguments go to the device
+    /// together. Refuses arguments that are not of the kinds that the source of the kernel declares.
+    pub fn launch_parts(&self, launches: &[KernelParts]) -> Result<(), Error> {
+        let mut words = Vec::new();
+        let mut starts = Vec::with_capacity(launches.len());
+        for KernelParts { kernel, parts } in launches {
+            let declared = self.0.sources.part_parameters(kernel);
+            let (start, mut blocks) = (words.len(), 0_usize);
+            for (own, arguments) in parts {
+                check_kinds(kernel, declared, arguments)?;
+                blocks = blocks.saturating_add(*own);
+                words.push(blocks as u64);
+            }
+            let arguments = parts.iter().flat_map(|(_, arguments)| arguments);
+            words.extend(arguments.map(|argument| argument.word()));
+            starts.push((*kernel, blocks, 8 * start, parts.len() as u32));
         }
+        let table = self.upload(bytemuck::cast_slice(&words))?;
+        starts.into_iter().try_for_each(|(kernel, blocks, start, parts)| {
+            self.start(kernel, blocks, &[table.argument(start)?, parts.into()])
+        })
+    }
+
+    /// Starts a kernel with checked arguments.
+    fn start(
+        &self,
+        kernel: &str,
+        blocks: usize,
+        arguments: &[KernelArgument],
+    ) -> Result<(), Error> {
         // The largest grid of CUDA.
         let Some(blocks) = i32::try_from(blocks).ok().map(i32::unsigned_abs) else {
             let message = format!("`{kernel}` has {blocks} blocks; feed fewer tokens at once");
@@ -263,6 +290,52 @@ impl DeviceQueue {
     }
 }
 
+fn check_kinds(
+    kernel: &str,
+    declared: Option<&[ParameterKind]>,
+    arguments: &[KernelArgument],
+) -> Result<(), Error> {
+    let kinds = arguments.iter().map(|argument| argument.kind());
+    if declared.is_some_and(|declared| kinds.eq(declared.iter().copied())) {
+        return Ok(());
+    }
+    let message = format!("no kernel `{kernel}` takes {arguments:?}; it takes {declared:?}");
+    Err(DeviceError(message).into())
+}
+
+/// A launch of a kernel of parts: `PARTS_KERNEL` of the source.
+///
+/// Parts run at the same time, so none reads what another one writes. The memory that they name has to live until the
+/// launch.
+#[derive(Debug, Clone)]
+pub struct KernelParts {
+    kernel: &'static str,
+    /// The blocks and the arguments of each part.
+    parts: Vec<(usize, Vec<KernelArgument>)>,
+}
+
+impl KernelParts {
+    /// Creates a launch without parts.
+    pub fn new(kernel: &'static str) -> Self {
+        Self { kernel, parts: Vec::new() }
+    }
+
+    /// Returns the name of the kernel.
+    pub fn kernel(&self) -> &'static str {
+        self.kernel
+    }
+
+    /// Adds a part.
+    pub fn push(&mut self, blocks: usize, arguments: Vec<KernelArgument>) {
+        self.parts.push((blocks, arguments));
+    }
+
+    /// Adds a part with a thread for each of `count` numbers.
+    pub fn push_each(&mut self, count: usize, arguments: Vec<KernelArgument>) {
+        self.push(count.div_ceil(source::THREADS), arguments);
+    }
+}
+
 /// Memory of a device.
 pub struct DeviceBuffer {
     queue: DeviceQueue,
@@ -291,6 +364,11 @@ impl DeviceBuffer {
     /// Returns the address, for tables that kernels read.
     pub(crate) fn address(&self) -> u64 {
         self.at
+    }
+
+    /// Returns the address of a byte as an argument of kernels.
+    pub(crate) fn argument(&self, byte: usize) -> Result<KernelArgument, Error> {
+        self.place(byte, 0).map(KernelArgument::Address)
     }
 
     /// Returns the size in bytes.

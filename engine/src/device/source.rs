@@ -80,10 +80,14 @@ pub enum ParameterKind {
     Number,
 }
 
+/// Kernels of one form with their parameters.
+type Declarations = BTreeMap<String, Vec<ParameterKind>>;
+
 /// The kernels of the source text with their parameters.
 #[derive(Debug, Clone)]
 pub struct KernelSources {
-    parameters: BTreeMap<String, Vec<ParameterKind>>,
+    plain: Declarations,
+    parts: Declarations,
 }
 
 impl KernelSources {
@@ -93,24 +97,32 @@ impl KernelSources {
     /// If a declaration has a parameter of another type; the text is part of the program, and a test reads it.
     pub fn builtin() -> Self {
         let text = FILES[1..].concat();
-        let declarations = text.split("\nKERNEL(").skip(1).map(|rest| {
-            let end = rest.find(") {").expect("a declaration has a body");
-            let mut words = rest[..end].split(',').map(str::trim);
-            let name = words.next().unwrap_or_default().to_owned();
-            (name, words.map(kind).collect())
-        });
-        Self { parameters: declarations.collect() }
+        let declared = |form| text.split(form).skip(1).map(declaration).collect();
+        Self { plain: declared("\nKERNEL("), parts: declared("\nPARTS_KERNEL(") }
     }
 
     /// Returns the parameters of a kernel; none if there is no such kernel.
     pub fn parameters(&self, kernel: &str) -> Option<&[ParameterKind]> {
-        self.parameters.get(kernel).map(Vec::as_slice)
+        self.plain.get(kernel).map(Vec::as_slice)
     }
 
-    /// Returns the names of the kernels, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.parameters.keys().map(String::as_str)
+    /// Returns the parameters of each part of a kernel of parts; none if there is no such kernel.
+    pub fn part_parameters(&self, kernel: &str) -> Option<&[ParameterKind]> {
+        self.parts.get(kernel).map(Vec::as_slice)
     }
+
+    /// Returns the names of all kernels.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.plain.keys().chain(self.parts.keys()).map(String::as_str)
+    }
+}
+
+/// Reads the name and the parameters of a kernel.
+fn declaration(text: &str) -> (String, Vec<ParameterKind>) {
+    let end = text.find(") {").expect("a declaration has a body");
+    let mut words = text[..end].split(',').map(str::trim);
+    let name = words.next().unwrap_or_default().to_owned();
+    (name, words.map(kind).collect())
 }
 
 fn kind(parameter: &str) -> ParameterKind {
@@ -138,8 +150,14 @@ mod tests {
             sources.parameters("softcap"),
             Some(&[Address, Index, Number, Address, Index, Count][..])
         );
-        assert_eq!(sources.names().count(), text().matches("\nKERNEL(").count());
+        let text = text();
+        let declares =
+            |line: &str| line.starts_with("KERNEL(") || line.starts_with("PARTS_KERNEL(");
+        assert_eq!(sources.names().count(), text.lines().filter(|line| declares(line)).count());
+        let rounding = sources.part_parameters("round_numbers");
+        assert_eq!(rounding, Some(&[Address, Index, Count][..]));
+        assert_eq!(sources.parameters("round_numbers"), None, "it takes a table");
         assert_eq!(sources.parameters("norm").map(<[_]>::len), Some(14));
-        assert!(text().contains(&format!("#define THREADS {THREADS}u\n")));
+        assert!(text.contains(&format!("#define THREADS {THREADS}u\n")));
     }
 }

@@ -55,10 +55,8 @@ fn convert(queue: &DeviceQueue, from: &DeviceValue, to: &DeviceValue) -> Result<
     let arguments = [
         (&*from.buffer).into(),
         from.dtype.into(),
-        count(0),
         (&*to.buffer).into(),
         to.dtype.into(),
-        count(0),
         count(total),
     ];
     queue.launch_each("convert", total, &arguments)

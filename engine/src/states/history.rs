@@ -9,7 +9,7 @@ use crate::device::DeviceQueue;
 use crate::kernels::attention::{CachedColumns, CachedRows};
 use crate::value::DeviceValue;
 
-use super::store::device::CacheArguments;
+use super::store::device::{CacheArguments, DeviceRows, RowWrites};
 
 /// Rows of a sequence by position: all of them, or the last `needed` and some more to roll
 /// back by.
@@ -70,39 +70,53 @@ impl History {
         }
     }
 
-    /// Adds rows `from..from + rows` of a value of the device at the end.
+    fn device_store(&self) -> Result<&DeviceRows, Error> {
+        match &self.store {
+            RowStore::Device(store) => Ok(store),
+            _ => Err(Error::Other("the state is not on the device".to_owned())),
+        }
+    }
+
+    /// Adds rows `from..from + rows` of a value of the device at the end. They are there when `writes` was launched.
     pub(crate) fn append_value(
         &mut self,
         value: &DeviceValue,
-        from: usize,
-        rows: usize,
+        (from, rows): (usize, usize),
+        writes: &mut RowWrites,
     ) -> Result<(), Error> {
-        let RowStore::Device(store) = &mut self.store else {
-            return Err(Error::Other("the state is not on the device".to_owned()));
-        };
+        self.device_store()?;
         let width = self.width;
-        store.write_value(self.rows * width, value, from * width, rows * width)?;
+        if let RowStore::Device(store) = &mut self.store {
+            store.write_value(self.rows * width, value, (from * width, rows * width), writes)?;
+        }
         self.rows += rows;
         Ok(())
     }
 
-    /// Returns rows from a position on as a value of the device.
-    pub(crate) fn device_tail(&self, from: usize) -> Result<DeviceValue, Error> {
-        match &self.store {
-            RowStore::Device(store) if from >= self.first => {
-                let rows = self.end().saturating_sub(from);
-                store.rows((from - self.first) * self.width, rows, self.width)
-            }
-            _ => Err(Error::Other("the state is not on the device".to_owned())),
-        }
+    /// Returns the dtype of rows on the device.
+    pub(crate) fn device_dtype(&self) -> Result<Dtype, Error> {
+        self.device_store()?.plain_dtype()
+    }
+
+    /// Copies rows from a position on to row `at` of a value of the device, when `writes` is launched.
+    pub(crate) fn copy_tail(
+        &self,
+        from: usize,
+        value: &DeviceValue,
+        at: usize,
+        writes: &mut RowWrites,
+    ) -> Result<(), Error> {
+        let place = from.checked_sub(self.first).ok_or_else(|| {
+            let first = self.first;
+            Error::Other(format!("the state holds positions from {first} on, not from {from}"))
+        })?;
+        let numbers = self.end().saturating_sub(from) * self.width;
+        self.device_store()?.copy_to((place * self.width, numbers), value, at * self.width, writes)
     }
 
     /// Returns the rows as kernels read them, and the position of the first.
     pub(crate) fn cache(&self) -> Result<(CacheArguments, u32), Error> {
-        match &self.store {
-            RowStore::Device(store) => Ok((store.arguments(), self.first as u32)),
-            _ => Err(Error::Other("the state is not on the device".to_owned())),
-        }
+        Ok((self.device_store()?.arguments(), self.first as u32))
     }
 
     /// Numbers per row.

@@ -11,7 +11,7 @@ use registry::graph::State;
 
 use super::past::{self, Past};
 use crate::Error;
-use crate::device::{DeviceBuffer, DeviceQueue, count};
+use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::round::{round, to_bits};
 
 /// Positions that every recurrence can be rolled back by, if the session asks for as many: the
@@ -62,18 +62,6 @@ impl RecurrentBlock {
         match self {
             Self::Device(buffer) if buffer.bytes() == 4 * width => Some(buffer),
             _ => None,
-        }
-    }
-
-    fn round(&mut self, dtype: Dtype) {
-        match self {
-            Self::Host(numbers) => round(dtype, numbers),
-            Self::Device(_) if dtype == Dtype::F32 => {}
-            Self::Device(buffer) => {
-                let (queue, total) = (buffer.queue(), buffer.bytes() / 4);
-                let arguments = [(&*buffer).into(), dtype.into(), count(total)];
-                queue.note(queue.launch_each("round_numbers", total, &arguments));
-            }
         }
     }
 
@@ -151,8 +139,9 @@ pub struct RecurrentStep<'a> {
 pub(crate) struct DeviceRecurrentStep<'a> {
     /// The block before the step.
     pub(crate) before: &'a DeviceBuffer,
-    /// The blocks after the last tokens, oldest first.
+    /// The blocks after the last tokens, oldest first. The step rounds them to `dtype`.
     pub(crate) after: Vec<&'a DeviceBuffer>,
+    pub(crate) dtype: Dtype,
 }
 
 impl Recurrent {
@@ -225,7 +214,7 @@ impl Recurrent {
         let before = before.on_device(self.width).ok_or_else(lost)?;
         let after = self.fresh.0.iter().map(|block| block.on_device(self.width).ok_or_else(lost));
         let after = after.collect::<Result<_, _>>()?;
-        Ok(DeviceRecurrentStep { before, after })
+        Ok(DeviceRecurrentStep { before, after, dtype: self.dtype })
     }
 
     /// Makes `block` what there is after `end` tokens, in place of all others.
@@ -275,7 +264,10 @@ impl Past for Recurrent {
         }
         self.end += rows;
         for mut block in blocks {
-            block.round(self.dtype);
+            // A step on the device has rounded them.
+            if let Some(numbers) = block.host_mut() {
+                round(self.dtype, numbers);
+            }
             self.held.push_back(block);
         }
         self.floor = self.floor.max(self.end.saturating_sub(self.rollback));

@@ -1,7 +1,7 @@
 //! The launch of kernels: what does not fit is refused before it runs.
 
 use libtest_mimic::Trial;
-use onboard_engine::device::{DeviceBuffer, KernelArgument, count};
+use onboard_engine::device::{DeviceBuffer, KernelArgument, KernelParts, count};
 use registry::dtype::Dtype;
 
 use crate::{emulation, trials};
@@ -55,7 +55,9 @@ fn among_equals_the_first_are_selected() {
         let sizes = [0, start, span, topk].map(KernelArgument::from);
         let arguments =
             [&[(&from).into()], &sizes[..], &[(&to).into(), Dtype::F32.into()]].concat();
-        queue.launch("index_select", 1, &arguments).unwrap();
+        let mut select = KernelParts::new("index_select");
+        select.push(1, arguments);
+        queue.launch_parts(&[select]).unwrap();
         let bytes = to.read(0, to.bytes()).unwrap();
         let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         assert_eq!(numbers.map(|x| x as usize).collect::<Vec<_>>(), want);
@@ -73,16 +75,8 @@ fn sixteen_bits_are_those_of_the_engine() {
     let convert = |from: Dtype, x: &DeviceBuffer, to: Dtype| {
         let y = queue.allocate(numbers.len() * to.size()).unwrap();
         let total = numbers.len();
-        let zero = count(0);
-        let arguments = [
-            KernelArgument::from(x),
-            from.into(),
-            zero,
-            (&y).into(),
-            to.into(),
-            zero,
-            count(total),
-        ];
+        let arguments =
+            [KernelArgument::from(x), from.into(), (&y).into(), to.into(), count(total)];
         queue.launch_each("convert", total, &arguments).unwrap();
         y
     };

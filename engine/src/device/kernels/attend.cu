@@ -8,9 +8,9 @@
 #define SCORES_F32 2u
 
 // Scores of one query and one position, a thread each: `[rows, heads, span]`, where the first column is `base`.
-KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, u32 kv_heads, u32 dim, const u8 *keys,
-       u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span, const float *slopes,
-       float scale, u32 rounding, u32 dtype, float *scores) {
+PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, u32 kv_heads, u32 dim,
+             const u8 *keys, u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span,
+             const float *slopes, float scale, u32 rounding, u32 dtype, float *scores) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         u64 count = (u64)rows * heads * span;
@@ -42,8 +42,9 @@ KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, 
 
 // Scores become weights in place; a block for each query. The sigmoid of a sink that gates is in `gates`.
 // `worth`: added to the scores of `[kv_heads, span]` keys, of which only the `most` that are worth most stay.
-KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base, u32 span, float cap, const float *sinks,
-       u32 gated, u32 softmax_rounds, u32 dtype, float *gates, const float *worth, u32 kv_heads, u32 most) {
+PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base, u32 span, float cap,
+             const float *sinks, u32 gated, u32 softmax_rounds, u32 dtype, float *gates, const float *worth,
+             u32 kv_heads, u32 most) {
     SHARED(float, lanes, THREADS);
     SHARED(double, part, 1);
     SHARED(double, total, 1);
@@ -137,9 +138,9 @@ KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base, u32 
 
 // Weighted sums of values, a thread for each number. `stored` is the size of a value as it is cached; a value that
 // is twice as long is two of them, from both halves of the heads.
-KERNEL(attend_values, const float *scores, u32 rows, u32 heads, u32 kv_heads, u32 dim, u32 stored, const u8 *values,
-       u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span, const float *gates, u8 *y,
-       u32 dtype, u32 y_row) {
+PARTS_KERNEL(attend_values, const float *scores, u32 rows, u32 heads, u32 kv_heads, u32 dim, u32 stored,
+             const u8 *values, u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span,
+             const float *gates, u8 *y, u32 dtype, u32 y_row) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)rows * heads * dim) {
@@ -178,8 +179,9 @@ KERNEL(attend_values, const float *scores, u32 rows, u32 heads, u32 kv_heads, u3
 
 // What each key is worth by its value: exp(a * softplus(weight * values)) of each head, each step rounded; a block for
 // each of `[kv_heads, span]`.
-KERNEL(key_salience, const u8 *values, u32 form, const float *scales, u32 group, u32 first, u32 base, u32 span,
-       const u8 *weight, u32 stored, float factor, const float *bias, const float *a, u32 width, u32 dtype, float *worth) {
+PARTS_KERNEL(key_salience, const u8 *values, u32 form, const float *scales, u32 group, u32 first, u32 base, u32 span,
+             const u8 *weight, u32 stored, float factor, const float *bias, const float *a, u32 width, u32 dtype,
+             float *worth) {
     SHARED(float, lanes, THREADS);
     SHARED(double, total, 1);
     u32 head = BLOCK / span;

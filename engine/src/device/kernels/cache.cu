@@ -1,4 +1,4 @@
-// Rows of caches in 8 bits.
+// Rows of caches.
 
 // Returns the f8 e4m3 of a number; what is larger than the largest saturates.
 DEVICE u8 to_fp8(float x) {
@@ -32,8 +32,16 @@ DEVICE float cached(const u8 *from, u32 form, const float *scales, u32 group, u6
     return load(from, form, at);
 }
 
+// Writes numbers into rows of a dtype.
+PARTS_KERNEL(keep_rows, const u8 *x, u32 stored, u64 from, u8 *y, u32 dtype, u64 to, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) store(y, dtype, to + n, load(x, stored, from + n));
+    }
+}
+
 // Writes groups of numbers in 8 bits with the scale that makes the largest of each 448; a thread for each group.
-KERNEL(keep_groups, const u8 *x, u32 stored, u64 from, u8 *y, float *scales, u32 group, u64 to, u64 groups) {
+PARTS_KERNEL(keep_groups, const u8 *x, u32 stored, u64 from, u8 *y, float *scales, u32 group, u64 to, u64 groups) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < groups) {
@@ -53,7 +61,7 @@ KERNEL(keep_groups, const u8 *x, u32 stored, u64 from, u8 *y, float *scales, u32
 }
 
 // Writes numbers in 8 bits with one scale; quotients are rounded to `dtype`.
-KERNEL(keep_fixed, const u8 *x, u32 stored, u64 from, u8 *y, const float *scale, u32 dtype, u64 to, u64 count) {
+PARTS_KERNEL(keep_fixed, const u8 *x, u32 stored, u64 from, u8 *y, const float *scale, u32 dtype, u64 to, u64 count) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) y[to + n] = to_fp8(round_to(dtype, load(x, stored, from + n) / scale[0]));

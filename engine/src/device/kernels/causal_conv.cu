@@ -2,9 +2,9 @@
 
 #define NO_ACTIVATION 12u
 
-KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 channels, const float *weight, u32 taps,
-       const float *bias, const u8 *past, u32 past_dtype, u32 first, u32 start, u32 stepwise, u32 kind, u8 *y,
-       u32 dtype) {
+PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 channels, const float *weight, u32 taps,
+             const float *bias, const u8 *past, u32 past_dtype, u32 first, u32 start, u32 stepwise, u32 kind, u8 *y,
+             u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)rows * channels) {

@@ -38,9 +38,9 @@ KERNEL(unit_heads, const u8 *x, u32 stored, u32 head, u32 normed, float eps, u32
 
 // States are `[heads, key, value]`; a thread for each column of a head's matrix. `channels`: numbers of a head's decay,
 // one or one for each row of the matrix.
-KERNEL(delta_rule, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows, u32 continued,
-       const float *q, const float *k, const u8 *v, u32 v_dtype, const float *decays, u32 channels, const u8 *beta,
-       u32 beta_dtype, u32 heads, u32 key_heads, u32 key, u32 value, u8 *y, u32 dtype) {
+PARTS_KERNEL(delta_rule, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows,
+             u32 continued, const float *q, const float *k, const u8 *v, u32 v_dtype, const float *decays, u32 channels,
+             const u8 *beta, u32 beta_dtype, u32 heads, u32 key_heads, u32 key, u32 value, u8 *y, u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)heads * value) {

@@ -18,12 +18,64 @@ typedef signed char i8;
 #ifdef __CUDACC_RTC__
 #define DEVICE __device__ __forceinline__
 #define KERNEL(name, ...) extern "C" __global__ void op_##name(__VA_ARGS__)
-#define BLOCK ((u32)blockIdx.x)
+#define GLOBAL_ADDRESS(word) __cvta_global_to_generic(word)
 #define SHARED(type, name, count) __shared__ type name[count]
 #define PHASE(t) for (u32 t = threadIdx.x, t##_once = 1u; t##_once; t##_once = 0u, __syncthreads())
+
+// The block within the grid.
+struct GridBlock {
+    DEVICE operator u32() const { return blockIdx.x; }
+};
+__device__ GridBlock own_block;
 #else
 #include "host_device.h"
 #endif
+
+// The block within the grid, or in a kernel of parts the block within the part.
+#define BLOCK own_block
+
+// A kernel that runs many parts in one launch, each with arguments and blocks of its own. The body is that of a KERNEL
+// of one part. `table`: for each part the number of blocks of all parts up to its last, then for each part a row of its
+// arguments.
+#define PARTS_KERNEL(name, ...)                                                                                        \
+    DEVICE void name##_part(u32 own_block, __VA_ARGS__);                                                               \
+    KERNEL(name, const u64 *table, u32 parts) { run_part(name##_part, table, parts, BLOCK); }                          \
+    DEVICE void name##_part(u32 own_block, __VA_ARGS__)
+
+// An argument of a part, read as the type of its parameter.
+struct PartWord {
+    u64 word;
+    template <class A> DEVICE operator A *() const { return (A *)GLOBAL_ADDRESS(word); }
+    DEVICE operator u64() const { return word; }
+    DEVICE operator u32() const { return (u32)word; }
+    DEVICE operator float() const { return __uint_as_float((u32)word); }
+};
+
+// `Places<0, 1, ...>` is `PlacesBelow<COUNT>::list`.
+template <u32... N> struct Places {};
+template <u32 COUNT, u32... N> struct PlacesBelow : PlacesBelow<COUNT - 1u, COUNT - 1u, N...> {};
+template <u32... N> struct PlacesBelow<0u, N...> {
+    typedef Places<N...> list;
+};
+
+template <class... A, u32... N>
+DEVICE void call_part(void (*body)(u32, A...), u32 block, const u64 *row, Places<N...>) {
+    body(block, PartWord{row[N]}...);
+}
+
+// Finds the part of a block, the first that ends after it, and runs it.
+template <class... A> DEVICE void run_part(void (*body)(u32, A...), const u64 *table, u32 parts, u32 block) {
+    u32 low = 0u, high = parts - 1u;
+    while (low < high) {
+        u32 middle = (low + high) / 2u;
+        if (table[middle] <= block)
+            low = middle + 1u;
+        else
+            high = middle;
+    }
+    const u64 *row = table + parts + (u64)low * sizeof...(A);
+    call_part(body, block - (low == 0u ? 0u : (u32)table[low - 1u]), row, typename PlacesBelow<sizeof...(A)>::list());
+}
 
 // Dtypes of numbers in memory.
 #define F32 0u

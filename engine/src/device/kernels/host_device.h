@@ -6,15 +6,15 @@
 #include <cstring>
 #include <utility>
 
-#define DEVICE static inline
+#define DEVICE inline
 
-inline thread_local u32 host_block;
+inline thread_local u32 own_block;
 // True to run blocks and threads from the last to the first: a kernel that depends on their order differs then.
 inline thread_local bool host_reversed;
 
 static inline u32 host_thread(u32 n) { return host_reversed ? THREADS - 1u - n : n; }
 
-#define BLOCK host_block
+#define GLOBAL_ADDRESS(word) (word)
 #define SHARED(type, name, count) type name[count]; std::memset(name, 0xff, sizeof name)
 #define PHASE(t) for (u32 t##_n = 0, t = host_thread(0); t##_n < THREADS; ++t##_n, t = host_thread(t##_n))
 
@@ -40,7 +40,7 @@ template <class... A> static u32 host_count(void (*)(A...)) { return sizeof...(A
 template <class... A> static void host_run(void (*body)(A...), void **arguments, u32 blocks, u32 reversed) {
     host_reversed = reversed != 0;
     for (u32 n = 0; n < blocks; ++n) {
-        host_block = reversed ? blocks - 1u - n : n;
+        own_block = reversed ? blocks - 1u - n : n;
         host_call(body, arguments, std::index_sequence_for<A...>());
     }
 }

@@ -1,8 +1,9 @@
 // `index_topk`: the positions that a sparse attention looks at, by small keys of their own.
 
 // Scores of `[rows, span]` positions, a thread each.
-KERNEL(index_scores, const u8 *q, u32 q_dtype, const u8 *w, u32 w_dtype, u32 first, u32 rows, u32 heads, u32 size,
-       const u8 *keys, u32 form, const float *scales, u32 group, u32 start, u32 span, float scale, float *scores) {
+PARTS_KERNEL(index_scores, const u8 *q, u32 q_dtype, const u8 *w, u32 w_dtype, u32 first, u32 rows, u32 heads, u32 size,
+             const u8 *keys, u32 form, const float *scales, u32 group, u32 start, u32 span, float scale,
+             float *scores) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         u32 row = (u32)(n / span), position = (u32)(n % span);
@@ -27,7 +28,7 @@ KERNEL(index_scores, const u8 *q, u32 q_dtype, const u8 *w, u32 w_dtype, u32 fir
 }
 
 // The positions with the largest scores, ascending, then -1; a block for each row.
-KERNEL(index_select, const float *scores, u32 first, u32 start, u32 span, u32 topk, u8 *y, u32 dtype) {
+PARTS_KERNEL(index_select, const float *scores, u32 first, u32 start, u32 span, u32 topk, u8 *y, u32 dtype) {
     SHARED(u32, counts, THREADS);
     SHARED(u32, places, THREADS);
     SHARED(u32, found, 2);

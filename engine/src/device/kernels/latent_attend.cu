@@ -5,7 +5,8 @@
 // `picked`: the positions that each row sees, `[rows, span]`; null if it sees those of `seen`.
 
 // Gathers the chosen positions of each row, ascending, and their number; a thread for each row.
-KERNEL(picked_keys, const u8 *chosen, u32 stored, u32 first, u32 rows, u32 width, u32 start, u32 *picked, u32 *seen) {
+PARTS_KERNEL(picked_keys, const u8 *chosen, u32 stored, u32 first, u32 rows, u32 width, u32 start, u32 *picked,
+             u32 *seen) {
     PHASE(t) {
         u64 row = (u64)BLOCK * THREADS + t;
         if (row < rows) {
@@ -21,9 +22,9 @@ KERNEL(picked_keys, const u8 *chosen, u32 stored, u32 first, u32 rows, u32 width
 }
 
 // Scores of `[rows, heads, span]` keys, a thread each.
-KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, u32 nope, u32 shared, u32 value,
-       const u8 *expanded, u32 expanded_dtype, const u8 *rest, u32 rest_dtype, const u32 *seen, const u32 *picked,
-       u32 base, u32 span, float scale, u32 dtype, float *scores) {
+PARTS_KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, u32 nope, u32 shared, u32 value,
+             const u8 *expanded, u32 expanded_dtype, const u8 *rest, u32 rest_dtype, const u32 *seen, const u32 *picked,
+             u32 base, u32 span, float scale, u32 dtype, float *scores) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)rows * heads * span) {
@@ -49,8 +50,8 @@ KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, 
 }
 
 // Weighted sums of values, a thread for each number.
-KERNEL(latent_values, const float *scores, u32 rows, u32 heads, u32 nope, u32 value, const u8 *expanded,
-       u32 expanded_dtype, const u32 *seen, const u32 *picked, u32 base, u32 span, u8 *y, u32 dtype, u32 y_row) {
+PARTS_KERNEL(latent_values, const float *scores, u32 rows, u32 heads, u32 nope, u32 value, const u8 *expanded,
+             u32 expanded_dtype, const u32 *seen, const u32 *picked, u32 base, u32 span, u8 *y, u32 dtype, u32 y_row) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)rows * heads * value) {

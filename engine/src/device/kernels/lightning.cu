@@ -18,11 +18,11 @@ DEVICE void lightning_left(const u8 *k, u32 k_dtype, const u8 *v, u32 v_dtype, u
     }
 }
 
-// `blocks`: two blocks of the state, in which the sequence of blocks goes on.
-KERNEL(lightning, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows, u32 continued,
-       const u8 *q, u32 q_dtype, const u8 *k, u32 k_dtype, const u8 *v, u32 v_dtype, const float *slopes,
-       const float *query_decays, const float *key_decays, const float *diagonal_decays, u32 heads, u32 key, u32 value,
-       u32 block, float *blocks, u8 *y, u32 dtype) {
+// `work` of a chunk that begins a sequence: two blocks of the state, in which the sequence of blocks goes on.
+PARTS_KERNEL(lightning, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows,
+             u32 continued, const u8 *q, u32 q_dtype, const u8 *k, u32 k_dtype, const u8 *v, u32 v_dtype,
+             const float *slopes, const float *query_decays, const float *key_decays, const float *diagonal_decays,
+             u32 heads, u32 key, u32 value, u32 block, u8 *y, u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)heads * value) {
@@ -50,7 +50,7 @@ KERNEL(lightning, const float *before, const u64 *after, u32 kept, float *work, 
                 }
             } else {
                 u64 width = (u64)heads * key * value;
-                float *now = blocks + place, *next = blocks + width + place;
+                float *now = work + place, *next = work + width + place;
                 for (u32 a = 0; a < key; ++a) now[(u64)a * value] = 0.0f;
                 for (u32 start = 0; start < rows; start += block) {
                     u32 end = start + block < rows ? start + block : rows;

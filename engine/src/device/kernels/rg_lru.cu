@@ -2,9 +2,9 @@
 
 // `soft`: softplus(P), rounded. Gates and decays are rounded to `grid`; the first position of a sequence takes its
 // input whole.
-KERNEL(rg_lru, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows, u32 continued,
-       const u8 *x, u32 x_dtype, const u8 *input, u32 input_dtype, const u8 *gate, u32 gate_dtype, const float *soft,
-       u32 channels, u32 grid, u8 *y, u32 dtype) {
+PARTS_KERNEL(rg_lru, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows, u32 continued,
+             const u8 *x, u32 x_dtype, const u8 *input, u32 input_dtype, const u8 *gate, u32 gate_dtype,
+             const float *soft, u32 channels, u32 grid, u8 *y, u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < channels) {

@@ -21,7 +21,7 @@ template <class F> DEVICE float dot(u32 count, F f) {
 }
 
 // Rounds numbers in place.
-KERNEL(round_numbers, float *x, u32 dtype, u64 count) {
+PARTS_KERNEL(round_numbers, float *x, u32 dtype, u64 count) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) x[n] = round_to(dtype, x[n]);

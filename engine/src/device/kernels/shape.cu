@@ -22,9 +22,9 @@ KERNEL(chosen_rows, const u8 *x, u32 stored, const u32 *rows, u32 width, u8 *y, 
 }
 
 // Copies numbers into another dtype.
-KERNEL(convert, const u8 *x, u32 stored, u64 from, u8 *y, u32 dtype, u64 to, u64 count) {
+KERNEL(convert, const u8 *x, u32 stored, u8 *y, u32 dtype, u64 count) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
-        if (n < count) store(y, dtype, to + n, load(x, stored, from + n));
+        if (n < count) store(y, dtype, n, load(x, stored, n));
     }
 }

@@ -1,9 +1,10 @@
 // `ssd_scan`: S = exp(dt·A)·S + dt·x⊗B, y = S·C + D·x; a thread for each number of a head.
 
 // States are `[heads, dim, size]`. `grid`: rows that continue a sequence are rounded to it; F32 for none.
-KERNEL(ssd_scan, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows, u32 continued,
-       const u8 *x, u32 x_dtype, const float *steps, const u8 *b, u32 b_dtype, const u8 *c, u32 c_dtype,
-       const float *decays, const float *skips, u32 heads, u32 dim, u32 groups, u32 size, u32 grid, u8 *y, u32 dtype) {
+PARTS_KERNEL(ssd_scan, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows, u32 continued,
+             const u8 *x, u32 x_dtype, const float *steps, const u8 *b, u32 b_dtype, const u8 *c, u32 c_dtype,
+             const float *decays, const float *skips, u32 heads, u32 dim, u32 groups, u32 size, u32 grid, u8 *y,
+             u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)heads * dim) {

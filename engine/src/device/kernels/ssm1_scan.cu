@@ -2,10 +2,10 @@
 
 // States are `[channels, size]`, and `dim` channels make a head. Numbers of the state are rounded to `grid` where they
 // are read. `stepwise`: rows that continue a sequence round D·x and the sum.
-KERNEL(ssm1_scan, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows, u32 continued,
-       const u8 *x, u32 x_dtype, const float *steps, const u8 *b, u32 b_dtype, const u8 *c, u32 c_dtype,
-       const float *decays, const float *skips, u32 channels, u32 dim, u32 size, u32 grid, u32 stepwise, u8 *y,
-       u32 dtype) {
+PARTS_KERNEL(ssm1_scan, const float *before, const u64 *after, u32 kept, float *work, u32 first, u32 rows,
+             u32 continued, const u8 *x, u32 x_dtype, const float *steps, const u8 *b, u32 b_dtype, const u8 *c,
+             u32 c_dtype, const float *decays, const float *skips, u32 channels, u32 dim, u32 size, u32 grid,
+             u32 stepwise, u8 *y, u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < channels) {

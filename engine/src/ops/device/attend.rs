@@ -3,41 +3,76 @@
 use std::ops::Range;
 
 use crate::Error;
-use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument};
+use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument, KernelParts};
 use crate::kernels::attention::ScoreRounding;
 use crate::ops::attend::Attend;
 use crate::ops::device::index;
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::attention::Attention;
+use crate::states::store::device::RowWrites;
 use crate::value::DeviceValue;
 
-/// Scores that are held at once; more rows of a chunk go in turn.
+/// Scores that are held at once; more parts go in turn.
 pub(super) const SCORES: usize = 1 << 26;
 
-/// The positions that some rows see.
+/// Divides parts into groups whose scores are held at once; a part with more has a group of its own.
+pub(super) fn score_groups<P>(parts: &[P], scores: impl Fn(&P) -> usize) -> Vec<&[P]> {
+    let (mut groups, mut rest) = (Vec::new(), parts);
+    while !rest.is_empty() {
+        let mut held = 0_usize;
+        let fits = rest.iter().take_while(|part| {
+            held = held.saturating_add(scores(part));
+            held <= SCORES
+        });
+        let (group, left) = rest.split_at(fits.count().max(1));
+        groups.push(group);
+        rest = left;
+    }
+    groups
+}
+
+/// The positions that the rows of a part see, as kernels take them.
+#[derive(Clone, Copy)]
 pub(super) struct SeenPositions {
-    /// Two numbers for each row: the first position, and one past the last.
-    pub(super) ranges: DeviceBuffer,
+    /// The address of two numbers for each row: the first position, and one past the last.
+    pub(super) ranges: KernelArgument,
     /// The first position that any row sees.
     pub(super) base: u32,
     /// Positions from there to the last that any row sees.
     pub(super) span: usize,
 }
 
+/// Returns the first of the positions that any row sees, and their number.
+pub(super) fn extent(seen: &[Range<usize>]) -> (usize, usize) {
+    let base = seen.iter().map(|range| range.start).min().unwrap_or(0);
+    let end = seen.iter().map(|range| range.end).max().unwrap_or(0);
+    (base, end.saturating_sub(base))
+}
+
 impl SeenPositions {
-    pub(super) fn new(queue: &DeviceQueue, seen: &[Range<usize>]) -> Result<Self, Error> {
+    /// Copies the positions of all parts to the device. The buffer has to live as long as the others are used.
+    pub(super) fn of_parts(
+        queue: &DeviceQueue,
+        parts: &[&[Range<usize>]],
+    ) -> Result<(DeviceBuffer, Vec<Self>), Error> {
+        let all = parts.iter().flat_map(|seen| *seen);
         let numbers: Vec<u32> =
-            seen.iter().flat_map(|range| [range.start as u32, range.end as u32]).collect();
-        let base = seen.iter().map(|range| range.start).min().unwrap_or(0);
-        let end = seen.iter().map(|range| range.end).max().unwrap_or(0);
-        let ranges = queue.upload(bytemuck::cast_slice(&numbers))?;
-        Ok(Self { ranges, base: base as u32, span: end.saturating_sub(base) })
+            all.flat_map(|range| [range.start as u32, range.end as u32]).collect();
+        let buffer = queue.upload(bytemuck::cast_slice(&numbers))?;
+        let mut at = 0;
+        let placed = parts.iter().map(|seen| {
+            let ((base, span), ranges) = (extent(seen), buffer.argument(at)?);
+            at += 8 * seen.len();
+            Ok(Self { ranges, base: base as u32, span })
+        });
+        let placed = placed.collect::<Result<_, Error>>()?;
+        Ok((buffer, placed))
     }
 
     /// Returns the arguments of kernels.
     pub(super) fn arguments(&self) -> [KernelArgument; 3] {
-        [(&self.ranges).into(), self.base.into(), (self.span as u32).into()]
+        [self.ranges, self.base.into(), (self.span as u32).into()]
     }
 }
 
@@ -68,8 +103,9 @@ struct AttendSizes {
     value_dim: usize,
 }
 
-/// Adds the step's keys and values to the state.
-fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+/// Returns the launches that add the step's keys and values to the state.
+fn keep(ctx: &mut Ctx<'_>) -> Result<Vec<KernelParts>, Error> {
+    let mut writes = RowWrites::default();
     for part in 0..2 {
         let x = ctx.device_input(part + 1)?;
         let watched = if ctx.is_watched() { x.download()? } else { Vec::new() };
@@ -84,17 +120,15 @@ fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             if history.width() != x.width() || history.end() != chunk.start {
                 return Err(wrong);
             }
-            history.append_value(&x, chunk.rows.start, chunk.rows.len())?;
+            history.append_value(&x, (chunk.rows.start, chunk.rows.len()), &mut writes)?;
         }
     }
-    Ok(())
+    Ok(writes.into_launches())
 }
 
 impl Kernel for DeviceAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        if self.keeps {
-            keep(ctx)?;
-        }
+        let mut launches = if self.keeps { keep(ctx)? } else { Vec::new() };
         let rule = &self.rule;
         let queue = ctx.queue()?;
         let q = ctx.device_input(0)?;
@@ -143,169 +177,269 @@ impl Kernel for DeviceAttend {
         if y.width() != heads * value_dim {
             return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
         }
-        for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
-            let end = start + rows.len();
-            let seen: Vec<Range<usize>> =
-                (*start..end).map(|position| rule.reach.seen(mask, position)).collect();
-            let oldest = seen.iter().map(|range| range.start).min().unwrap_or(end);
-            let batch = (SCORES / (heads * (end - oldest)).max(1)).max(1);
-            for (n, seen) in seen.chunks(batch).enumerate() {
-                let first = rows.start + n * batch;
-                let part = AttendPart { slot: *slot, first, end, seen };
-                self.attend(ctx, &part, &sizes, (&q, &y), (sinks, slopes.as_ref()))?;
-            }
+        let (slopes, y) = (slopes.as_ref(), &y);
+        let call = AttendCall { rule, ctx, q: &q, y, sizes, sinks, slopes };
+        let parts = call.parts();
+        let scores = |part: &AttendPart| part.seen.len() * heads * extent(&part.seen).1;
+        for group in score_groups(&parts, scores) {
+            call.attend(group, &mut launches)?;
         }
-        ctx.set_device(0, y)
+        ctx.set_device(0, y.clone())
     }
 }
 
-/// Rows of one chunk.
-struct AttendPart<'a> {
+/// Some rows of one chunk.
+struct AttendPart {
     slot: usize,
     /// The first row.
     first: usize,
     /// Positions of the slot, those of the chunk included.
     end: usize,
     /// The positions that each row sees.
-    seen: &'a [Range<usize>],
+    seen: Vec<Range<usize>>,
 }
 
-impl DeviceAttend {
-    /// Computes what keys are worth by their values; none if the attention has no such weights.
-    fn salience(
-        &self,
-        ctx: &Ctx<'_>,
-        memory: &Attention,
-        seen: &SeenPositions,
-        sizes: &AttendSizes,
-        y: &DeviceValue,
-    ) -> Result<Option<DeviceBuffer>, Error> {
-        let Some(a) = ctx.device_vector("A") else { return Ok(None) };
-        let (queue, weight, bias) =
-            (ctx.queue()?, ctx.device_matrix("weight")?, ctx.device_vector("bias"));
-        let &AttendSizes { kv_heads, stored, .. } = sizes;
+/// A part with its memory.
+struct PlacedPart<'a> {
+    part: &'a AttendPart,
+    memory: &'a Attention,
+    seen: SeenPositions,
+    scores: KernelArgument,
+    gates: KernelArgument,
+    worth: KernelArgument,
+}
+
+impl PlacedPart<'_> {
+    fn rows(&self) -> usize {
+        self.part.seen.len()
+    }
+}
+
+/// What all parts of a step share.
+struct AttendCall<'a, 'c> {
+    rule: &'a Attend,
+    ctx: &'a Ctx<'c>,
+    q: &'a DeviceValue,
+    y: &'a DeviceValue,
+    sizes: AttendSizes,
+    sinks: Option<&'a DeviceBuffer>,
+    slopes: Option<&'a DeviceBuffer>,
+}
+
+/// Memory for the parts of a group.
+struct PartBuffers {
+    scores: DeviceBuffer,
+    gates: Option<DeviceBuffer>,
+    worth: Option<DeviceBuffer>,
+}
+
+impl AttendCall<'_, '_> {
+    /// Returns the parts of all chunks, each with as many rows as have their scores held at once.
+    fn parts(&self) -> Vec<AttendPart> {
+        let mut parts = Vec::new();
+        for ChunkRows { slot, rows, start, mask, .. } in self.ctx.chunks() {
+            let end = start + rows.len();
+            let seen: Vec<Range<usize>> =
+                (*start..end).map(|position| self.rule.reach.seen(mask, position)).collect();
+            let oldest = seen.iter().map(|range| range.start).min().unwrap_or(end);
+            let batch = (SCORES / (self.sizes.heads * (end - oldest)).max(1)).max(1);
+            for (n, seen) in seen.chunks(batch).enumerate() {
+                let (first, seen) = (rows.start + n * batch, seen.to_vec());
+                parts.push(AttendPart { slot: *slot, first, end, seen });
+            }
+        }
+        parts
+    }
+
+    /// Returns the keys and values of a part, which have to be what its rows see.
+    fn memory(&self, part: &AttendPart) -> Result<&Attention, Error> {
+        let (ctx, sizes) = (self.ctx, &self.sizes);
+        let Memory::Attention(memory) = ctx.memory(part.slot)? else {
+            return Err(ctx.error("its state is of another kind"));
+        };
+        if memory.keys.end() != part.end
+            || memory.values.end() != part.end
+            || memory.keys.width() != sizes.kv_heads * sizes.key_dim
+            || memory.values.width() != sizes.kv_heads * sizes.stored
+        {
+            return Err(ctx.error("its state does not hold what the step's rows see"));
+        }
+        Ok(memory)
+    }
+
+    /// Computes the parts of a group after other launches.
+    fn attend(&self, group: &[AttendPart], launches: &mut Vec<KernelParts>) -> Result<(), Error> {
+        let (queue, &AttendSizes { heads, value_dim, .. }) = (self.ctx.queue()?, &self.sizes);
+        let ranges: Vec<&[Range<usize>]> = group.iter().map(|part| &part.seen[..]).collect();
+        let (_ranges, seen) = SeenPositions::of_parts(queue, &ranges)?;
+        let buffers = self.buffers(group, &seen)?;
+        let parts = self.placed(group, &seen, &buffers)?;
+        if buffers.worth.is_some() {
+            launches.push(self.salience(&parts)?);
+        }
+        let [mut scores, mut weights, mut values] =
+            ["attend_scores", "attend_weights", "attend_values"].map(KernelParts::new);
+        for part in &parts {
+            let queries = part.rows() * heads;
+            scores.push_each(queries * part.seen.span, self.score_arguments(part)?);
+            weights.push(queries, self.weight_arguments(part)?);
+            values.push_each(queries * value_dim, self.value_arguments(part)?);
+        }
+        launches.extend([scores, weights, values]);
+        queue.launch_parts(&std::mem::take(launches))
+    }
+
+    /// Allocates the memory of a group.
+    fn buffers(&self, group: &[AttendPart], seen: &[SeenPositions]) -> Result<PartBuffers, Error> {
+        let (queue, sizes) = (self.ctx.queue()?, &self.sizes);
+        let queries: usize = group.iter().map(|part| part.seen.len() * sizes.heads).sum();
+        let pairs = group.iter().zip(seen);
+        let scores: usize =
+            pairs.map(|(part, seen)| part.seen.len() * sizes.heads * seen.span).sum();
+        let gated = self.rule.gated && self.sinks.is_some();
+        let worth: usize = seen.iter().map(|seen| sizes.kv_heads * seen.span).sum();
+        let weighted = self.ctx.device_vector("A").is_some();
+        Ok(PartBuffers {
+            scores: queue.allocate(4 * scores)?,
+            gates: gated.then(|| queue.allocate(4 * queries)).transpose()?,
+            worth: weighted.then(|| queue.allocate(4 * worth)).transpose()?,
+        })
+    }
+
+    /// Gives each part of a group its memory.
+    fn placed<'a>(
+        &'a self,
+        group: &'a [AttendPart],
+        seen: &[SeenPositions],
+        buffers: &PartBuffers,
+    ) -> Result<Vec<PlacedPart<'a>>, Error> {
+        let place = |buffer: Option<&DeviceBuffer>, number: usize| {
+            buffer.map_or(Ok(None::<&DeviceBuffer>.into()), |buffer| buffer.argument(4 * number))
+        };
+        let (mut scores, mut queries, mut keys) = (0, 0, 0);
+        let placed = group.iter().zip(seen).map(|(part, seen)| {
+            let placed = PlacedPart {
+                part,
+                memory: self.memory(part)?,
+                seen: *seen,
+                scores: buffers.scores.argument(4 * scores)?,
+                gates: place(buffers.gates.as_ref(), queries)?,
+                worth: place(buffers.worth.as_ref(), keys)?,
+            };
+            let own = part.seen.len() * self.sizes.heads;
+            queries += own;
+            scores += own * seen.span;
+            keys += self.sizes.kv_heads * seen.span;
+            Ok(placed)
+        });
+        placed.collect()
+    }
+
+    /// Returns the launch that computes what keys are worth by their values.
+    fn salience(&self, parts: &[PlacedPart<'_>]) -> Result<KernelParts, Error> {
+        let (ctx, &AttendSizes { kv_heads, stored, .. }) = (self.ctx, &self.sizes);
+        let (a, bias) = (ctx.device_vector("A"), ctx.device_vector("bias"));
+        let weight = ctx.device_matrix("weight")?;
         if self.rule.keep.is_none() {
             return Err(ctx.error("it does not say how many keys count"));
         }
-        if a.bytes() != 4 * kv_heads
+        if a.is_none_or(|a| a.bytes() != 4 * kv_heads)
             || weight.outputs != kv_heads
             || weight.inputs != kv_heads * stored
             || bias.is_some_and(|bias| bias.bytes() != 4 * kv_heads)
         {
             return Err(ctx.error("what keys are worth does not follow from values of this shape"));
         }
-        let worth = queue.allocate(4 * kv_heads * seen.span)?;
-        let (cache, first) = memory.values.cache()?;
-        let mut arguments = cache.list.to_vec();
-        arguments.extend([first, seen.base, seen.span as u32].map(KernelArgument::from));
-        arguments.extend::<[KernelArgument; 8]>([
-            (&weight.buffer).into(),
-            weight.form.into(),
-            weight.factor.into(),
-            bias.into(),
-            a.into(),
-            index(ctx, weight.inputs)?.into(),
-            y.dtype.into(),
-            (&worth).into(),
-        ]);
-        queue.launch("key_salience", kv_heads * seen.span, &arguments)?;
-        Ok(Some(worth))
+        let mut launch = KernelParts::new("key_salience");
+        for part in parts {
+            let (cache, first) = part.memory.values.cache()?;
+            let mut arguments = cache.list.to_vec();
+            let SeenPositions { base, span, .. } = part.seen;
+            arguments.extend([first, base, span as u32].map(KernelArgument::from));
+            arguments.extend::<[KernelArgument; 8]>([
+                (&weight.buffer).into(),
+                weight.form.into(),
+                weight.factor.into(),
+                bias.into(),
+                a.into(),
+                index(ctx, weight.inputs)?.into(),
+                self.y.dtype.into(),
+                part.worth,
+            ]);
+            launch.push(kv_heads * span, arguments);
+        }
+        Ok(launch)
     }
 
-    /// Computes some rows of one chunk.
-    fn attend(
-        &self,
-        ctx: &Ctx<'_>,
-        part: &AttendPart<'_>,
-        sizes: &AttendSizes,
-        (q, y): (&DeviceValue, &DeviceValue),
-        (sinks, slopes): (Option<&DeviceBuffer>, Option<&DeviceBuffer>),
-    ) -> Result<(), Error> {
-        let (queue, rule) = (ctx.queue()?, &self.rule);
-        let &AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = sizes;
-        let Memory::Attention(memory) = ctx.memory(part.slot)? else {
-            return Err(ctx.error("its state is of another kind"));
-        };
-        if memory.keys.end() != part.end
-            || memory.values.end() != part.end
-            || memory.keys.width() != kv_heads * key_dim
-            || memory.values.width() != kv_heads * stored
-        {
-            return Err(ctx.error("its state does not hold what the step's rows see"));
-        }
-        let rows = part.seen.len();
-        let seen = SeenPositions::new(queue, part.seen)?;
-        let span = seen.span;
-        let worth = self.salience(ctx, memory, &seen, sizes, y)?;
-        let queries = rows * heads;
-        let scores = queue.allocate(queries * span * 4)?;
-        let gates = (rule.gated && sinks.is_some()).then(|| queue.allocate(queries * 4));
-        let gates = gates.transpose()?;
-        let place = seen.arguments();
-        let (head_count, kv_count) = (index(ctx, heads)?, index(ctx, kv_heads)?);
-        let first_row = index(ctx, part.first)?;
-        let count = index(ctx, rows)?;
+    fn score_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
+        let (ctx, rule, sizes) = (self.ctx, self.rule, &self.sizes);
         let rounding = match rule.scores {
             ScoreRounding::Rounded => 0_u32,
             ScoreRounding::Once => 1,
             ScoreRounding::None => 2,
         };
-        let (cache, first) = memory.keys.cache()?;
+        let (cache, first) = part.memory.keys.cache()?;
         let mut arguments: Vec<KernelArgument> = vec![
-            (&*q.buffer).into(),
-            q.dtype.into(),
-            first_row.into(),
-            count.into(),
-            head_count.into(),
-            kv_count.into(),
-            index(ctx, key_dim)?.into(),
+            (&*self.q.buffer).into(),
+            self.q.dtype.into(),
+            index(ctx, part.part.first)?.into(),
+            index(ctx, part.rows())?.into(),
+            index(ctx, sizes.heads)?.into(),
+            index(ctx, sizes.kv_heads)?.into(),
+            index(ctx, sizes.key_dim)?.into(),
         ];
         arguments.extend(cache.list);
         arguments.push(first.into());
-        arguments.extend(place);
+        arguments.extend(part.seen.arguments());
         arguments.extend::<[KernelArgument; 5]>([
-            slopes.into(),
+            self.slopes.into(),
             rule.scale.into(),
             rounding.into(),
-            y.dtype.into(),
-            (&scores).into(),
+            self.y.dtype.into(),
+            part.scores,
         ]);
-        queue.launch_each("attend_scores", queries * span, &arguments)?;
-        let mut arguments: Vec<KernelArgument> = vec![(&scores).into(), head_count.into()];
-        arguments.extend(place);
-        arguments.extend::<[KernelArgument; 6]>([
+        Ok(arguments)
+    }
+
+    fn weight_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
+        let (ctx, rule, sizes) = (self.ctx, self.rule, &self.sizes);
+        let mut arguments = vec![part.scores, index(ctx, sizes.heads)?.into()];
+        arguments.extend(part.seen.arguments());
+        let most = rule.keep.unwrap_or(usize::MAX).min(part.seen.span);
+        arguments.extend::<[KernelArgument; 9]>([
             rule.softcap.unwrap_or(0.0).into(),
-            sinks.into(),
+            self.sinks.into(),
             rule.gated.into(),
             rule.softmax_rounds.into(),
-            y.dtype.into(),
-            gates.as_ref().into(),
-        ]);
-        let most = rule.keep.unwrap_or(usize::MAX).min(span);
-        arguments.extend::<[KernelArgument; 3]>([
-            worth.as_ref().into(),
-            kv_count.into(),
+            self.y.dtype.into(),
+            part.gates,
+            part.worth,
+            index(ctx, sizes.kv_heads)?.into(),
             index(ctx, most)?.into(),
         ]);
-        queue.launch("attend_weights", queries, &arguments)?;
-        let (cache, first) = memory.values.cache()?;
+        Ok(arguments)
+    }
+
+    fn value_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
+        let (ctx, sizes) = (self.ctx, &self.sizes);
+        let (cache, first) = part.memory.values.cache()?;
         let mut arguments: Vec<KernelArgument> = vec![
-            (&scores).into(),
-            count.into(),
-            head_count.into(),
-            kv_count.into(),
-            index(ctx, value_dim)?.into(),
-            index(ctx, stored)?.into(),
+            part.scores,
+            index(ctx, part.rows())?.into(),
+            index(ctx, sizes.heads)?.into(),
+            index(ctx, sizes.kv_heads)?.into(),
+            index(ctx, sizes.value_dim)?.into(),
+            index(ctx, sizes.stored)?.into(),
         ];
         arguments.extend(cache.list);
         arguments.push(first.into());
-        arguments.extend(place);
+        arguments.extend(part.seen.arguments());
         arguments.extend::<[KernelArgument; 4]>([
-            gates.as_ref().into(),
-            (&*y.buffer).into(),
-            y.dtype.into(),
-            first_row.into(),
+            part.gates,
+            (&*self.y.buffer).into(),
+            self.y.dtype.into(),
+            index(ctx, part.part.first)?.into(),
         ]);
-        queue.launch_each("attend_values", queries * value_dim, &arguments)
+        Ok(arguments)
     }
 }

@@ -1,10 +1,12 @@
 //! `causal_conv` on a device.
 
 use crate::Error;
+use crate::device::{KernelArgument, KernelParts};
 use crate::ops::causal_conv::CausalConv;
 use crate::ops::device::{activation, index};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::states::Memory;
+use crate::states::store::device::RowWrites;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("causal_conv", DeviceConv::prepare);
@@ -40,19 +42,11 @@ impl Kernel for DeviceConv {
             )));
         }
         let y = ctx.device_output(0, x.rows())?;
+        let (mut writes, mut launch) = (RowWrites::default(), KernelParts::new("causal_conv"));
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold inputs of this shape");
             let (rows, from) = (chunk.rows.len(), chunk.rows.start);
-            let Memory::Conv(memory) = ctx.memory(chunk.slot)? else { return Err(wrong) };
-            if memory.inputs.width() != channels
-                || memory.needed != taps - 1
-                || memory.inputs.end() != chunk.start
-            {
-                return Err(wrong);
-            }
-            let (past, first) = memory.inputs.cache()?;
-            let [past, past_dtype, ..] = past.list;
-            let arguments = [
+            let mut arguments: Vec<KernelArgument> = vec![
                 (&*x.buffer).into(),
                 x.dtype.into(),
                 index(ctx, from)?.into(),
@@ -61,20 +55,31 @@ impl Kernel for DeviceConv {
                 weight.into(),
                 index(ctx, taps)?.into(),
                 bias.into(),
-                past,
-                past_dtype,
+            ];
+            let start = index(ctx, chunk.start)?;
+            let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+            if memory.inputs.width() != channels
+                || memory.needed != taps - 1
+                || memory.inputs.end() != chunk.start
+            {
+                return Err(wrong);
+            }
+            memory.inputs.append_value(&x, (from, rows), &mut writes)?;
+            let (past, first) = memory.inputs.cache()?;
+            arguments.extend(&past.list[..2]);
+            arguments.extend::<[KernelArgument; 6]>([
                 first.into(),
-                index(ctx, chunk.start)?.into(),
-                (self.stepwise && chunk.start > 0).into(),
+                start.into(),
+                (self.stepwise && start > 0).into(),
                 self.kind.into(),
                 (&*y.buffer).into(),
                 y.dtype.into(),
-            ];
-            queue.launch_each("causal_conv", rows * channels, &arguments)?;
-            if let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? {
-                memory.inputs.append_value(&x, from, rows)?;
-            }
+            ]);
+            launch.push_each(rows * channels, arguments);
         }
+        let mut launches = writes.into_launches();
+        launches.push(launch);
+        queue.launch_parts(&launches)?;
         ctx.set_device(0, y)
     }
 }

@@ -1,12 +1,13 @@
 //! `index_topk` on a device.
 
 use crate::Error;
-use crate::device::KernelArgument;
-use crate::ops::device::attend::SCORES;
+use crate::device::{KernelArgument, KernelParts};
+use crate::ops::device::attend::{SCORES, score_groups};
 use crate::ops::device::index;
 use crate::ops::index_topk::IndexTopk;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::states::Memory;
+use crate::states::store::device::{CacheArguments, RowWrites};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("index_topk", |args: &Args<'_>| IndexTopk::prepare(args).map(DeviceIndex));
@@ -23,50 +24,72 @@ impl Kernel for DeviceIndex {
         if q.width() != heads * size || size == 0 || y.width() != self.0.topk {
             return Err(ctx.error("its queries, keys and weights do not fit"));
         }
+        let mut writes = RowWrites::default();
+        let mut parts = Vec::new();
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold keys of this shape");
             let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
             if memory.width() != size || memory.end() != chunk.start {
                 return Err(wrong);
             }
-            memory.append_value(&k, chunk.rows.start, chunk.rows.len())?;
-            let (cache, _) = memory.cache()?;
-            let batch = (SCORES / memory.end().max(1)).max(1);
-            for from in chunk.rows.clone().step_by(batch) {
-                let rows = chunk.rows.end.min(from + batch) - from;
-                let start = chunk.start + from - chunk.rows.start;
-                let span = start + rows;
-                let scores = queue.allocate(4 * rows * span)?;
+            memory.append_value(&k, (chunk.rows.start, chunk.rows.len()), &mut writes)?;
+            let ((cache, _), batch) = (memory.cache()?, (SCORES / memory.end().max(1)).max(1));
+            for first in chunk.rows.clone().step_by(batch) {
+                let rows = chunk.rows.end.min(first + batch) - first;
+                let start = chunk.start + first - chunk.rows.start;
+                parts.push(IndexPart { cache, first, rows, start, span: start + rows });
+            }
+        }
+        let mut launches = writes.into_launches();
+        for group in score_groups(&parts, |part| part.rows * part.span) {
+            let total: usize = group.iter().map(|part| part.rows * part.span).sum();
+            let buffer = queue.allocate(4 * total)?;
+            let [mut score, mut select] = ["index_scores", "index_select"].map(KernelParts::new);
+            let mut at = 0;
+            for &IndexPart { cache, first, rows, start, span } in group {
+                let scores = buffer.argument(4 * at)?;
+                at += rows * span;
+                let (first, start) = (index(ctx, first)?, index(ctx, start)?);
+                let (row_count, columns) = (index(ctx, rows)?, index(ctx, span)?);
                 let mut arguments: Vec<KernelArgument> = vec![
                     (&*q.buffer).into(),
                     q.dtype.into(),
                     (&*w.buffer).into(),
                     w.dtype.into(),
-                    index(ctx, from)?.into(),
-                    index(ctx, rows)?.into(),
+                    first.into(),
+                    row_count.into(),
                     index(ctx, heads)?.into(),
                     index(ctx, size)?.into(),
                 ];
                 arguments.extend(cache.list);
-                arguments.extend::<[KernelArgument; 4]>([
-                    index(ctx, start)?.into(),
-                    index(ctx, span)?.into(),
-                    self.0.scale.into(),
-                    (&scores).into(),
-                ]);
-                queue.launch_each("index_scores", rows * span, &arguments)?;
-                let arguments = [
-                    (&scores).into(),
-                    index(ctx, from)?.into(),
-                    index(ctx, start)?.into(),
-                    index(ctx, span)?.into(),
+                arguments.extend([start.into(), columns.into(), self.0.scale.into(), scores]);
+                score.push_each(rows * span, arguments);
+                let arguments = vec![
+                    scores,
+                    first.into(),
+                    start.into(),
+                    columns.into(),
                     index(ctx, self.0.topk)?.into(),
                     (&*y.buffer).into(),
                     y.dtype.into(),
                 ];
-                queue.launch("index_select", rows, &arguments)?;
+                select.push(rows, arguments);
             }
+            launches.extend([score, select]);
+            queue.launch_parts(&std::mem::take(&mut launches))?;
         }
         ctx.set_device(0, y)
     }
+}
+
+/// Some rows of one chunk.
+struct IndexPart {
+    cache: CacheArguments,
+    /// The first row.
+    first: usize,
+    rows: usize,
+    /// The position of the first row.
+    start: usize,
+    /// Positions that the last row sees.
+    span: usize,
 }

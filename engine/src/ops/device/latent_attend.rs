@@ -3,14 +3,16 @@
 use std::ops::Range;
 
 use crate::Error;
-use crate::device::{DeviceBuffer, KernelArgument};
+use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::kernels::attention::BLOCK_QUERIES;
-use crate::ops::device::attend::{SCORES, SeenPositions};
+use crate::ops::device::attend::{SCORES, SeenPositions, extent, score_groups};
 use crate::ops::device::round_inputs::rows_for;
 use crate::ops::device::{index, linear};
 use crate::ops::latent_attend::{HeadSizes, LatentAttend};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
+use crate::states::latent::Latent;
+use crate::states::store::device::RowWrites;
 use crate::value::DeviceValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
@@ -20,17 +22,6 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 struct DeviceLatent(LatentAttend);
 
-/// Rows of one chunk.
-struct LatentPart<'a> {
-    slot: usize,
-    /// Rows of the step.
-    rows: Range<usize>,
-    /// Position of the first row.
-    start: usize,
-    /// The choice of positions, if the rows do not see all of them.
-    chosen: Option<&'a DeviceValue>,
-}
-
 impl Kernel for DeviceLatent {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let (q, c, r) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
@@ -38,7 +29,6 @@ impl Kernel for DeviceLatent {
         let sizes = self.0.sizes(&q.shape, (c.width(), r.width()), (weight.inputs, weight.outputs));
         let sizes = sizes.map_err(|why| ctx.error(why))?;
         let HeadSizes { heads, value, .. } = sizes;
-        let width = sizes.width();
         let y = ctx.device_output(0, q.rows())?;
         if y.width() != heads * value {
             return Err(ctx.error(format!("{heads} heads of {value} are no {:?}", y.shape)));
@@ -48,9 +38,8 @@ impl Kernel for DeviceLatent {
             ctx.observe_cached(0, &c.download()?);
             ctx.observe_cached(1, &r.download()?);
         }
-        for chunk in ctx.chunks() {
-            expand(ctx, chunk, (&c, &r), width, &y)?;
-        }
+        expand(ctx, (&c, &r), sizes.width(), &y)?;
+        let mut parts = Vec::new();
         for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
             let end = start + rows.len();
             // Blocks of queries as on the CPU: those that reach beyond the choice see its positions alone.
@@ -70,111 +59,220 @@ impl Kernel for DeviceLatent {
                     let seen: Vec<Range<usize>> = (start + from..start + to)
                         .map(|position| mask.document_of(position)..position + 1)
                         .collect();
-                    let rows = rows.start + from..rows.start + to;
-                    let part = LatentPart { slot: *slot, rows, start: start + from, chosen };
-                    self.attend(ctx, &part, &seen, sizes, (&q, &y))?;
+                    let first = rows.start + from;
+                    parts.push(LatentPart {
+                        slot: *slot,
+                        first,
+                        start: start + from,
+                        seen,
+                        chosen,
+                    });
                 }
             }
+        }
+        let call = LatentCall { scale: self.0.scale, ctx, q: &q, y: &y, sizes };
+        for group in score_groups(&parts, |part| heads * part.seen.len() * part.span()) {
+            call.attend(group)?;
         }
         ctx.set_device(0, y)
     }
 }
 
-/// Adds the latents of a chunk to the state, and expands those that are not expanded yet.
+/// Some rows of one chunk.
+struct LatentPart<'a> {
+    slot: usize,
+    /// The first row of the step.
+    first: usize,
+    /// Position of the first row.
+    start: usize,
+    /// The positions that each row sees.
+    seen: Vec<Range<usize>>,
+    /// The choice of positions, if the rows do not see all of them.
+    chosen: Option<&'a DeviceValue>,
+}
+
+impl LatentPart<'_> {
+    /// Scores of each row and head.
+    fn span(&self) -> usize {
+        self.chosen.map_or(extent(&self.seen).1, DeviceValue::width)
+    }
+}
+
+/// Adds the latents of all chunks to their states, and expands those that are not expanded yet.
 fn expand(
     ctx: &mut Ctx<'_>,
-    chunk: &ChunkRows,
     (c, r): (&DeviceValue, &DeviceValue),
     width: usize,
     y: &DeviceValue,
 ) -> Result<(), Error> {
     let (queue, weight) = (ctx.queue()?, ctx.device_matrix("weight")?);
     let wrong = || Error::Other("the state does not hold latents of this shape".to_owned());
-    let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong()) };
-    if memory.latent.width() != c.width()
-        || memory.shared.width() != r.width()
-        || memory.latent.end() != chunk.start
-    {
-        return Err(wrong());
+    let (mut writes, mut missing) = (RowWrites::default(), Vec::new());
+    for chunk in ctx.chunks() {
+        let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong()) };
+        if memory.latent.width() != c.width()
+            || memory.shared.width() != r.width()
+            || memory.latent.end() != chunk.start
+        {
+            return Err(wrong());
+        }
+        let rows = (chunk.rows.start, chunk.rows.len());
+        memory.latent.append_value(c, rows, &mut writes)?;
+        memory.shared.append_value(r, rows, &mut writes)?;
+        memory.rewind(y.dtype, width, chunk.start);
+        missing.push(memory.latent.end() - memory.expanded.end());
     }
-    memory.latent.append_value(c, chunk.rows.start, chunk.rows.len())?;
-    memory.shared.append_value(r, chunk.rows.start, chunk.rows.len())?;
-    memory.rewind(y.dtype, width, chunk.start);
     // What the state keeps is expanded, not what came in: they differ if it is narrower.
-    let missing = memory.latent.device_tail(memory.expanded.end())?;
-    let made = DeviceValue::of(queue, y.dtype, &[missing.rows(), width])?;
-    linear::product(ctx, &*rows_for(ctx, "weight", &missing)?, weight, None, &made)?;
-    match ctx.memory_mut(chunk.slot)? {
-        Memory::Latent(memory) => memory.expanded.append_value(&made, 0, made.rows()),
-        _ => Err(wrong()),
+    let (mut copies, mut latents) = (RowWrites::default(), None);
+    let mut at = 0;
+    for (chunk, rows) in ctx.chunks().iter().zip(&missing) {
+        let Memory::Latent(memory) = ctx.memory(chunk.slot)? else { return Err(wrong()) };
+        if latents.is_none() {
+            let shape = [missing.iter().sum(), c.width()];
+            latents = Some(DeviceValue::of(queue, memory.latent.device_dtype()?, &shape)?);
+        }
+        let latents = latents.as_ref().ok_or_else(wrong)?;
+        memory.latent.copy_tail(memory.expanded.end(), latents, at, &mut copies)?;
+        at += rows;
     }
+    let latents = latents.ok_or_else(wrong)?;
+    queue.launch_parts(&[writes.into_launches(), copies.into_launches()].concat())?;
+    let made = DeviceValue::of(queue, y.dtype, &[latents.rows(), width])?;
+    linear::product(ctx, &*rows_for(ctx, "weight", &latents)?, weight, None, &made)?;
+    let (mut expanded, mut at) = (RowWrites::default(), 0);
+    for (chunk, rows) in ctx.chunks().iter().zip(missing) {
+        let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong()) };
+        memory.expanded.append_value(&made, (at, rows), &mut expanded)?;
+        at += rows;
+    }
+    queue.launch_parts(&expanded.into_launches())
 }
 
-impl DeviceLatent {
-    /// Computes some rows of one chunk.
-    fn attend(
-        &self,
-        ctx: &Ctx<'_>,
-        part: &LatentPart<'_>,
-        seen: &[Range<usize>],
-        sizes: HeadSizes,
-        (q, y): (&DeviceValue, &DeviceValue),
-    ) -> Result<(), Error> {
-        let queue = ctx.queue()?;
-        let HeadSizes { heads, nope, shared, value } = sizes;
-        let rows = part.rows.len();
-        let Memory::Latent(memory) = ctx.memory(part.slot)? else {
-            return Err(ctx.error("its state is of another kind"));
-        };
-        let mut seen = SeenPositions::new(queue, seen)?;
-        let mut picked = DeviceBuffer::none(queue);
-        if let Some(chosen) = part.chosen {
-            (seen.base, seen.span) = (0, chosen.width());
-            picked = queue.allocate(4 * rows * chosen.width())?;
-            let arguments = [
-                (&*chosen.buffer).into(),
-                chosen.dtype.into(),
-                index(ctx, part.rows.start)?.into(),
-                index(ctx, rows)?.into(),
-                index(ctx, chosen.width())?.into(),
-                index(ctx, part.start)?.into(),
-                (&picked).into(),
-                (&seen.ranges).into(),
-            ];
-            queue.launch_each("picked_keys", rows, &arguments)?;
+/// A part with its memory.
+struct PlacedLatent<'a> {
+    part: &'a LatentPart<'a>,
+    memory: &'a Latent,
+    seen: SeenPositions,
+    picked: KernelArgument,
+    scores: KernelArgument,
+}
+
+/// What all parts of a step share.
+struct LatentCall<'a, 'c> {
+    scale: f32,
+    ctx: &'a Ctx<'c>,
+    q: &'a DeviceValue,
+    y: &'a DeviceValue,
+    sizes: HeadSizes,
+}
+
+impl LatentCall<'_, '_> {
+    fn number(&self, size: usize) -> Result<KernelArgument, Error> {
+        index(self.ctx, size).map(KernelArgument::from)
+    }
+
+    /// Computes the parts of a group.
+    fn attend(&self, group: &[LatentPart<'_>]) -> Result<(), Error> {
+        let (queue, HeadSizes { heads, value, .. }) = (self.ctx.queue()?, self.sizes);
+        let ranges: Vec<&[Range<usize>]> = group.iter().map(|part| &part.seen[..]).collect();
+        let (_ranges, seen) = SeenPositions::of_parts(queue, &ranges)?;
+        let numbers = |part: &LatentPart<'_>| part.seen.len() * part.span();
+        let chosen = group.iter().filter(|part| part.chosen.is_some());
+        let picked = queue.allocate(4 * chosen.map(numbers).sum::<usize>())?;
+        let scores = queue.allocate(4 * heads * group.iter().map(numbers).sum::<usize>())?;
+        let parts = self.placed(group, &seen, (&picked, &scores))?;
+        let [mut pick, mut score, mut weigh, mut sum] =
+            ["picked_keys", "latent_scores", "attend_weights", "latent_values"]
+                .map(KernelParts::new);
+        for part in &parts {
+            let rows = part.part.seen.len();
+            if let Some(chosen) = part.part.chosen {
+                pick.push_each(rows, self.pick_arguments(part, chosen)?);
+            }
+            score.push_each(rows * heads * part.seen.span, self.score_arguments(part)?);
+            weigh.push(rows * heads, self.weight_arguments(part)?);
+            sum.push_each(rows * heads * value, self.value_arguments(part)?);
         }
-        let queries = rows * heads;
-        let scores = queue.allocate(4 * queries * seen.span)?;
-        let [ranges, base, span] = seen.arguments();
-        let (expanded, _) = memory.expanded.cache()?;
-        let (rest, _) = memory.shared.cache()?;
-        let number = |size| index(ctx, size).map(KernelArgument::from);
-        let arguments = [
-            (&*q.buffer).into(),
-            q.dtype.into(),
-            number(part.rows.start)?,
-            number(rows)?,
-            number(heads)?,
-            number(nope)?,
-            number(shared)?,
-            number(value)?,
+        queue.launch_parts(&[pick, score, weigh, sum])
+    }
+
+    /// Gives each part of a group its memory.
+    fn placed<'a>(
+        &'a self,
+        group: &'a [LatentPart<'_>],
+        seen: &[SeenPositions],
+        (picked, scores): (&DeviceBuffer, &DeviceBuffer),
+    ) -> Result<Vec<PlacedLatent<'a>>, Error> {
+        let (mut picks, mut places) = (0, 0);
+        let placed = group.iter().zip(seen).map(|(part, seen)| {
+            let Memory::Latent(memory) = self.ctx.memory(part.slot)? else {
+                return Err(self.ctx.error("its state is of another kind"));
+            };
+            let numbers = part.seen.len() * part.span();
+            let (mut seen, mut own) = (*seen, KernelArgument::from(None::<&DeviceBuffer>));
+            if part.chosen.is_some() {
+                (seen.base, seen.span) = (0, part.span());
+                own = picked.argument(4 * picks)?;
+                picks += numbers;
+            }
+            let scores = scores.argument(4 * places)?;
+            places += numbers * self.sizes.heads;
+            Ok(PlacedLatent { part, memory, seen, picked: own, scores })
+        });
+        placed.collect()
+    }
+
+    fn pick_arguments(
+        &self,
+        part: &PlacedLatent<'_>,
+        chosen: &DeviceValue,
+    ) -> Result<Vec<KernelArgument>, Error> {
+        Ok(vec![
+            (&*chosen.buffer).into(),
+            chosen.dtype.into(),
+            self.number(part.part.first)?,
+            self.number(part.part.seen.len())?,
+            self.number(chosen.width())?,
+            self.number(part.part.start)?,
+            part.picked,
+            part.seen.ranges,
+        ])
+    }
+
+    fn score_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {
+        let HeadSizes { heads, nope, shared, value } = self.sizes;
+        let (expanded, _) = part.memory.expanded.cache()?;
+        let (rest, _) = part.memory.shared.cache()?;
+        let [ranges, base, span] = part.seen.arguments();
+        Ok(vec![
+            (&*self.q.buffer).into(),
+            self.q.dtype.into(),
+            self.number(part.part.first)?,
+            self.number(part.part.seen.len())?,
+            self.number(heads)?,
+            self.number(nope)?,
+            self.number(shared)?,
+            self.number(value)?,
             expanded.list[0],
             expanded.list[1],
             rest.list[0],
             rest.list[1],
             ranges,
-            (&picked).into(),
+            part.picked,
             base,
             span,
-            self.0.scale.into(),
-            y.dtype.into(),
-            (&scores).into(),
-        ];
-        queue.launch_each("latent_scores", queries * seen.span, &arguments)?;
+            self.scale.into(),
+            self.y.dtype.into(),
+            part.scores,
+        ])
+    }
+
+    fn weight_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {
         let none = KernelArgument::from(None::<&DeviceBuffer>);
-        let arguments = [
-            (&scores).into(),
-            number(heads)?,
+        let [ranges, base, span] = part.seen.arguments();
+        Ok(vec![
+            part.scores,
+            self.number(self.sizes.heads)?,
             ranges,
             base,
             span,
@@ -182,29 +280,33 @@ impl DeviceLatent {
             none,
             false.into(),
             false.into(),
-            y.dtype.into(),
+            self.y.dtype.into(),
             none,
             none,
-            number(heads)?,
+            self.number(self.sizes.heads)?,
             0.into(),
-        ];
-        queue.launch("attend_weights", queries, &arguments)?;
-        let arguments = [
-            (&scores).into(),
-            number(rows)?,
-            number(heads)?,
-            number(nope)?,
-            number(value)?,
+        ])
+    }
+
+    fn value_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {
+        let HeadSizes { heads, nope, value, .. } = self.sizes;
+        let (expanded, _) = part.memory.expanded.cache()?;
+        let [ranges, base, span] = part.seen.arguments();
+        Ok(vec![
+            part.scores,
+            self.number(part.part.seen.len())?,
+            self.number(heads)?,
+            self.number(nope)?,
+            self.number(value)?,
             expanded.list[0],
             expanded.list[1],
             ranges,
-            (&picked).into(),
+            part.picked,
             base,
             span,
-            (&*y.buffer).into(),
-            y.dtype.into(),
-            number(part.rows.start)?,
-        ];
-        queue.launch_each("latent_values", queries * value, &arguments)
+            (&*self.y.buffer).into(),
+            self.y.dtype.into(),
+            self.number(part.part.first)?,
+        ])
     }
 }

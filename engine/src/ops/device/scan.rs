@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use registry::dtype::Dtype;
 
 use crate::Error;
-use crate::device::{DeviceBuffer, KernelArgument, count};
+use crate::device::{DeviceBuffer, KernelArgument, KernelParts, count};
 use crate::kernels::math::softplus;
 use crate::kernels::round::round1;
 use crate::ops::delta_rule::{DeltaRule, LogDecay};
@@ -46,39 +46,67 @@ fn table<'t>(
     Ok(table.get_or_init(|| uploaded))
 }
 
-/// Runs the kernel of a recurrence for each chunk, with a thread for each of `threads` parts of the state.
-fn scan(
-    ctx: &mut Ctx<'_>,
-    kernel: &str,
-    (width, threads): (usize, usize),
-    more: &[KernelArgument],
-) -> Result<(), Error> {
-    let queue = ctx.queue()?;
+/// The kernel of a recurrence and its sizes.
+struct ScanKernel {
+    name: &'static str,
+    /// Numbers of the state.
+    width: usize,
+    /// Parts of the state, each with a thread.
+    threads: usize,
+    /// Blocks of the state that a chunk needs to begin a sequence, besides those that are kept.
+    begins: usize,
+}
+
+/// Places of the blocks of one chunk.
+struct ScanPart {
+    before: KernelArgument,
+    /// Where the addresses of the kept blocks begin.
+    first: usize,
+    kept: usize,
+    /// Where the blocks that are not kept begin.
+    work: usize,
+}
+
+/// Runs the kernel of a recurrence for all chunks, and rounds the blocks that are kept.
+fn scan(ctx: &mut Ctx<'_>, kernel: &ScanKernel, more: &[KernelArgument]) -> Result<(), Error> {
+    let (queue, &ScanKernel { name, width, threads, begins }) = (ctx.queue()?, kernel);
+    let mut rounding = KernelParts::new("round_numbers");
+    let (mut parts, mut places, mut blocks) = (Vec::new(), Vec::<u64>::new(), 0);
     for chunk in ctx.chunks() {
         let wrong = ctx.error("its state does not hold blocks of this shape");
-        let (first, rows) = (index(ctx, chunk.rows.start)?, index(ctx, chunk.rows.len())?);
         let Memory::Recurrent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
         if width == 0 || memory.width() != width || memory.end() != chunk.start {
             return Err(wrong);
         }
-        let DeviceRecurrentStep { before, after } = memory.device_step(chunk.rows.len())?;
-        let places: Vec<u64> = after.iter().map(|block| block.address()).collect();
-        let places = queue.upload(bytemuck::cast_slice(&places))?;
-        let unkept = chunk.rows.len() > after.len();
-        let work = queue.allocate(if unkept { 4 * width } else { 0 })?;
-        let mut arguments: Vec<KernelArgument> = vec![
-            before.into(),
-            (&places).into(),
-            (after.len() as u32).into(),
-            (&work).into(),
-            first.into(),
-            rows.into(),
+        let DeviceRecurrentStep { before, after, dtype } = memory.device_step(chunk.rows.len())?;
+        let kept = after.len();
+        parts.push(ScanPart { before: before.into(), first: places.len(), kept, work: blocks });
+        places.extend(after.iter().map(|block| block.address()));
+        if dtype != Dtype::F32 {
+            for block in after {
+                rounding.push_each(width, vec![block.into(), dtype.into(), count(width)]);
+            }
+        }
+        let begins = if chunk.start == 0 { begins } else { 0 };
+        blocks += begins.max(usize::from(chunk.rows.len() > kept));
+    }
+    let places = queue.upload(bytemuck::cast_slice(&places))?;
+    let work = queue.allocate(4 * width * blocks)?;
+    let mut launch = KernelParts::new(name);
+    for (chunk, part) in ctx.chunks().iter().zip(&parts) {
+        let mut arguments = vec![
+            part.before,
+            places.argument(8 * part.first)?,
+            (part.kept as u32).into(),
+            work.argument(4 * width * part.work)?,
+            index(ctx, chunk.rows.start)?.into(),
+            index(ctx, chunk.rows.len())?.into(),
             (chunk.start > 0).into(),
         ];
         arguments.extend(more);
-        queue.launch_each(kernel, threads, &arguments)?;
+        launch.push_each(threads, arguments);
     }
-    Ok(())
+    queue.launch_parts(&[launch, rounding])
 }
 
 /// Computes softplus(dt + bias) of the second input, between bounds, rounded as activations are.
@@ -158,7 +186,13 @@ impl Kernel for DeviceSsd {
             (&*y.buffer).into(),
             y.dtype.into(),
         ]);
-        scan(ctx, "ssd_scan", (heads * dim * size, heads * dim), &more)?;
+        let kernel = ScanKernel {
+            name: "ssd_scan",
+            width: heads * dim * size,
+            threads: heads * dim,
+            begins: 0,
+        };
+        scan(ctx, &kernel, &more)?;
         ctx.set_device(0, y)
     }
 }
@@ -205,7 +239,9 @@ impl Kernel for DeviceSsm1 {
             (&*y.buffer).into(),
             y.dtype.into(),
         ]);
-        scan(ctx, "ssm1_scan", (channels * size, channels), &more)?;
+        let kernel =
+            ScanKernel { name: "ssm1_scan", width: channels * size, threads: channels, begins: 0 };
+        scan(ctx, &kernel, &more)?;
         ctx.set_device(0, y)
     }
 }
@@ -315,7 +351,13 @@ impl Kernel for DeviceDelta {
             more.push(index(ctx, size)?.into());
         }
         more.extend(pair(&y));
-        scan(ctx, "delta_rule", (heads * key * value, heads * value), &more)?;
+        let kernel = ScanKernel {
+            name: "delta_rule",
+            width: heads * key * value,
+            threads: heads * value,
+            begins: 0,
+        };
+        scan(ctx, &kernel, &more)?;
         ctx.set_device(0, y)
     }
 }
@@ -348,7 +390,8 @@ impl Kernel for DeviceRgLru {
             dtype.into(),
         ]);
         more.extend(pair(&y));
-        scan(ctx, "rg_lru", (channels, channels), &more)?;
+        let kernel = ScanKernel { name: "rg_lru", width: channels, threads: channels, begins: 0 };
+        scan(ctx, &kernel, &more)?;
         ctx.set_device(0, y)
     }
 }
@@ -383,14 +426,17 @@ impl Kernel for DeviceLightning {
         {
             return Err(ctx.error("its inputs and tables do not fit"));
         }
-        let width = heads * key * value;
-        let blocks = ctx.queue()?.allocate(8 * width)?;
         for size in [heads, key, value, block] {
             more.push(index(ctx, size)?.into());
         }
-        more.push((&blocks).into());
         more.extend(pair(&y));
-        scan(ctx, "lightning", (width, heads * value), &more)?;
+        let kernel = ScanKernel {
+            name: "lightning",
+            width: heads * key * value,
+            threads: heads * value,
+            begins: 2,
+        };
+        scan(ctx, &kernel, &more)?;
         ctx.set_device(0, y)
     }
 }

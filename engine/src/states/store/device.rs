@@ -6,7 +6,7 @@ use registry::dtype::Dtype;
 
 use super::RowStore;
 use crate::Error;
-use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument, count, source};
+use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument, KernelParts, count, source};
 use crate::value::DeviceValue;
 
 /// Numbers that fill memory until they are written: NaN in every encoding.
@@ -60,6 +60,26 @@ impl Clone for DeviceRows {
 pub(crate) struct CacheArguments {
     /// The numbers, the encoding, the scales and the group.
     pub(crate) list: [KernelArgument; 4],
+}
+
+/// Rows that a step writes for all of its slots, one launch for each encoding.
+#[derive(Debug, Default)]
+pub(crate) struct RowWrites(Vec<KernelParts>);
+
+impl RowWrites {
+    fn launch_of(&mut self, kernel: &'static str) -> &mut KernelParts {
+        let found = self.0.iter().position(|launch| launch.kernel() == kernel);
+        let place = found.unwrap_or(self.0.len());
+        if found.is_none() {
+            self.0.push(KernelParts::new(kernel));
+        }
+        &mut self.0[place]
+    }
+
+    /// Returns the launches.
+    pub(crate) fn into_launches(self) -> Vec<KernelParts> {
+        self.0
+    }
 }
 
 impl DeviceRows {
@@ -153,54 +173,68 @@ impl DeviceRows {
         if scales.is_empty() { Ok(()) } else { self.scales.write(self.scale_bytes(at), scales) }
     }
 
-    /// Writes rows of a value of the device at `at`.
+    /// Makes room at `at` for `numbers` numbers of a value of the device, from number `from` on, and adds them to what
+    /// is written.
     pub(crate) fn write_value(
         &mut self,
         at: usize,
         value: &DeviceValue,
-        from: usize,
-        numbers: usize,
+        (from, numbers): (usize, usize),
+        writes: &mut RowWrites,
     ) -> Result<(), Error> {
         self.reserve(at + numbers)?;
-        let input = [(&*value.buffer).into(), value.dtype.into(), count(from)];
-        let plain = |dtype: Dtype| -> Result<(), Error> {
-            let output = [(&self.numbers).into(), dtype.into(), count(at), count(numbers)];
-            self.queue.launch_each("convert", numbers, &[&input[..], &output].concat())
-        };
-        match &*self.form {
-            RowStore::F32(_) => plain(Dtype::F32),
-            RowStore::Half(dtype, _) => plain(*dtype),
+        let (rows, scales) = (&self.numbers, &self.scales);
+        let (kernel, output, threads): (_, Vec<KernelArgument>, _) = match &*self.form {
+            RowStore::F32(_) | RowStore::Half(..) => {
+                let output = vec![rows.into(), self.plain_dtype()?.into()];
+                ("keep_rows", output, numbers)
+            }
             RowStore::GroupedFp8 { group, .. } => {
-                let groups = numbers / group;
-                let output = [
-                    (&self.numbers).into(),
-                    (&self.scales).into(),
-                    (*group as u32).into(),
-                    count(at),
-                    count(groups),
-                ];
-                self.queue.launch_each("keep_groups", groups, &[&input[..], &output].concat())
+                let output = vec![rows.into(), scales.into(), (*group as u32).into()];
+                ("keep_groups", output, numbers / group)
             }
             RowStore::FixedFp8 { dtype, .. } => {
-                let (bytes, scale) = (&self.numbers, &self.scales);
-                let output =
-                    [bytes.into(), scale.into(), (*dtype).into(), count(at), count(numbers)];
-                self.queue.launch_each("keep_fixed", numbers, &[&input[..], &output].concat())
+                ("keep_fixed", vec![rows.into(), scales.into(), (*dtype).into()], numbers)
             }
-            RowStore::Device(_) => Err(Error::Other("a store of a device has a form".to_owned())),
+            RowStore::Device(_) => {
+                return Err(Error::Other("a store of a device has a form".to_owned()));
+            }
+        };
+        let mut arguments = vec![(&*value.buffer).into(), value.dtype.into(), count(from)];
+        arguments.extend(output);
+        arguments.extend([count(at), count(threads)]);
+        writes.launch_of(kernel).push_each(threads, arguments);
+        Ok(())
+    }
+
+    /// Returns the dtype of plain rows.
+    pub(crate) fn plain_dtype(&self) -> Result<Dtype, Error> {
+        match &*self.form {
+            RowStore::F32(_) => Ok(Dtype::F32),
+            RowStore::Half(dtype, _) => Ok(*dtype),
+            _ => Err(Error::Other("rows in 8 bits are no values".to_owned())),
         }
     }
 
-    /// Returns a copy of plain rows of `width` numbers, from number `at` on.
-    pub(crate) fn rows(&self, at: usize, rows: usize, width: usize) -> Result<DeviceValue, Error> {
-        let dtype = match &*self.form {
-            RowStore::F32(_) => Dtype::F32,
-            RowStore::Half(dtype, _) => *dtype,
-            _ => return Err(Error::Other("rows in 8 bits are no values".to_owned())),
-        };
-        let value = DeviceValue::of(&self.queue, dtype, &[rows, width])?;
-        value.buffer.copy_from(&self.numbers, at * dtype.size(), rows * width * dtype.size())?;
-        Ok(value)
+    /// Adds a copy of `numbers` plain numbers from `from` on to what is written: to number `at` of a value.
+    pub(crate) fn copy_to(
+        &self,
+        (from, numbers): (usize, usize),
+        value: &DeviceValue,
+        at: usize,
+        writes: &mut RowWrites,
+    ) -> Result<(), Error> {
+        let arguments = vec![
+            (&self.numbers).into(),
+            self.plain_dtype()?.into(),
+            count(from),
+            (&*value.buffer).into(),
+            value.dtype.into(),
+            count(at),
+            count(numbers),
+        ];
+        writes.launch_of("keep_rows").push_each(numbers, arguments);
+        Ok(())
     }
 
     /// Returns the store as kernels read it.
