@@ -16,6 +16,7 @@ mod index_topk;
 mod latent_attend;
 mod library;
 mod linear;
+mod long_rows;
 mod norm;
 mod rope;
 mod round_inputs;

@@ -5,7 +5,7 @@ use registry::dtype::Dtype;
 use super::past::{self, Past};
 use super::store::RowStore;
 use crate::Error;
-use crate::device::DeviceQueue;
+use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::attention::{CachedColumns, CachedRows};
 use crate::value::DeviceValue;
 
@@ -112,6 +112,13 @@ impl History {
         })?;
         let numbers = self.end().saturating_sub(from) * self.width;
         self.device_store()?.copy_to((place * self.width, numbers), value, at * self.width, writes)
+    }
+
+    /// Returns plain rows of the device from a position on: the numbers, the first of them, and their dtype. None in 8
+    /// bits.
+    pub(crate) fn plain_rows(&self, from: usize) -> Option<(&DeviceBuffer, usize, Dtype)> {
+        let (numbers, dtype) = self.device_store().ok()?.plain()?;
+        Some((numbers, from.checked_sub(self.first)? * self.width, dtype))
     }
 
     /// Returns the rows as kernels read them, and the position of the first.

@@ -203,7 +203,7 @@ unsafe impl ComputeDevice for Emulation {
             let last = (batch - 1) * place.matrix + (rows - 1) * place.row + width;
             self.check(place.at, last * dtype.size());
         }
-        // Neither the order of the exact kernels nor that of the library.
+        // Two orders of additions, neither that of the exact kernels.
         let at = |place: MatrixPlace<u64>, matrix: usize, row: usize, column: usize| {
             matrix * place.matrix + row * place.row + column
         };
@@ -214,7 +214,8 @@ unsafe impl ComputeDevice for Emulation {
             // SAFETY: the places were checked above.
             unsafe {
                 let mut sum = if adds { load(product.y.at, made, y) } else { 0.0 };
-                for k in (0..inputs).rev() {
+                for n in 0..inputs {
+                    let k = if self.reversed { inputs - 1 - n } else { n };
                     let w =
                         if by_outputs { at(product.w, b, o, k) } else { at(product.w, b, k, o) };
                     sum += load(product.x.at, dtype, at(product.x, b, r, k))

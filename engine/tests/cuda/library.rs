@@ -13,7 +13,7 @@ use onboard_engine::{
 use registry::dtype::Dtype;
 
 use crate::quantized::{RandomWeights, block_type, wide_model};
-use crate::sessions::{self, Record, feed, near};
+use crate::sessions::{self, Record, apart, feed, near};
 use crate::{emulation, trials};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -39,15 +39,6 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const LIBRARY: ProductArithmetic = ProductArithmetic::Library;
 
-/// Noise of another order of additions, as a share of the largest number: three times the largest that was measured.
-pub(crate) fn share(dtype: Dtype) -> f32 {
-    match dtype {
-        Dtype::F32 => 1e-5,
-        Dtype::F16 => 5e-3,
-        Dtype::Bf16 => 4e-2,
-    }
-}
-
 /// Long chunks of two slots, one of them continued, and a step of single rows.
 fn record(session: &mut dyn Session) -> Record {
     let vocab = session.model().vocab as u32;
@@ -61,29 +52,35 @@ fn record(session: &mut dyn Session) -> Record {
     record
 }
 
-/// Compares a session on the CPU with one on a device with the library.
-pub(crate) fn compare(
-    options: &SessionOptions,
-    share: f32,
-    open: impl Fn(NativeEngine, &SessionOptions) -> Box<dyn Session>,
-    queue: DeviceQueue,
-) {
-    let host = record(&mut *open(NativeEngine::new(), options));
-    let options = SessionOptions { arithmetic: LIBRARY, ..options.clone() };
-    near(&host, &record(&mut *open(NativeEngine::on(queue), &options)), share);
+type Open<'a> = dyn Fn(NativeEngine, &SessionOptions) -> Box<dyn Session> + 'a;
+
+/// Records a session on the CPU.
+pub(crate) fn of_cpu(options: &SessionOptions, open: &Open<'_>) -> Record {
+    record(&mut *open(NativeEngine::new(), options))
 }
 
-/// Compares sessions on the emulated device, whose library must make so many products.
-fn compare_emulated(
-    options: &SessionOptions,
-    share: f32,
-    open: impl Fn(NativeEngine, &SessionOptions) -> Box<dyn Session>,
-    least: usize,
-) {
-    let (queue, products) = emulation::counting(options.dtype == Dtype::F32);
-    compare(options, share, open, queue);
+/// Records a session on a device with the library.
+pub(crate) fn of_library(options: &SessionOptions, open: &Open<'_>, queue: DeviceQueue) -> Record {
+    let options = SessionOptions { arithmetic: LIBRARY, ..options.clone() };
+    record(&mut *open(NativeEngine::on(queue), &options))
+}
+
+/// Compares the library of the emulated device with the CPU. They may be three times as far apart as two orders of
+/// additions of the library are.
+fn compare(options: &SessionOptions, least: usize, open: &Open<'_>) {
+    let [(one, products), (other, _)] = [true, false].map(emulation::counting);
+    let [one, other] = [one, other].map(|queue| of_library(options, open, queue));
     let made = products.load(Ordering::Relaxed);
     assert!(made >= least, "{made} products, expected {least}");
+    let (noise, _) = apart(&one, &other);
+    assert!((1e-8..0.1).contains(&noise), "two orders are {noise} apart");
+    // In 16 bits few numbers fall to the other side, so the noise may be less than a unit by chance.
+    let unit = match options.dtype {
+        Dtype::F32 => 0.0,
+        Dtype::F16 => 2.0_f32.powi(-11),
+        Dtype::Bf16 => 2.0_f32.powi(-8),
+    };
+    near(&of_cpu(options, open), &one, 3.0 * noise.max(unit));
 }
 
 /// Options of sessions in a dtype.
@@ -101,7 +98,7 @@ fn long_chunks_agree(name: &str) {
         }
         let open =
             |engine: NativeEngine, options: &SessionOptions| engine.open(&source, options).unwrap();
-        compare_emulated(&plain(dtype), share(dtype), open, least);
+        compare(&plain(dtype), least, &open);
     }
 }
 
@@ -114,11 +111,10 @@ fn decoded_weights_agree(name: &str) {
             let weights = Box::new(RandomWeights::new(&model, Some(ty), None));
             engine.open_with(Arc::clone(&model), weights, options).unwrap()
         };
-        compare_emulated(&plain(dtype), share(dtype), open, 20);
+        compare(&plain(dtype), 20, &open);
     }
 }
 
-/// A number of 8 bits that falls to the other side is a hundredth of the largest.
 fn rounded_inputs_agree() {
     let model = Arc::new(sessions::model("qwen3"));
     let codes = CodeType::Integer { bits: 8, symmetric: true };
@@ -129,7 +125,7 @@ fn rounded_inputs_agree() {
         engine.open_with(Arc::clone(&model), weights, options).unwrap()
     };
     let options = SessionOptions { rounds, ..plain(Dtype::F32) };
-    compare_emulated(&options, 2e-2, open, 10);
+    compare(&options, 10, &open);
 }
 
 fn it_is_no_library_of_the_cpu() {

@@ -336,7 +336,14 @@ fn near_by_erf(want: &[Step], found: &[Step], dtype: Dtype) {
 
 /// Compares numbers within a share of the largest one.
 pub(crate) fn near(want: &[Step], found: &[Step], share: f32) {
+    let (most, step) = apart(want, found);
+    assert!(most <= share, "{step}: {most}, expected at most {share}");
+}
+
+/// Returns the largest difference, as a share of the largest number of its step, and where it is.
+pub(crate) fn apart(want: &[Step], found: &[Step]) -> (f32, String) {
     assert_eq!(want.len(), found.len());
+    let mut all = (0.0, String::new());
     for ((step, want), (same, found)) in want.iter().zip(found) {
         assert_eq!((step, want.len()), (same, found.len()));
         if step == "save" {
@@ -344,11 +351,14 @@ pub(crate) fn near(want: &[Step], found: &[Step], share: f32) {
         }
         let numbers = |bits: &[u32]| bits.iter().map(|b| f32::from_bits(*b)).collect::<Vec<f32>>();
         let (want, found) = (numbers(want), numbers(found));
-        let top = want.iter().fold(0.0_f32, |top, x| top.max(x.abs()));
-        let apart = want.iter().zip(&found).map(|(a, b)| (a - b).abs());
-        let most = apart.fold(0.0, f32::max);
-        assert!(!most.is_nan() && most <= share * top, "{step}: {most} of {top}, {share}");
+        let top = want.iter().fold(f32::MIN_POSITIVE, |top, x| top.max(x.abs()));
+        let apart = want.iter().zip(&found).map(|(a, b)| (a - b).abs() / top);
+        let most = apart.map(|x| if x.is_nan() { f32::INFINITY } else { x }).fold(0.0, f32::max);
+        if most > all.0 {
+            all = (most, step.clone());
+        }
     }
+    all
 }
 
 /// Each op that a model needs, without its kernel.

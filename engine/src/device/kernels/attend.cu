@@ -7,6 +7,18 @@
 #define SCORES_ONCE 1u
 #define SCORES_F32 2u
 
+// Makes the score of a sum of products.
+DEVICE float finished_score(float sum, const float *slopes, u32 head, u32 position, float scale, u32 rounding, u32 dtype) {
+    if (rounding == SCORES_ROUNDED) sum = round_to(dtype, sum);
+    sum *= scale;
+    if (rounding == SCORES_ROUNDED) sum = round_to(dtype, sum);
+    if (slopes) {
+        float bias = slopes[head] * (float)position;
+        sum += rounding == SCORES_ONCE ? round_to(dtype, bias) : bias;
+    }
+    return rounding == SCORES_ONCE ? round_to(dtype, sum) : sum;
+}
+
 // Scores of one query and one position, a thread each: `[rows, heads, span]`, where the first column is `base`.
 PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, u32 kv_heads, u32 dim,
              const u8 *keys, u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span,
@@ -26,15 +38,7 @@ PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 h
                         sum = fmaf(load(q, q_dtype, a + k + 1u), cached(keys, form, scales, group, b + k + 1u), sum);
                     sum = fmaf(load(q, q_dtype, a + k), cached(keys, form, scales, group, b + k), sum);
                 }
-                if (rounding == SCORES_ROUNDED) sum = round_to(dtype, sum);
-                sum *= scale;
-                if (rounding == SCORES_ROUNDED) sum = round_to(dtype, sum);
-                if (slopes) {
-                    float bias = slopes[head] * (float)position;
-                    sum += rounding == SCORES_ONCE ? round_to(dtype, bias) : bias;
-                }
-                if (rounding == SCORES_ONCE) sum = round_to(dtype, sum);
-                scores[n] = sum;
+                scores[n] = finished_score(sum, slopes, head, position, scale, rounding, dtype);
             }
         }
     }
@@ -195,6 +199,33 @@ PARTS_KERNEL(key_salience, const u8 *values, u32 form, const float *scales, u32 
             float y = round_to(dtype, (float)total[0] + (bias ? bias[head] : 0.0f));
             y = round_to(dtype, a[head] * round_to(dtype, softplus(y)));
             worth[BLOCK] = round_to(dtype, exponential(y));
+        }
+    }
+}
+
+// For products by the library of the device: sums of `[rows, heads, span]` become scores in place.
+KERNEL(attend_finish, float *scores, u32 heads, const u32 *seen, u32 base, u32 span, const float *slopes, float scale,
+       u32 rounding, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) {
+            u32 position = base + (u32)(n % span), head = (u32)(n / span % heads);
+            u64 row = n / span / heads;
+            if (position >= seen[2u * row] && position < seen[2u * row + 1u])
+                scores[n] = finished_score(scores[n], slopes, head, position, scale, rounding, dtype);
+        }
+    }
+}
+
+// For the library: weights in a dtype, which are on its grid; 0 for what a row does not see.
+KERNEL(attend_seen, const float *weights, u32 heads, const u32 *seen, u32 base, u32 span, u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) {
+            u32 position = base + (u32)(n % span);
+            u64 row = n / span / heads;
+            bool sees = position >= seen[2u * row] && position < seen[2u * row + 1u];
+            store(y, dtype, n, sees ? weights[n] : 0.0f);
         }
     }
 }

@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
+use registry::dtype::Dtype;
+
 use crate::Error;
 use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument, KernelParts};
 use crate::kernels::attention::ScoreRounding;
 use crate::ops::attend::Attend;
-use crate::ops::device::index;
+use crate::ops::device::long_rows::{HeadVectors, LongRows};
+use crate::ops::device::{index, long_rows};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::attention::Attention;
@@ -74,6 +77,16 @@ impl SeenPositions {
     pub(super) fn arguments(&self) -> [KernelArgument; 3] {
         [self.ranges, self.base.into(), (self.span as u32).into()]
     }
+}
+
+/// Returns the rounding of scores as kernels take it.
+pub(super) fn rounding_argument(rounding: ScoreRounding) -> KernelArgument {
+    let number: u32 = match rounding {
+        ScoreRounding::Rounded => 0,
+        ScoreRounding::Once => 1,
+        ScoreRounding::None => 2,
+    };
+    number.into()
 }
 
 pub(super) fn kernels(kernels: &mut Kernels) {
@@ -179,7 +192,11 @@ impl Kernel for DeviceAttend {
         }
         let (slopes, y) = (slopes.as_ref(), &y);
         let call = AttendCall { rule, ctx, q: &q, y, sizes, sinks, slopes };
-        let parts = call.parts();
+        let (long, parts): (Vec<_>, Vec<_>) =
+            call.parts().into_iter().partition(|part| call.is_long(part));
+        for part in &long {
+            call.attend_long(part, &mut launches)?;
+        }
         let scores = |part: &AttendPart| part.seen.len() * heads * extent(&part.seen).1;
         for group in score_groups(&parts, scores) {
             call.attend(group, &mut launches)?;
@@ -265,6 +282,52 @@ impl AttendCall<'_, '_> {
             return Err(ctx.error("its state does not hold what the step's rows see"));
         }
         Ok(memory)
+    }
+
+    /// Returns keys and values that the library can multiply: plain ones, from the first position that is seen.
+    fn plain(&self, part: &AttendPart) -> Option<[(&DeviceBuffer, usize, Dtype); 2]> {
+        let memory = self.memory(part).ok()?;
+        let (base, _) = extent(&part.seen);
+        Some([memory.keys.plain_rows(base)?, memory.values.plain_rows(base)?])
+    }
+
+    /// True if the library computes a part. Keys that are worth something of their own, values in two halves and sinks
+    /// that gate have kernels alone.
+    fn is_long(&self, part: &AttendPart) -> bool {
+        let gated = self.rule.gated && self.sinks.is_some();
+        let own = self.ctx.device_vector("A").is_some() || self.rule.paired || gated;
+        self.plain(part).filter(|_| !own).is_some_and(|[(.., keys), (.., values)]| {
+            let dtypes = [self.q.dtype, keys, values, self.y.dtype];
+            long_rows::takes(self.ctx, part.seen.len(), &dtypes)
+        })
+    }
+
+    /// Computes a part by the library after other launches.
+    fn attend_long(&self, part: &AttendPart, launches: &mut Vec<KernelParts>) -> Result<(), Error> {
+        let &AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = &self.sizes;
+        let (memory, queue) = (self.memory(part)?, self.ctx.queue()?);
+        let lost = || self.ctx.error("its state has no plain rows");
+        let [(keys, of_keys, dtype), (values, of_values, _)] = self.plain(part).ok_or_else(lost)?;
+        queue.launch_parts(&std::mem::take(launches))?;
+        let rows = LongRows::new(self.ctx, &part.seen, (heads, kv_heads), dtype)?;
+        let vectors = |buffer, at, heads: usize, size: usize| HeadVectors {
+            buffer,
+            at,
+            row: heads * size,
+            head: size,
+            size,
+        };
+        let queries = vectors(&*self.q.buffer, part.first * heads * key_dim, heads, key_dim);
+        rows.score(queries, vectors(keys, of_keys, kv_heads, key_dim), false)?;
+        rows.finish(self.slopes, self.rule.scale, self.rule.scores)?;
+        let none = KernelArgument::from(None::<&DeviceBuffer>);
+        let (seen, scores) = (rows.seen, (&rows.scores).into());
+        let placed = PlacedPart { part, memory, seen, scores, gates: none, worth: none };
+        let mut weights = KernelParts::new("attend_weights");
+        weights.push(part.seen.len() * heads, self.weight_arguments(&placed)?);
+        queue.launch_parts(&[weights])?;
+        let y = vectors(&*self.y.buffer, part.first * heads * value_dim, heads, value_dim);
+        rows.sum(vectors(values, of_values, kv_heads, stored), y)
     }
 
     /// Computes the parts of a group after other launches.
@@ -373,11 +436,6 @@ impl AttendCall<'_, '_> {
 
     fn score_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
         let (ctx, rule, sizes) = (self.ctx, self.rule, &self.sizes);
-        let rounding = match rule.scores {
-            ScoreRounding::Rounded => 0_u32,
-            ScoreRounding::Once => 1,
-            ScoreRounding::None => 2,
-        };
         let (cache, first) = part.memory.keys.cache()?;
         let mut arguments: Vec<KernelArgument> = vec![
             (&*self.q.buffer).into(),
@@ -394,7 +452,7 @@ impl AttendCall<'_, '_> {
         arguments.extend::<[KernelArgument; 5]>([
             self.slopes.into(),
             rule.scale.into(),
-            rounding.into(),
+            rounding_argument(rule.scores),
             self.y.dtype.into(),
             part.scores,
         ]);

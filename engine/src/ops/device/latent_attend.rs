@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 
+use registry::dtype::Dtype;
+
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
-use crate::kernels::attention::BLOCK_QUERIES;
+use crate::kernels::attention::{BLOCK_QUERIES, ScoreRounding};
 use crate::ops::device::attend::{SCORES, SeenPositions, extent, score_groups};
+use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::round_inputs::rows_for;
-use crate::ops::device::{index, linear};
+use crate::ops::device::{index, linear, long_rows};
 use crate::ops::latent_attend::{HeadSizes, LatentAttend};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
@@ -71,6 +74,11 @@ impl Kernel for DeviceLatent {
             }
         }
         let call = LatentCall { scale: self.0.scale, ctx, q: &q, y: &y, sizes };
+        let (long, parts): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|part| call.is_long(part));
+        for part in &long {
+            call.attend_long(part)?;
+        }
         for group in score_groups(&parts, |part| heads * part.seen.len() * part.span()) {
             call.attend(group)?;
         }
@@ -169,6 +177,62 @@ struct LatentCall<'a, 'c> {
 impl LatentCall<'_, '_> {
     fn number(&self, size: usize) -> Result<KernelArgument, Error> {
         index(self.ctx, size).map(KernelArgument::from)
+    }
+
+    /// Returns what the library can multiply: expanded keys and values, and shared keys, from the first position that is
+    /// seen.
+    fn plain(&self, part: &LatentPart<'_>) -> Option<[(&DeviceBuffer, usize, Dtype); 2]> {
+        let Ok(Memory::Latent(memory)) = self.ctx.memory(part.slot) else { return None };
+        let (base, _) = extent(&part.seen);
+        Some([memory.expanded.plain_rows(base)?, memory.shared.plain_rows(base)?])
+    }
+
+    /// True if the library computes a part. Rows that see chosen positions have kernels alone.
+    fn is_long(&self, part: &LatentPart<'_>) -> bool {
+        let plain = self.plain(part).filter(|_| part.chosen.is_none());
+        plain.is_some_and(|[(.., expanded), (.., shared)]| {
+            let dtypes = [self.q.dtype, expanded, shared, self.y.dtype];
+            long_rows::takes(self.ctx, part.seen.len(), &dtypes)
+        })
+    }
+
+    /// Computes a part by the library.
+    fn attend_long(&self, part: &LatentPart<'_>) -> Result<(), Error> {
+        let HeadSizes { heads, nope, shared, value } = self.sizes;
+        let lost = || self.ctx.error("its state has no plain rows");
+        let [(expanded, at, dtype), (rest, of_rest, _)] = self.plain(part).ok_or_else(lost)?;
+        let rows = LongRows::new(self.ctx, &part.seen, (heads, heads), dtype)?;
+        let dim = nope + shared;
+        let query = HeadVectors {
+            buffer: &*self.q.buffer,
+            at: part.first * heads * dim,
+            row: heads * dim,
+            head: dim,
+            size: nope,
+        };
+        let width = nope + value;
+        let key = HeadVectors { buffer: expanded, at, row: heads * width, head: width, size: nope };
+        rows.score(query, key, false)?;
+        let own = HeadVectors { at: query.at + nope, size: shared, ..query };
+        let all = HeadVectors { buffer: rest, at: of_rest, row: shared, head: 0, size: shared };
+        rows.score(own, all, true)?;
+        rows.finish(None, self.scale, ScoreRounding::Rounded)?;
+        let Memory::Latent(memory) = self.ctx.memory(part.slot)? else { return Err(lost()) };
+        let none = KernelArgument::from(None::<&DeviceBuffer>);
+        let (seen, scores) = (rows.seen, (&rows.scores).into());
+        let placed = PlacedLatent { part, memory, seen, picked: none, scores };
+        let mut weights = KernelParts::new("attend_weights");
+        weights.push(part.seen.len() * heads, self.weight_arguments(&placed)?);
+        self.ctx.queue()?.launch_parts(&[weights])?;
+        let values = HeadVectors { at: at + nope, size: value, ..key };
+        let y = HeadVectors {
+            buffer: &*self.y.buffer,
+            at: part.first * heads * value,
+            row: heads * value,
+            head: value,
+            size: value,
+        };
+        rows.sum(values, y)
     }
 
     /// Computes the parts of a group.

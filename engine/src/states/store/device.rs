@@ -207,6 +207,11 @@ impl DeviceRows {
         Ok(())
     }
 
+    /// Returns plain numbers with their dtype; none in 8 bits.
+    pub(crate) fn plain(&self) -> Option<(&DeviceBuffer, Dtype)> {
+        Some((&self.numbers, self.plain_dtype().ok()?))
+    }
+
     /// Returns the dtype of plain rows.
     pub(crate) fn plain_dtype(&self) -> Result<Dtype, Error> {
         match &*self.form {
