@@ -39,7 +39,7 @@ Examples:
   onboard bench MODEL -d 0,4096 --batch 1,16   behind 4096 tokens, and 16 sequences at once
   onboard bench MODEL --pg 512,128 -o csv      prefill and decode in one test, as CSV
   onboard bench FILE.gguf --against llama-bench=build/bin/llama-bench
-  onboard bench MODEL --against torch          the same tests in turn, with ratios
+  onboard bench MODEL --against torch          the same tests in turn, with ratios (or torch-compile)
   onboard bench MODEL --draft mtp -k 2 -n 200  how many drafts of the model's own head are accepted
 
 Each test runs once to warm up and then -r times; t/s is the mean ± standard deviation. Programs of --against run each

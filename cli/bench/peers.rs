@@ -18,9 +18,14 @@ const TORCH: &str = include_str!("../../benches/torch_peer.py");
 const SHOWN: usize = 400;
 
 /// Kinds of programs, by the name on the command line.
-const KINDS: [PeerKind; 2] = [
+const KINDS: [PeerKind; 3] = [
     PeerKind { name: "llama-bench", program: || "llama-bench".into(), open: LlamaBench::open },
-    PeerKind { name: "torch", program: || python().into(), open: Torch::open },
+    PeerKind { name: "torch", program: || python().into(), open: |at| Torch::open(at, &[]) },
+    PeerKind {
+        name: "torch-compile",
+        program: || python().into(),
+        open: |at| Torch::open(at, &["--compile"]),
+    },
 ];
 
 /// Declaration of a kind of program.
@@ -164,7 +169,7 @@ struct Torch {
 }
 
 impl Torch {
-    fn open(setting: &PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
+    fn open(setting: &PeerSetting<'_>, more: &[&str]) -> Result<Box<dyn BenchPeer>, String> {
         if setting.gguf {
             return Err("it reads the folders of checkpoints, not GGUF files".to_owned());
         }
@@ -180,6 +185,7 @@ impl Torch {
             .arg(setting.model)
             .args(["--dtype", setting.dtype.name(), "--threads", &setting.threads.to_string()])
             .args(["--device", if setting.gpu { "cuda" } else { "cpu" }])
+            .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(messages.into_parts().0)
