@@ -1,11 +1,13 @@
 //! The calls of the driver, with a driver and a compiler of kernels that need no GPU (`driver.cpp`).
 //!
 //! They are libraries that the system's loader has to find, so each trial is a process of its own.
+#![expect(unsafe_code, reason = "asks the driver of tests for its counts")]
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
+use libloading::Library;
 use libtest_mimic::Trial;
 use onboard_engine::device::DeviceQueue;
 use onboard_engine::device::cuda::CudaDevice;
@@ -24,6 +26,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = trials::each("driver::sessions", names.map(str::to_owned), sessions_agree);
     trials.push(trials::one("driver::copies", copies_arrive_in_order));
     trials.push(trials::one("driver::refusals", machines_that_lack_something_are_refused));
+    trials.push(trials::one("driver::graphs", decode_steps_are_graphs));
+    trials.push(trials::one("driver::no_graphs", drivers_that_refuse_graphs_give_equal_bits));
+    trials.push(trials::one("driver::kept", kept_memory_goes_back_when_memory_runs_out));
     trials.push(trials::one("driver::memory", memory_that_runs_out_is_an_error));
     trials.push(trials::one("driver::lost", a_lost_device_is_an_error_of_the_step));
     trials
@@ -81,14 +86,21 @@ pub(crate) fn child(what: &str) {
             print("equal");
         }
         "copies" => copy_much(&queue),
-        "steps" => {
+        "kept" => use_kept_memory(queue),
+        "decode" | "steps" | "full" => {
             let dir = sessions::fixture("lfm2");
             let model = Arc::new(sessions::model("lfm2"));
             let source = ModelSource { model, dir: &dir };
-            match open(&NativeEngine::on(queue), &source, Dtype::F32) {
-                Ok(mut session) => steps(&mut *session),
+            match open(&NativeEngine::on(queue.clone()), &source, Dtype::F32) {
+                Ok(mut device) if verb == "decode" => {
+                    let mut host = open(&NativeEngine::new(), &source, Dtype::F32).unwrap();
+                    decode(&mut *host, &mut *device);
+                }
+                Ok(mut session) => steps(&mut *session, &queue, verb == "full"),
                 Err(error) => print(&error.to_string()),
             }
+            drop(queue);
+            print(&format!("at the end: {}", counts()));
         }
         _ => unreachable!("no trial asks for `{what}`"),
     }
@@ -114,10 +126,47 @@ fn open(
     engine.open(source, &options)
 }
 
-/// Steps until one fails, and once more after that.
-fn steps(session: &mut dyn Session) {
+/// Returns what the driver has counted.
+fn counts() -> String {
+    // SAFETY: the library is loaded already, and writes six numbers.
+    let counts = unsafe {
+        let library = Library::new("libcuda.so").unwrap();
+        let read = library.get::<unsafe extern "C" fn(*mut i64)>(b"driver_counts").unwrap();
+        let mut counts = [0; 6];
+        read(counts.as_mut_ptr());
+        counts
+    };
+    let names = ["kernels", "launches", "graphs", "params", "used", "left"];
+    let words = names.iter().zip(counts).map(|(name, count)| format!("{name} {count}"));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Returns a number of a line of counts.
+fn count(line: &str, of: &str) -> i64 {
+    let mut words = line.split_whitespace().skip_while(|word| *word != of);
+    words.nth(1).unwrap_or_else(|| panic!("no `{of}` in {line}")).parse().unwrap()
+}
+
+/// Decodes tokens on the CPU and on the device.
+fn decode(host: &mut dyn Session, device: &mut dyn Session) {
+    let slots = [host.open_slot(), device.open_slot()];
+    for token in 0..60 {
+        let step = |session: &mut dyn Session, slot| {
+            let chunk = Chunk { slot, tokens: &[token % 50], rows: OutputRows::Last };
+            let logits = session.step(&[chunk], &mut NoProbe).unwrap();
+            logits[0].data.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        assert!(step(host, slots[0]) == step(device, slots[1]), "token {token}");
+        if token % 10 == 9 {
+            print(&counts());
+        }
+    }
+}
+
+/// Steps until one fails, and once more after that. Takes all memory after the first step if it is to be full.
+fn steps(session: &mut dyn Session, queue: &DeviceQueue, full: bool) {
     let slot = session.open_slot();
-    let mut failed = 0;
+    let (mut failed, mut taken) = (0, Vec::new());
     for token in 0..60 {
         let chunk = Chunk { slot, tokens: &[token % 50], rows: OutputRows::Last };
         match session.step(&[chunk], &mut NoProbe) {
@@ -130,7 +179,38 @@ fn steps(session: &mut dyn Session) {
         if failed == 2 {
             return;
         }
+        while full && let Ok(buffer) = queue.allocate(512) {
+            taken.push(buffer);
+        }
     }
+}
+
+/// Releases memory before the work that uses it is given to the driver, and takes memory that needs it back.
+fn use_kept_memory(queue: DeviceQueue) {
+    let mib = |n: usize| n << 20;
+    let bytes: Vec<u8> = (0..mib(3)).map(|n| (n % 251) as u8).collect();
+    let kept = queue.upload(&bytes[..mib(2)]).unwrap();
+    let free = queue.free_bytes().unwrap();
+    let large = queue.allocate(mib(40)).unwrap();
+    large.fill(0, 7).unwrap();
+    kept.copy_from(&large, mib(39), 1000).unwrap();
+    drop(large);
+    // Nothing was given back: another request of the same size needs no call of the driver.
+    let used = count(&counts(), "used");
+    assert!(used >= 42 << 20, "{used}");
+    drop(queue.allocate(mib(40)).unwrap());
+    assert_eq!(count(&counts(), "used"), used);
+    assert_eq!(queue.free_bytes().unwrap(), free, "kept memory is free");
+    let larger = queue.allocate(mib(50)).unwrap();
+    assert!(queue.allocate(mib(20)).is_err(), "64 MiB have no room for 72");
+    larger.write(mib(47), &bytes).unwrap();
+    assert!(larger.read(mib(47), mib(3)).unwrap() == bytes);
+    let found = kept.read(0, mib(2)).unwrap();
+    assert!(found[..1000] == [7; 1000] && found[1000..] == bytes[1000..mib(2)]);
+    drop((kept, larger));
+    assert_eq!(count(&counts(), "used"), 0, "no buffer is left");
+    drop(queue);
+    print(&counts());
 }
 
 /// Copies more than the memory that copies go through, in large and small pieces.
@@ -173,16 +253,54 @@ fn machines_that_lack_something_are_refused() {
     }
 }
 
+/// Decode steps repeat, except for the arguments that follow from the position.
+fn decode_steps_are_graphs() {
+    let found = run("decode", "");
+    let lines: Vec<&str> = found.lines().collect();
+    assert_eq!(lines.len(), 7, "{found}");
+    // Caches grow behind 32 tokens, and so all addresses change.
+    let between = |of: &str| count(lines[5], of) - count(lines[3], of);
+    let (kernels, launches) = (between("kernels"), between("launches"));
+    assert!(launches == 0 && kernels > 20 * 100, "{found}");
+    assert!(between("graphs") <= 20 * 4, "{found}");
+    assert!(between("params") * 6 < kernels, "{found}");
+}
+
+/// Each call that makes or starts a graph may fail, and a driver may lack them all.
+fn drivers_that_refuse_graphs_give_equal_bits() {
+    for (settings, most) in [
+        ("refuses=1", 0),
+        ("refuses=2", 0),
+        ("refuses=3", 0),
+        ("refuses=4", 10),
+        ("refuses=5", 3),
+        ("version=11080,compiler=11", 0),
+    ] {
+        let found = run("decode", settings);
+        let end = found.lines().last().unwrap();
+        assert!(end.starts_with("at the end"), "{found}");
+        assert!(count(end, "launches") > 6000 && count(end, "graphs") <= most, "{found}");
+    }
+}
+
+fn kept_memory_goes_back_when_memory_runs_out() {
+    let found = run("kept", "memory=67108864");
+    assert_eq!((count(&found, "used"), count(&found, "left")), (0, 1), "{found}");
+}
+
 /// Another process takes memory between the check and the first steps.
 fn memory_that_runs_out_is_an_error() {
-    let found = run("steps", "fails=400");
+    let found = run("full", "memory=20000000");
     assert!(found.starts_with("step\n") && found.contains("out of memory"), "{found}");
+    let end = found.lines().last().unwrap();
+    assert_eq!((count(end, "used"), count(end, "left")), (0, 1), "{found}");
 }
 
 fn a_lost_device_is_an_error_of_the_step() {
-    let found = run("steps", "lost=300");
+    let found = run("steps", "lost=3000");
     let failed: Vec<&str> = found.lines().filter(|line| line.starts_with("failed")).collect();
     assert!(found.starts_with("step\n"), "{found}");
     assert_eq!(failed.len(), 2, "{found}");
     assert!(failed.iter().all(|line| line.contains("illegal memory access")), "{found}");
+    assert!(count(found.lines().last().unwrap(), "graphs") > 10, "{found}");
 }
