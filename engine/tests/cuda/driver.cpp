@@ -265,8 +265,9 @@ int cuMemFreeAsync(Address at, void *) {
     return SUCCESS;
 }
 
-int cuMemHostAlloc(void **at, size_t bytes, unsigned) {
+int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) {
     ENTER;
+    CHECK(flags == 2); // mapped, for kernels that read it
     *at = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     pinned[(Address)*at] = bytes;
     return SUCCESS;
@@ -386,10 +387,10 @@ int cuGraphExecDestroy(void *of) {
     return SUCCESS;
 }
 
-// Kernels that have run, calls, and allocated bytes, for trials.
+// Kernels that have run, calls, allocated bytes and graphs, for trials.
 void driver_counts(long long *to) {
     to[0] = (long long)launched, to[1] = single_launches, to[2] = graph_launches, to[3] = set_params;
-    to[4] = (long long)used, to[5] = left;
+    to[4] = (long long)used, to[5] = (long long)executables.size(), to[6] = left;
 }
 
 int cuEventCreate(void **event, unsigned) {

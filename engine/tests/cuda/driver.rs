@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.push(trials::one("driver::refusals", machines_that_lack_something_are_refused));
     trials.push(trials::one("driver::graphs", decode_steps_are_graphs));
     trials.push(trials::one("driver::no_graphs", drivers_that_refuse_graphs_give_equal_bits));
+    trials.push(trials::one("driver::many", graphs_that_are_not_used_are_forgotten));
     trials.push(trials::one("driver::kept", kept_memory_goes_back_when_memory_runs_out));
     trials.push(trials::one("driver::memory", memory_that_runs_out_is_an_error));
     trials.push(trials::one("driver::lost", a_lost_device_is_an_error_of_the_step));
@@ -87,6 +88,7 @@ pub(crate) fn child(what: &str) {
         }
         "copies" => copy_much(&queue),
         "kept" => use_kept_memory(queue),
+        "many" => repeat_many(&queue),
         "decode" | "steps" | "full" => {
             let dir = sessions::fixture("lfm2");
             let model = Arc::new(sessions::model("lfm2"));
@@ -128,15 +130,15 @@ fn open(
 
 /// Returns what the driver has counted.
 fn counts() -> String {
-    // SAFETY: the library is loaded already, and writes six numbers.
+    // SAFETY: the library is loaded already, and writes seven numbers.
     let counts = unsafe {
         let library = Library::new("libcuda.so").unwrap();
         let read = library.get::<unsafe extern "C" fn(*mut i64)>(b"driver_counts").unwrap();
-        let mut counts = [0; 6];
+        let mut counts = [0; 7];
         read(counts.as_mut_ptr());
         counts
     };
-    let names = ["kernels", "launches", "graphs", "params", "used", "left"];
+    let names = ["kernels", "launches", "graphs", "params", "used", "kept", "left"];
     let words = names.iter().zip(counts).map(|(name, count)| format!("{name} {count}"));
     words.collect::<Vec<_>>().join(" ")
 }
@@ -179,10 +181,35 @@ fn steps(session: &mut dyn Session, queue: &DeviceQueue, full: bool) {
         if failed == 2 {
             return;
         }
-        while full && let Ok(buffer) = queue.allocate(512) {
-            taken.push(buffer);
+        if full && taken.is_empty() {
+            while let Ok(buffer) = queue.allocate(512) {
+                taken.push(buffer);
+            }
+            print(&counts());
         }
     }
+}
+
+/// Repeats more sequences of kernels than are kept, the first one between the others.
+fn repeat_many(queue: &DeviceQueue) {
+    let (x, y) = (queue.upload(&[1; 40]).unwrap(), queue.upload(&[2; 40]).unwrap());
+    let mut want = [1, 2];
+    for n in 0..300_u32 {
+        for sequence in [n, 0, n, 0, n] {
+            for step in 0..10 {
+                let byte = (n * 7 + step) as u8;
+                if sequence >> step & 1 == 1 {
+                    x.fill(0, byte).unwrap();
+                    want[0] = byte;
+                } else {
+                    y.copy_from(&x, 0, 40).unwrap();
+                    want[1] = want[0];
+                }
+            }
+            assert_eq!(y.read(0, 40).unwrap(), [want[1]; 40], "{sequence}");
+        }
+    }
+    print(&counts());
 }
 
 /// Releases memory before the work that uses it is given to the driver, and takes memory that needs it back.
@@ -283,6 +310,13 @@ fn drivers_that_refuse_graphs_give_equal_bits() {
     }
 }
 
+fn graphs_that_are_not_used_are_forgotten() {
+    let found = run("many", "");
+    // The first sequence comes 602 times after the first, which has two uploads before it, and the others three times.
+    let graphs = 602 - 2 + 299;
+    assert_eq!((count(&found, "kept"), count(&found, "graphs")), (256, graphs), "{found}");
+}
+
 fn kept_memory_goes_back_when_memory_runs_out() {
     let found = run("kept", "memory=67108864");
     assert_eq!((count(&found, "used"), count(&found, "left")), (0, 1), "{found}");
@@ -292,7 +326,8 @@ fn kept_memory_goes_back_when_memory_runs_out() {
 fn memory_that_runs_out_is_an_error() {
     let found = run("full", "memory=20000000");
     assert!(found.starts_with("step\n") && found.contains("out of memory"), "{found}");
-    let end = found.lines().last().unwrap();
+    let (full, end) = (found.lines().nth(1).unwrap(), found.lines().last().unwrap());
+    assert!(count(full, "used") > 20_000_000 - 512, "{found}");
     assert_eq!((count(end, "used"), count(end, "left")), (0, 1), "{found}");
 }
 

@@ -63,7 +63,7 @@ impl CudaWork {
     }
 
     /// Gives regions back to the driver of which nothing is in use.
-    fn give_back(&mut self) -> Result<(), DeviceError> {
+    pub(super) fn give_back(&mut self) -> Result<(), DeviceError> {
         self.flush()?; // recorded work may use what was released after it
         let stream = self.stream;
         for at in self.pools.iter_mut().flat_map(MemoryPool::remove_free_regions) {

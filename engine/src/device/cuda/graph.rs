@@ -18,8 +18,8 @@ const PLACES: usize = 64;
 /// Largest number of known segments.
 const MOST_KNOWN: usize = 256;
 
-/// A segment that was launched before, with its place after the last wait: layers have equal kernels, and each keeps its
-/// arguments in a graph of its own.
+/// The kernels of a segment, with its place after the last wait. So layers with equal kernels have a graph each, which
+/// keeps their arguments, and no graph is launched while it runs.
 type SegmentKey = (usize, Vec<u16>);
 
 /// A segment as a graph that can be launched.
@@ -60,8 +60,7 @@ impl SegmentGraph {
         Ok(made)
     }
 
-    /// Gives the launches of a segment of the same kernels to the driver. Launches that run already keep their
-    /// arguments.
+    /// Gives the launches of a segment of the same kernels to the driver.
     ///
     /// # Safety
     /// That of [`Segment::launch`], for all launches.

@@ -83,11 +83,6 @@ impl MemoryPool {
         found.into_iter().map(|(at, _)| at).collect()
     }
 
-    /// Returns the addresses of all regions.
-    pub(super) fn regions(&self) -> impl Iterator<Item = u64> {
-        self.regions.keys().copied()
-    }
-
     /// Returns the bytes of free ranges.
     pub(super) fn free_bytes(&self) -> u64 {
         self.free.values().sum()
@@ -146,7 +141,6 @@ mod tests {
         assert!(pool.release(1100));
         assert_eq!(pool.remove_free_regions(), [1100]);
         assert!(!pool.is_unused() && pool.release(1000) && pool.is_unused());
-        assert_eq!(pool.regions().collect::<Vec<_>>(), [1000]);
         assert_eq!((pool.remove_free_regions(), pool.free_bytes()), (vec![1000], 0));
         assert_eq!(pool.take(1), None);
     }

@@ -3,7 +3,7 @@
 use cudarc::driver::{DriverError, result, sys};
 
 /// Bytes of a half.
-pub(super) const HALF: usize = 4 << 20;
+const HALF: usize = 4 << 20;
 
 /// Pinned memory in two halves: the device reads one while the other is filled.
 #[derive(Debug)]
@@ -21,8 +21,9 @@ impl PinnedHalves {
     pub(super) fn new() -> Result<Self, DriverError> {
         let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
         let read = [event()?, event()?];
+        let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP; // kernels read it
         // SAFETY: the memory is given back in `release`.
-        let memory = unsafe { result::malloc_host(2 * HALF, 0) }?.cast();
+        let memory = unsafe { result::malloc_host(2 * HALF, flags) }?.cast();
         Ok(Self { memory, half: 0, filled: 0, read })
     }
 
