@@ -120,7 +120,7 @@ static void run(Launch &launch) {
     launch.kernel->run(places.data(), launch.blocks, 0);
 }
 
-// Calls of graphs that a driver may refuse.
+// Calls of graphs that a driver may refuse: the first three always, the others once.
 enum Refusable { CREATE = 1, ADD, INSTANTIATE, SET_PARAMS, LAUNCH };
 
 static bool refuses(Refusable call) { return setting("refuses", 0) == call; }
@@ -353,7 +353,7 @@ int cuGraphExecKernelNodeSetParams_v2(void *of, void *node, const NodeParams *pa
     ENTER;
     auto executable = (Executable *)of;
     CHECK(executables.count(executable) && executable->places.count((Node *)node));
-    if (++set_params > 3 && refuses(SET_PARAMS)) return INVALID_VALUE;
+    if (++set_params == 4 && refuses(SET_PARAMS)) return INVALID_VALUE;
     auto &launch = executable->launches[executable->places[(Node *)node]];
     CHECK(launch.kernel == params->function);
     launch = copied(params);
@@ -364,8 +364,7 @@ int cuGraphLaunch(void *of, void *stream) {
     ENTER;
     auto executable = (Executable *)of;
     CHECK(executables.count(executable) && stream == &stream_object);
-    if (graph_launches >= 3 && refuses(LAUNCH)) return OUT_OF_MEMORY;
-    ++graph_launches;
+    if (++graph_launches == 9 && refuses(LAUNCH)) return OUT_OF_MEMORY;
     for (auto launch : executable->launches) give([=]() mutable { run(launch); });
     return SUCCESS;
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use libloading::Library;
 use libtest_mimic::Trial;
-use onboard_engine::device::DeviceQueue;
 use onboard_engine::device::cuda::CudaDevice;
+use onboard_engine::device::{self, DeviceQueue, KernelArgument};
 use onboard_engine::{
     Chunk, Engine, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions,
 };
@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.push(trials::one("driver::refusals", machines_that_lack_something_are_refused));
     trials.push(trials::one("driver::graphs", decode_steps_are_graphs));
     trials.push(trials::one("driver::no_graphs", drivers_that_refuse_graphs_give_equal_bits));
+    trials.push(trials::one("driver::layers", layers_have_graphs_of_their_own));
     trials.push(trials::one("driver::many", graphs_that_are_not_used_are_forgotten));
     trials.push(trials::one("driver::kept", kept_memory_goes_back_when_memory_runs_out));
     trials.push(trials::one("driver::memory", memory_that_runs_out_is_an_error));
@@ -89,6 +90,7 @@ pub(crate) fn child(what: &str) {
         "copies" => copy_much(&queue),
         "kept" => use_kept_memory(queue),
         "many" => repeat_many(&queue),
+        "layers" => repeat_layers(&queue),
         "decode" | "steps" | "full" => {
             let dir = sessions::fixture("lfm2");
             let model = Arc::new(sessions::model("lfm2"));
@@ -212,26 +214,52 @@ fn repeat_many(queue: &DeviceQueue) {
     print(&counts());
 }
 
+/// Launches equal kernels for each of several layers, with arguments of its own, one argument of the step, and one grid of
+/// the step.
+fn repeat_layers(queue: &DeviceQueue) {
+    let layers: Vec<_> = (0..12).map(|_| queue.allocate(4096).unwrap()).collect();
+    let ones = [KernelArgument::Index(1), device::count(4096)];
+    for step in 0..8_u8 {
+        for layer in &layers {
+            for byte in 0..128 {
+                layer.fill(0, byte).unwrap();
+            }
+            layer.fill(4000, step).unwrap();
+            // A block has 2048 bytes.
+            let blocks = usize::from(1 + step % 2);
+            queue.launch("fill_bytes", blocks, &[&[layer.into()], &ones[..]].concat()).unwrap();
+        }
+        for layer in &layers {
+            let bytes = layer.read(0, 4096).unwrap();
+            let (middle, end) = if step % 2 == 0 { (127, step) } else { (1, 1) };
+            assert_eq!([0, 2047, 2048, 3999].map(|at| bytes[at]), [1, 1, middle, middle]);
+            assert_eq!(bytes[4000..], [end; 96]);
+        }
+    }
+    print(&counts());
+}
+
 /// Releases memory before the work that uses it is given to the driver, and takes memory that needs it back.
 fn use_kept_memory(queue: DeviceQueue) {
     let mib = |n: usize| n << 20;
     let bytes: Vec<u8> = (0..mib(3)).map(|n| (n % 251) as u8).collect();
     let kept = queue.upload(&bytes[..mib(2)]).unwrap();
     let free = queue.free_bytes().unwrap();
-    let large = queue.allocate(mib(40)).unwrap();
-    large.fill(0, 7).unwrap();
-    kept.copy_from(&large, mib(39), 1000).unwrap();
-    drop(large);
+    drop(queue.allocate(mib(40)).unwrap());
     // Nothing was given back: another request of the same size needs no call of the driver.
     let used = count(&counts(), "used");
     assert!(used >= 42 << 20, "{used}");
-    drop(queue.allocate(mib(40)).unwrap());
-    assert_eq!(count(&counts(), "used"), used);
     assert_eq!(queue.free_bytes().unwrap(), free, "kept memory is free");
+    let large = queue.allocate(mib(40)).unwrap();
+    assert_eq!(count(&counts(), "used"), used);
+    large.fill(0, 7).unwrap();
+    kept.copy_from(&large, mib(39), 1000).unwrap();
+    drop(large);
     let larger = queue.allocate(mib(50)).unwrap();
     assert!(queue.allocate(mib(20)).is_err(), "64 MiB have no room for 72");
+    larger.fill(0, 3).unwrap();
     larger.write(mib(47), &bytes).unwrap();
-    assert!(larger.read(mib(47), mib(3)).unwrap() == bytes);
+    assert!(larger.read(mib(47) - 1, mib(3) + 1).unwrap() == [&[3], &bytes[..]].concat());
     let found = kept.read(0, mib(2)).unwrap();
     assert!(found[..1000] == [7; 1000] && found[1000..] == bytes[1000..mib(2)]);
     drop((kept, larger));
@@ -293,20 +321,28 @@ fn decode_steps_are_graphs() {
     assert!(between("params") * 6 < kernels, "{found}");
 }
 
-/// Each call that makes or starts a graph may fail, and a driver may lack them all.
+fn layers_have_graphs_of_their_own() {
+    let found = run("layers", "");
+    // Two launches of each layer differ from those of the step before, which was a graph from the third step on.
+    assert_eq!(count(&found, "params"), 5 * 12 * 2, "{found}");
+}
+
+/// Each call that makes or starts a graph may fail, and a driver may lack them all. A segment that failed is not tried again.
 fn drivers_that_refuse_graphs_give_equal_bits() {
-    for (settings, most) in [
-        ("refuses=1", 0),
-        ("refuses=2", 0),
-        ("refuses=3", 0),
-        ("refuses=4", 10),
-        ("refuses=5", 3),
-        ("version=11080,compiler=11", 0),
+    for (settings, all) in [
+        ("refuses=1", true),
+        ("refuses=2", true),
+        ("refuses=3", true),
+        ("refuses=4", false),
+        ("refuses=5", false),
+        ("version=11080,compiler=11", true),
     ] {
         let found = run("decode", settings);
         let end = found.lines().last().unwrap();
         assert!(end.starts_with("at the end"), "{found}");
-        assert!(count(end, "launches") > 6000 && count(end, "graphs") <= most, "{found}");
+        let (launches, graphs) = (count(end, "launches"), count(end, "graphs"));
+        let sound = if all { launches > 6000 && graphs == 0 } else { launches > 1200 };
+        assert!(sound, "{settings}: {found}");
     }
 }
 
