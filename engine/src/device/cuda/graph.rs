@@ -1,6 +1,6 @@
 //! Segments that repeat, as graphs of the driver.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use cudarc::driver::{DriverError, result, sys};
 
@@ -110,7 +110,7 @@ enum Repetition {
 #[derive(Debug, Default)]
 pub(super) struct KnownSegments {
     /// With the time of the last launch.
-    known: HashMap<SegmentKey, (u64, Repetition)>,
+    known: BTreeMap<SegmentKey, (u64, Repetition)>,
     launches: u64,
 }
 
