@@ -13,8 +13,6 @@ use crate::{DeviceError, Error};
 
 pub(crate) mod blocks;
 #[cfg(feature = "cuda")]
-mod cublas;
-#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod product;
 pub mod source;

@@ -10,6 +10,7 @@ pub const THREADS: usize = 128;
 /// Files of kernels, in an order in which each finds what it uses.
 const FILES: &[&str] = &[
     include_str!("kernels/device.h"),
+    include_str!("kernels/copy.cu"),
     include_str!("kernels/shape.cu"),
     include_str!("kernels/cache.cu"),
     include_str!("kernels/block.cu"),

@@ -3,6 +3,7 @@
 //
 // Work is done as late as the driver's manual allows: when the host waits. So memory that is given back or overwritten
 // too early shows. New memory is NaN. Calls without a current context, and calls after the device was lost, fail.
+// Handles that are no more are refused, and so is a context that is left with memory or graphs.
 //
 // ONBOARD_TEST_KERNELS: the library of kernels. ONBOARD_TEST_DRIVER: settings, as `devices=2,lost=100`.
 
@@ -15,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,7 @@ enum Result {
     OUT_OF_MEMORY = 2,
     INVALID_CONTEXT = 201,
     NOT_FOUND = 500,
+    NOT_SUPPORTED = 801,
     ILLEGAL_ADDRESS = 700,
 };
 
@@ -38,12 +41,43 @@ struct Event {
     uint64_t until = 0;
 };
 
+// A launch of a kernel, with a word for each argument.
+struct Launch {
+    Kernel *kernel;
+    unsigned blocks;
+    std::vector<uint64_t> words;
+};
+
+// `CUDA_KERNEL_NODE_PARAMS` of the driver.
+struct NodeParams {
+    void *function;
+    unsigned grid[3], block[3], shared;
+    void **parameters, **extra;
+    void *kernel, *context;
+};
+
+struct Node {
+    Launch launch;
+};
+
+struct Graph {
+    std::vector<Node *> nodes;
+};
+
+struct Executable {
+    std::map<Node *, size_t> places;
+    std::vector<Launch> launches;
+};
+
 static std::recursive_mutex lock;
 static std::deque<std::function<void()>> work;
 static uint64_t given = 0, done = 0, launched = 0;
 static std::map<Address, size_t> allocated, pinned;
 static size_t used = 0;
-static long long allocations = 0;
+static std::set<Graph *> graphs;
+static std::set<Executable *> executables;
+// Calls of `cuLaunchKernel`, `cuGraphLaunch`, `cuGraphExecKernelNodeSetParams_v2` and `cuDevicePrimaryCtxRelease_v2`.
+static long long single_launches = 0, graph_launches = 0, set_params = 0, left = 0;
 static int lost = SUCCESS;
 static int context_object, stream_object;
 static thread_local void *current = nullptr;
@@ -76,6 +110,21 @@ static void finish(uint64_t until) {
     }
 }
 
+static void run(Launch &launch) {
+    if (++launched == (uint64_t)setting("lost", 0)) {
+        lost = ILLEGAL_ADDRESS;
+        return;
+    }
+    std::vector<void *> places;
+    for (auto &word : launch.words) places.push_back(&word);
+    launch.kernel->run(places.data(), launch.blocks, 0);
+}
+
+// Calls of graphs that a driver may refuse: the first three always, the others once.
+enum Refusable { CREATE = 1, ADD, INSTANTIATE, SET_PARAMS, LAUNCH };
+
+static bool refuses(Refusable call) { return setting("refuses", 0) == call; }
+
 #define ENTER                                                                                                          \
     std::lock_guard<std::recursive_mutex> guard(lock);                                                                 \
     if (current != &context_object) return INVALID_CONTEXT;                                                            \
@@ -86,6 +135,21 @@ static void finish(uint64_t until) {
         fprintf(stderr, "driver: %s is false\n", #condition);                                                          \
         abort();                                                                                                       \
     }
+
+// The driver copies the arguments before it returns.
+static Launch copied(void *function, const unsigned *grid, const unsigned *block, unsigned shared, void **parameters, void **extra) {
+    CHECK(grid[0] > 0 && grid[1] == 1 && grid[2] == 1 && block[0] == 128 && block[1] == 1 && block[2] == 1);
+    CHECK(shared == 0 && !extra);
+    auto kernel = (Kernel *)function;
+    std::vector<uint64_t> words(kernel->parameters);
+    for (size_t n = 0; n < words.size(); ++n) memcpy(&words[n], parameters[n], 8);
+    return Launch{kernel, grid[0], words};
+}
+
+static Launch copied(const NodeParams *params) {
+    CHECK(!params->kernel && !params->context);
+    return copied(params->function, params->grid, params->block, params->shared, params->parameters, params->extra);
+}
 
 extern "C" {
 
@@ -125,7 +189,11 @@ int cuDevicePrimaryCtxRetain(void **context, int) {
     return SUCCESS;
 }
 
-int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int) {
+    CHECK(lost != SUCCESS || (graphs.empty() && executables.empty() && allocated.empty() && pinned.empty() && work.empty()));
+    ++left;
+    return SUCCESS;
+}
 
 int cuCtxSetCurrent(void *context) {
     current = context;
@@ -176,7 +244,6 @@ int cuMemAllocAsync(Address *at, size_t bytes, void *) {
     ENTER;
     // Memory may run out below what `cuMemGetInfo` promised, as if another process took it.
     if (used + bytes > (size_t)setting("memory", 1ll << 40)) return OUT_OF_MEMORY;
-    if (++allocations >= setting("fails", 1ll << 40)) return OUT_OF_MEMORY;
     void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
     memset(memory, 0xff, bytes);
     *at = (Address)memory;
@@ -188,17 +255,19 @@ int cuMemAllocAsync(Address *at, size_t bytes, void *) {
 int cuMemFreeAsync(Address at, void *) {
     ENTER;
     CHECK(allocated.count(at));
-    used -= allocated[at];
-    give([at] {
-        memset((void *)at, 0xff, allocated[at]);
-        allocated.erase(at);
+    size_t bytes = allocated[at];
+    allocated.erase(at);
+    used -= bytes;
+    give([=] {
+        memset((void *)at, 0xff, bytes);
         free((void *)at);
     });
     return SUCCESS;
 }
 
-int cuMemHostAlloc(void **at, size_t bytes, unsigned) {
+int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) {
     ENTER;
+    CHECK(flags == 2); // mapped, for kernels that read it
     *at = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     pinned[(Address)*at] = bytes;
     return SUCCESS;
@@ -234,39 +303,93 @@ int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *) {
     return SUCCESS;
 }
 
-int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *) {
-    ENTER;
-    CHECK(inside(allocated, to, bytes) && inside(allocated, from, bytes));
-    give([=] { memcpy((void *)to, (const void *)from, bytes); });
-    return SUCCESS;
-}
-
-int cuMemsetD8Async(Address to, unsigned char byte, size_t bytes, void *) {
-    ENTER;
-    CHECK(inside(allocated, to, bytes));
-    give([=] { memset((void *)to, byte, bytes); });
-    return SUCCESS;
-}
-
-int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b, unsigned c, unsigned shared,
+int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c, unsigned shared,
                    void *stream, void **parameters, void **extra) {
     ENTER;
-    CHECK(x > 0 && y == 1 && z == 1 && threads == 128 && b == 1 && c == 1 && shared == 0 && !extra);
     CHECK(stream == &stream_object);
-    auto kernel = (Kernel *)function;
-    // The driver copies the arguments before it returns.
-    std::vector<uint64_t> words(kernel->parameters);
-    for (size_t n = 0; n < words.size(); ++n) memcpy(&words[n], parameters[n], 8);
-    give([=]() mutable {
-        if (++launched == (uint64_t)setting("lost", 0)) {
-            lost = ILLEGAL_ADDRESS;
-            return;
-        }
-        std::vector<void *> places;
-        for (auto &word : words) places.push_back(&word);
-        kernel->run(places.data(), x, 0);
-    });
+    unsigned grid[] = {x, y, z}, block[] = {a, b, c};
+    Launch launch = copied(function, grid, block, shared, parameters, extra);
+    ++single_launches;
+    give([=]() mutable { run(launch); });
     return SUCCESS;
+}
+
+int cuGraphCreate(void **graph, unsigned flags) {
+    ENTER;
+    CHECK(flags == 0);
+    if (refuses(CREATE)) return OUT_OF_MEMORY;
+    *graph = *graphs.insert(new Graph).first;
+    return SUCCESS;
+}
+
+int cuGraphAddKernelNode_v2(void **node, void *of, void *const *before, size_t count, const NodeParams *params) {
+    ENTER;
+    auto graph = (Graph *)of;
+    CHECK(graphs.count(graph));
+    // Launches that do not depend on each other may run at once.
+    CHECK(count == (graph->nodes.empty() ? 0u : 1u) && (count == 0 || before[0] == graph->nodes.back()));
+    if (refuses(ADD) && graph->nodes.size() == 5) return OUT_OF_MEMORY;
+    graph->nodes.push_back(new Node{copied(params)});
+    *node = graph->nodes.back();
+    return SUCCESS;
+}
+
+int cuGraphInstantiateWithFlags(void **made, void *of, unsigned long long flags) {
+    ENTER;
+    auto graph = (Graph *)of;
+    CHECK(graphs.count(graph) && flags == 0);
+    if (refuses(INSTANTIATE)) return NOT_SUPPORTED;
+    auto executable = *executables.insert(new Executable).first;
+    for (auto node : graph->nodes) {
+        executable->places[node] = executable->launches.size();
+        executable->launches.push_back(node->launch);
+    }
+    *made = executable;
+    return SUCCESS;
+}
+
+// Later launches have the arguments; those that were given before keep theirs.
+int cuGraphExecKernelNodeSetParams_v2(void *of, void *node, const NodeParams *params) {
+    ENTER;
+    auto executable = (Executable *)of;
+    CHECK(executables.count(executable) && executable->places.count((Node *)node));
+    if (++set_params == 4 && refuses(SET_PARAMS)) return INVALID_VALUE;
+    auto &launch = executable->launches[executable->places[(Node *)node]];
+    CHECK(launch.kernel == params->function);
+    launch = copied(params);
+    return SUCCESS;
+}
+
+int cuGraphLaunch(void *of, void *stream) {
+    ENTER;
+    auto executable = (Executable *)of;
+    CHECK(executables.count(executable) && stream == &stream_object);
+    if (++graph_launches == 9 && refuses(LAUNCH)) return OUT_OF_MEMORY;
+    for (auto launch : executable->launches) give([=]() mutable { run(launch); });
+    return SUCCESS;
+}
+
+int cuGraphDestroy(void *of) {
+    ENTER;
+    auto graph = (Graph *)of;
+    CHECK(graphs.erase(graph) == 1);
+    for (auto node : graph->nodes) delete node;
+    delete graph;
+    return SUCCESS;
+}
+
+// Launches that were given before go on.
+int cuGraphExecDestroy(void *of) {
+    ENTER;
+    CHECK(executables.erase((Executable *)of) == 1);
+    delete (Executable *)of;
+    return SUCCESS;
+}
+
+// Kernels that have run, calls, allocated bytes and graphs, for trials.
+void driver_counts(long long *to) {
+    to[0] = (long long)launched, to[1] = single_launches, to[2] = graph_launches, to[3] = set_params;
+    to[4] = (long long)used, to[5] = (long long)executables.size(), to[6] = left;
 }
 
 int cuEventCreate(void **event, unsigned) {

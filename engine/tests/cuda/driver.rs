@@ -1,14 +1,16 @@
 //! The calls of the driver, with a driver and a compiler of kernels that need no GPU (`driver.cpp`).
 //!
 //! They are libraries that the system's loader has to find, so each trial is a process of its own.
+#![expect(unsafe_code, reason = "asks the driver of tests for its counts")]
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
+use libloading::Library;
 use libtest_mimic::Trial;
-use onboard_engine::device::DeviceQueue;
 use onboard_engine::device::cuda::CudaDevice;
+use onboard_engine::device::{self, DeviceQueue, KernelArgument};
 use onboard_engine::{
     Chunk, Engine, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions,
 };
@@ -26,6 +28,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(trials::each("driver::library", names.map(str::to_owned), products_agree));
     trials.push(trials::one("driver::copies", copies_arrive_in_order));
     trials.push(trials::one("driver::refusals", machines_that_lack_something_are_refused));
+    trials.push(trials::one("driver::graphs", decode_steps_are_graphs));
+    trials.push(trials::one("driver::no_graphs", drivers_that_refuse_graphs_give_equal_bits));
+    trials.push(trials::one("driver::layers", layers_have_graphs_of_their_own));
+    trials.push(trials::one("driver::many", graphs_that_are_not_used_are_forgotten));
+    trials.push(trials::one("driver::kept", kept_memory_goes_back_when_memory_runs_out));
     trials.push(trials::one("driver::memory", memory_that_runs_out_is_an_error));
     trials.push(trials::one("driver::lost", a_lost_device_is_an_error_of_the_step));
     trials
@@ -100,14 +107,23 @@ pub(crate) fn child(what: &str) {
             print("near");
         }
         "copies" => copy_much(&queue),
-        "steps" => {
+        "kept" => use_kept_memory(queue),
+        "many" => repeat_many(&queue),
+        "layers" => repeat_layers(&queue),
+        "decode" | "steps" | "full" => {
             let dir = sessions::fixture("lfm2");
             let model = Arc::new(sessions::model("lfm2"));
             let source = ModelSource { model, dir: &dir };
-            match open(&NativeEngine::on(queue), &source, Dtype::F32) {
-                Ok(mut session) => steps(&mut *session),
+            match open(&NativeEngine::on(queue.clone()), &source, Dtype::F32) {
+                Ok(mut device) if verb == "decode" => {
+                    let mut host = open(&NativeEngine::new(), &source, Dtype::F32).unwrap();
+                    decode(&mut *host, &mut *device);
+                }
+                Ok(mut session) => steps(&mut *session, &queue, verb == "full"),
                 Err(error) => print(&error.to_string()),
             }
+            drop(queue);
+            print(&format!("at the end: {}", counts()));
         }
         _ => unreachable!("no trial asks for `{what}`"),
     }
@@ -133,10 +149,47 @@ fn open(
     engine.open(source, &options)
 }
 
-/// Steps until one fails, and once more after that.
-fn steps(session: &mut dyn Session) {
+/// Returns what the driver has counted.
+fn counts() -> String {
+    // SAFETY: the library is loaded already, and writes seven numbers.
+    let counts = unsafe {
+        let library = Library::new("libcuda.so").unwrap();
+        let read = library.get::<unsafe extern "C" fn(*mut i64)>(b"driver_counts").unwrap();
+        let mut counts = [0; 7];
+        read(counts.as_mut_ptr());
+        counts
+    };
+    let names = ["kernels", "launches", "graphs", "params", "used", "kept", "left"];
+    let words = names.iter().zip(counts).map(|(name, count)| format!("{name} {count}"));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Returns a number of a line of counts.
+fn count(line: &str, of: &str) -> i64 {
+    let mut words = line.split_whitespace().skip_while(|word| *word != of);
+    words.nth(1).unwrap_or_else(|| panic!("no `{of}` in {line}")).parse().unwrap()
+}
+
+/// Decodes tokens on the CPU and on the device.
+fn decode(host: &mut dyn Session, device: &mut dyn Session) {
+    let slots = [host.open_slot(), device.open_slot()];
+    for token in 0..60 {
+        let step = |session: &mut dyn Session, slot| {
+            let chunk = Chunk { slot, tokens: &[token % 50], rows: OutputRows::Last };
+            let logits = session.step(&[chunk], &mut NoProbe).unwrap();
+            logits[0].data.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        assert!(step(host, slots[0]) == step(device, slots[1]), "token {token}");
+        if token % 10 == 9 {
+            print(&counts());
+        }
+    }
+}
+
+/// Steps until one fails, and once more after that. Takes all memory after the first step if it is to be full.
+fn steps(session: &mut dyn Session, queue: &DeviceQueue, full: bool) {
     let slot = session.open_slot();
-    let mut failed = 0;
+    let (mut failed, mut taken) = (0, Vec::new());
     for token in 0..60 {
         let chunk = Chunk { slot, tokens: &[token % 50], rows: OutputRows::Last };
         match session.step(&[chunk], &mut NoProbe) {
@@ -149,7 +202,89 @@ fn steps(session: &mut dyn Session) {
         if failed == 2 {
             return;
         }
+        if full && taken.is_empty() {
+            while let Ok(buffer) = queue.allocate(512) {
+                taken.push(buffer);
+            }
+            print(&counts());
+        }
     }
+}
+
+/// Repeats more sequences of kernels than are kept, the first one between the others.
+fn repeat_many(queue: &DeviceQueue) {
+    let (x, y) = (queue.upload(&[1; 40]).unwrap(), queue.upload(&[2; 40]).unwrap());
+    let mut want = [1, 2];
+    for n in 0..300_u32 {
+        for sequence in [n, 0, n, 0, n] {
+            for step in 0..10 {
+                let byte = (n * 7 + step) as u8;
+                if sequence >> step & 1 == 1 {
+                    x.fill(0, byte).unwrap();
+                    want[0] = byte;
+                } else {
+                    y.copy_from(&x, 0, 40).unwrap();
+                    want[1] = want[0];
+                }
+            }
+            assert_eq!(y.read(0, 40).unwrap(), [want[1]; 40], "{sequence}");
+        }
+    }
+    print(&counts());
+}
+
+/// Launches equal kernels for each of several layers, with arguments of its own, one argument of the step, and one grid of
+/// the step.
+fn repeat_layers(queue: &DeviceQueue) {
+    let layers: Vec<_> = (0..12).map(|_| queue.allocate(4096).unwrap()).collect();
+    let ones = [KernelArgument::Index(1), device::count(4096)];
+    for step in 0..8_u8 {
+        for layer in &layers {
+            for byte in 0..128 {
+                layer.fill(0, byte).unwrap();
+            }
+            layer.fill(4000, step).unwrap();
+            // A block has 2048 bytes.
+            let blocks = usize::from(1 + step % 2);
+            queue.launch("fill_bytes", blocks, &[&[layer.into()], &ones[..]].concat()).unwrap();
+        }
+        for layer in &layers {
+            let bytes = layer.read(0, 4096).unwrap();
+            let (middle, end) = if step % 2 == 0 { (127, step) } else { (1, 1) };
+            assert_eq!([0, 2047, 2048, 3999].map(|at| bytes[at]), [1, 1, middle, middle]);
+            assert_eq!(bytes[4000..], [end; 96]);
+        }
+    }
+    print(&counts());
+}
+
+/// Releases memory before the work that uses it is given to the driver, and takes memory that needs it back.
+fn use_kept_memory(queue: DeviceQueue) {
+    let mib = |n: usize| n << 20;
+    let bytes: Vec<u8> = (0..mib(3)).map(|n| (n % 251) as u8).collect();
+    let kept = queue.upload(&bytes[..mib(2)]).unwrap();
+    let free = queue.free_bytes().unwrap();
+    drop(queue.allocate(mib(40)).unwrap());
+    // Nothing was given back: another request of the same size needs no call of the driver.
+    let used = count(&counts(), "used");
+    assert!(used >= 42 << 20, "{used}");
+    assert_eq!(queue.free_bytes().unwrap(), free, "kept memory is free");
+    let large = queue.allocate(mib(40)).unwrap();
+    assert_eq!(count(&counts(), "used"), used);
+    large.fill(0, 7).unwrap();
+    kept.copy_from(&large, mib(39), 1000).unwrap();
+    drop(large);
+    let larger = queue.allocate(mib(50)).unwrap();
+    assert!(queue.allocate(mib(20)).is_err(), "64 MiB have no room for 72");
+    larger.fill(0, 3).unwrap();
+    larger.write(mib(47), &bytes).unwrap();
+    assert!(larger.read(mib(47) - 1, mib(3) + 1).unwrap() == [&[3], &bytes[..]].concat());
+    let found = kept.read(0, mib(2)).unwrap();
+    assert!(found[..1000] == [7; 1000] && found[1000..] == bytes[1000..mib(2)]);
+    drop((kept, larger));
+    assert_eq!(count(&counts(), "used"), 0, "no buffer is left");
+    drop(queue);
+    print(&counts());
 }
 
 /// Copies more than the memory that copies go through, in large and small pieces.
@@ -197,16 +332,70 @@ fn machines_that_lack_something_are_refused() {
     }
 }
 
+/// Decode steps repeat, except for the arguments that follow from the position.
+fn decode_steps_are_graphs() {
+    let found = run("decode", "");
+    let lines: Vec<&str> = found.lines().collect();
+    assert_eq!(lines.len(), 7, "{found}");
+    // Caches grow behind 32 tokens, and so all addresses change.
+    let between = |of: &str| count(lines[5], of) - count(lines[3], of);
+    let (kernels, launches) = (between("kernels"), between("launches"));
+    assert!(launches == 0 && kernels > 20 * 100, "{found}");
+    assert!(between("graphs") <= 20 * 4, "{found}");
+    assert!(between("params") * 6 < kernels, "{found}");
+}
+
+fn layers_have_graphs_of_their_own() {
+    let found = run("layers", "");
+    // Two launches of each layer differ from those of the step before, which was a graph from the third step on.
+    assert_eq!(count(&found, "params"), 5 * 12 * 2, "{found}");
+}
+
+/// Each call that makes or starts a graph may fail, and a driver may lack them all. A segment that failed is not tried again.
+fn drivers_that_refuse_graphs_give_equal_bits() {
+    for (settings, all) in [
+        ("refuses=1", true),
+        ("refuses=2", true),
+        ("refuses=3", true),
+        ("refuses=4", false),
+        ("refuses=5", false),
+        ("version=11080,compiler=11", true),
+    ] {
+        let found = run("decode", settings);
+        let end = found.lines().last().unwrap();
+        assert!(end.starts_with("at the end"), "{found}");
+        let (launches, graphs) = (count(end, "launches"), count(end, "graphs"));
+        let sound = if all { launches > 6000 && graphs == 0 } else { launches > 1200 };
+        assert!(sound, "{settings}: {found}");
+    }
+}
+
+fn graphs_that_are_not_used_are_forgotten() {
+    let found = run("many", "");
+    // The first sequence comes 602 times after the first, which has two uploads before it, and the others three times.
+    let graphs = 602 - 2 + 299;
+    assert_eq!((count(&found, "kept"), count(&found, "graphs")), (256, graphs), "{found}");
+}
+
+fn kept_memory_goes_back_when_memory_runs_out() {
+    let found = run("kept", "memory=67108864");
+    assert_eq!((count(&found, "used"), count(&found, "left")), (0, 1), "{found}");
+}
+
 /// Another process takes memory between the check and the first steps.
 fn memory_that_runs_out_is_an_error() {
-    let found = run("steps", "fails=400");
+    let found = run("full", "memory=20000000");
     assert!(found.starts_with("step\n") && found.contains("out of memory"), "{found}");
+    let (full, end) = (found.lines().nth(1).unwrap(), found.lines().last().unwrap());
+    assert!(count(full, "used") > 20_000_000 - 512, "{found}");
+    assert_eq!((count(end, "used"), count(end, "left")), (0, 1), "{found}");
 }
 
 fn a_lost_device_is_an_error_of_the_step() {
-    let found = run("steps", "lost=300");
+    let found = run("steps", "lost=3000");
     let failed: Vec<&str> = found.lines().filter(|line| line.starts_with("failed")).collect();
     assert!(found.starts_with("step\n"), "{found}");
     assert_eq!(failed.len(), 2, "{found}");
     assert!(failed.iter().all(|line| line.contains("illegal memory access")), "{found}");
+    assert!(count(found.lines().last().unwrap(), "graphs") > 10, "{found}");
 }

@@ -1,5 +1,4 @@
 //! Products of matrices by cuBLASLt, which is loaded when it is first used.
-#![expect(unsafe_code, reason = "calls of the library")]
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -8,8 +7,8 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use registry::dtype::Dtype;
 
-use super::product::{DeviceProduct, MatrixPlace, ProductSizes};
 use crate::DeviceError;
+use crate::device::product::{DeviceProduct, MatrixPlace, ProductSizes};
 
 /// Bytes that the library may use beside the matrices: what it advises for GPUs of compute capability 9.
 pub(super) const WORKSPACE: usize = 32 << 20;
