@@ -22,6 +22,21 @@ pub(crate) struct Emulation {
     /// Free bytes that the device reports.
     free: u64,
     memory: Mutex<BTreeMap<u64, Vec<u128>>>,
+    calls: Calls,
+}
+
+/// Number of calls of each kind since they were taken last: launches by kernel, copies and allocations.
+#[derive(Clone, Default)]
+pub(crate) struct Calls(Arc<Mutex<BTreeMap<String, usize>>>);
+
+impl Calls {
+    fn add(&self, call: &str) {
+        *self.0.lock().unwrap().entry(call.to_owned()).or_default() += 1;
+    }
+
+    pub(crate) fn take(&self) -> BTreeMap<String, usize> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
 }
 
 /// Returns a device.
@@ -31,13 +46,24 @@ pub(crate) fn device(reversed: bool) -> DeviceQueue {
 
 /// Returns a device that reports so much free memory.
 pub(crate) fn with_memory(reversed: bool, free: u64) -> DeviceQueue {
+    opened(reversed, free, Calls::default())
+}
+
+/// Returns a device, and the calls that it gets.
+pub(crate) fn counted() -> (DeviceQueue, Calls) {
+    let calls = Calls::default();
+    (opened(false, 1 << 40, calls.clone()), calls)
+}
+
+fn opened(reversed: bool, free: u64, calls: Calls) -> DeviceQueue {
     static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         // SAFETY: the library was built from our source text, and has no code that runs when it is loaded.
         Arc::new(unsafe { Library::new(kernels()) }.unwrap())
     });
     let library = Arc::clone(library);
-    DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory: Mutex::default() }))
+    let memory = Mutex::default();
+    DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory, calls }))
 }
 
 /// Returns the library of the kernels, compiled once.
@@ -85,6 +111,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, DeviceError> {
+        self.calls.add("allocate");
         // NaN, so that a read before a write is noticed.
         let mut memory = vec![u128::MAX; bytes.div_ceil(16)];
         let at = memory.as_mut_ptr() as u64;
@@ -97,6 +124,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.calls.add("upload");
         self.check(to, from.len());
         // SAFETY: the range is inside an allocation.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
@@ -104,6 +132,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn download(&self, from: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.calls.add("download");
         self.check(from, into.len());
         // SAFETY: the range is inside an allocation.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, into.as_mut_ptr(), into.len()) };
@@ -111,6 +140,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), DeviceError> {
+        self.calls.add("copy");
         self.check(to, bytes);
         self.check(from, bytes);
         // SAFETY: the ranges are inside two allocations.
@@ -119,6 +149,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<(), DeviceError> {
+        self.calls.add("fill");
         self.check(to, bytes);
         // SAFETY: the range is inside an allocation.
         unsafe { std::ptr::write_bytes(to as *mut u8, byte, bytes) };
@@ -126,6 +157,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn launch(&self, kernel: &str, blocks: u32, words: &[u64]) -> Result<(), DeviceError> {
+        self.calls.add(kernel);
         let name = format!("{}{kernel}", source::PREFIX);
         // SAFETY: `KERNEL` of `host_device.h` declares every kernel so.
         let entry = unsafe { self.library.get::<Entry>(name.as_bytes()) }.unwrap();
