@@ -36,6 +36,16 @@ impl RecurrentBlock {
         Self::Device(uploaded.unwrap_or_else(|| DeviceBuffer::none(queue)))
     }
 
+    /// Returns a block of zeros.
+    fn zeros(width: usize, queue: Option<&DeviceQueue>) -> Self {
+        let Some(queue) = queue else { return Self::Host(vec![0.0; width]) };
+        let made = queue.allocate(4 * width).and_then(|buffer| {
+            buffer.fill(0, 0)?;
+            Ok(buffer)
+        });
+        Self::Device(queue.note(made).unwrap_or_else(|| DeviceBuffer::none(queue)))
+    }
+
     /// Returns the numbers; none if the device failed, which has been noted.
     fn numbers(&self) -> Cow<'_, [f32]> {
         match self {
@@ -188,14 +198,11 @@ impl Recurrent {
         let queue = self.queue.as_ref();
         self.fresh.1 += rows;
         for _ in 0..rows.min(self.rollback + 1) {
-            let block = self
-                .spare
-                .pop()
-                .unwrap_or_else(|| RecurrentBlock::new(vec![0.0; self.width], queue));
+            let spare = self.spare.pop();
+            let block = spare.unwrap_or_else(|| RecurrentBlock::zeros(self.width, queue));
             self.fresh.0.push(block);
         }
-        let zeros = self.held.is_empty().then(|| RecurrentBlock::new(vec![0.0; self.width], queue));
-        self.zeros = zeros;
+        self.zeros = self.held.is_empty().then(|| RecurrentBlock::zeros(self.width, queue));
     }
 
     /// Begins a step of `rows` tokens on the CPU, to be ended by a commit or a truncation.

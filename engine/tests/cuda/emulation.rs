@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use half::{bf16, f16};
@@ -26,9 +26,23 @@ pub(crate) struct Emulation {
     /// Free bytes that the device reports.
     free: u64,
     memory: Mutex<BTreeMap<u64, Vec<u128>>>,
-    /// Products of the library; none before it is opened.
+    /// True if the library of matrix products is open.
     opened: AtomicBool,
-    products: Arc<AtomicUsize>,
+    calls: Calls,
+}
+
+/// Number of calls of each kind since they were taken last: launches by kernel, copies and allocations.
+#[derive(Clone, Default)]
+pub(crate) struct Calls(Arc<Mutex<BTreeMap<String, usize>>>);
+
+impl Calls {
+    fn add(&self, call: &str) {
+        *self.0.lock().unwrap().entry(call.to_owned()).or_default() += 1;
+    }
+
+    pub(crate) fn take(&self) -> BTreeMap<String, usize> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
 }
 
 /// Returns a device.
@@ -36,18 +50,18 @@ pub(crate) fn device(reversed: bool) -> DeviceQueue {
     with_memory(reversed, 1 << 40)
 }
 
-/// Returns a device, and the number of products that its library has made.
-pub(crate) fn counting(reversed: bool) -> (DeviceQueue, Arc<AtomicUsize>) {
-    let products = Arc::default();
-    (open(reversed, 1 << 40, Arc::clone(&products)), products)
-}
-
 /// Returns a device that reports so much free memory.
 pub(crate) fn with_memory(reversed: bool, free: u64) -> DeviceQueue {
-    open(reversed, free, Arc::default())
+    opened(reversed, free, Calls::default())
 }
 
-fn open(reversed: bool, free: u64, products: Arc<AtomicUsize>) -> DeviceQueue {
+/// Returns a device, and the calls that it gets.
+pub(crate) fn counted(reversed: bool) -> (DeviceQueue, Calls) {
+    let calls = Calls::default();
+    (opened(reversed, 1 << 40, calls.clone()), calls)
+}
+
+fn opened(reversed: bool, free: u64, calls: Calls) -> DeviceQueue {
     static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         // SAFETY: the library was built from our source text, and has no code that runs when it is loaded.
@@ -55,7 +69,7 @@ fn open(reversed: bool, free: u64, products: Arc<AtomicUsize>) -> DeviceQueue {
     });
     let library = Arc::clone(library);
     let (memory, opened) = (Mutex::default(), AtomicBool::new(false));
-    DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory, opened, products }))
+    DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory, opened, calls }))
 }
 
 /// Returns the library of the kernels, compiled once.
@@ -133,6 +147,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, DeviceError> {
+        self.calls.add("allocate");
         // NaN, so that a read before a write is noticed.
         let mut memory = vec![u128::MAX; bytes.div_ceil(16)];
         let at = memory.as_mut_ptr() as u64;
@@ -145,6 +160,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.calls.add("upload");
         self.check(to, from.len());
         // SAFETY: the range is inside an allocation.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
@@ -152,6 +168,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn download(&self, from: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.calls.add("download");
         self.check(from, into.len());
         // SAFETY: the range is inside an allocation.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, into.as_mut_ptr(), into.len()) };
@@ -159,6 +176,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), DeviceError> {
+        self.calls.add("copy");
         self.check(to, bytes);
         self.check(from, bytes);
         // SAFETY: the ranges are inside two allocations.
@@ -167,6 +185,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<(), DeviceError> {
+        self.calls.add("fill");
         self.check(to, bytes);
         // SAFETY: the range is inside an allocation.
         unsafe { std::ptr::write_bytes(to as *mut u8, byte, bytes) };
@@ -174,6 +193,7 @@ unsafe impl ComputeDevice for Emulation {
     }
 
     unsafe fn launch(&self, kernel: &str, blocks: u32, words: &[u64]) -> Result<(), DeviceError> {
+        self.calls.add(kernel);
         let name = format!("{}{kernel}", source::PREFIX);
         // SAFETY: `KERNEL` of `host_device.h` declares every kernel so.
         let entry = unsafe { self.library.get::<Entry>(name.as_bytes()) }.unwrap();
@@ -192,7 +212,7 @@ unsafe impl ComputeDevice for Emulation {
 
     unsafe fn multiply(&self, product: &DeviceProduct) -> Result<(), DeviceError> {
         assert!(self.opened.load(Ordering::Relaxed), "the library is open");
-        self.products.fetch_add(1, Ordering::Relaxed);
+        self.calls.add("multiply");
         let ProductSizes { batch, rows, inputs, outputs, by_outputs, dtype, made, adds } =
             product.sizes;
         for (place, dtype, [rows, width]) in [

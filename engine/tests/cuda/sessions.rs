@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use libtest_mimic::Trial;
 use onboard_engine::{
     Chunk, ChunkMask, Engine, Error, ExtraInputs, InputObserver, ModelSource, NativeEngine,
-    OutputRows, Probe, Session, SessionOptions, SlotId, StateValue,
+    NoProbe, OutputRows, Probe, Session, SessionOptions, SlotId, StateValue,
 };
 use registry::config::Config;
 use registry::dtype::{Dtype, DtypeRule};
@@ -57,6 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.push(trials::one("sessions::masks", masks_have_the_bits_of_the_cpu));
     trials.push(trials::one("sessions::missing", missing_kernels_are_refused_by_name));
     trials.push(trials::one("sessions::ops", devices_have_every_op));
+    trials.push(trials::one("sessions::calls", a_step_of_many_slots_has_the_calls_of_one));
     trials.push(trials::one("sessions::memory", weights_that_do_not_fit_are_refused_first));
     trials.push(trials::one("sessions::count", move || assert!(count >= LEAST, "{count:?}")));
     trials
@@ -433,6 +434,83 @@ fn devices_have_every_op() {
     let lacking: Vec<&str> = host.difference(&device).map(String::as_str).collect();
     assert_eq!(lacking, WITHOUT_KERNEL, "list what has no kernel");
     assert!(device.is_subset(&host));
+}
+
+/// A session with slots of different lengths.
+struct FilledSlots {
+    session: Box<dyn Session>,
+    slots: Vec<SlotId>,
+    calls: emulation::Calls,
+}
+
+impl FilledSlots {
+    /// Opens a session whose caches have room for some more tokens.
+    fn open(name: &str, model: &Arc<Model>, dtype: Dtype) -> Result<Self, Error> {
+        let dir = fixture(name);
+        let source = ModelSource { model: Arc::clone(model), dir: &dir };
+        let (queue, calls) = emulation::counted(false);
+        let options =
+            SessionOptions { dtype, rollback: 0, finite: false, ..SessionOptions::default() };
+        let mut session = NativeEngine::on(queue).open(&source, &options)?;
+        let slots: Vec<SlotId> = (0..5).map(|_| session.open_slot()).collect();
+        let tokens: Vec<u32> = (0..16).map(|n| (n * 37 + 5) % model.vocab as u32).collect();
+        for (n, slot) in slots.iter().enumerate() {
+            let prompt =
+                Chunk { slot: *slot, tokens: &tokens[..12 + n % 3], rows: OutputRows::Last };
+            session.step(&[prompt], &mut Taps::default())?;
+        }
+        let mut filled = Self { session, slots, calls };
+        // Caches grow in the first step, and blocks of recurrences are used again after it.
+        filled.decode(5);
+        filled.decode(5);
+        Ok(filled)
+    }
+
+    /// Decodes one token in some slots, and returns the calls of the device.
+    fn decode(&mut self, slots: usize) -> BTreeMap<String, usize> {
+        self.calls.take();
+        let chunks: Vec<Chunk<'_>> = self.slots[..slots]
+            .iter()
+            .map(|slot| Chunk { slot: *slot, tokens: &[3], rows: OutputRows::Last })
+            .collect();
+        self.session.step(&chunks, &mut NoProbe).unwrap();
+        self.calls.take()
+    }
+}
+
+/// Launches, copies and allocations of a step do not depend on the number of its slots.
+fn a_step_of_many_slots_has_the_calls_of_one() {
+    let mut models = models();
+    let eight = |name: &str, fixed| {
+        let mut model = model(name);
+        for state in model.graph.states.iter_mut().filter(|s| s.kind == StateKind::Attention) {
+            (state.eight, state.fixed) = (Some(ScaleGranularity::Head), fixed);
+        }
+        (name.to_owned(), model)
+    };
+    let mut narrow = model("mamba2");
+    for state in narrow.graph.states.iter_mut().filter(|s| s.kind == StateKind::Recurrent) {
+        state.dtype = DtypeRule::Fixed(Dtype::Bf16);
+    }
+    models.push(eight("lfm2", None));
+    models.push(eight("gemma3_text", Some([0.05, 0.013])));
+    models.push(("mamba2".to_owned(), narrow));
+    let mut seen = BTreeSet::new();
+    for (name, model) in models {
+        let mut filled = FilledSlots::open(&name, &Arc::new(model), Dtype::F32).unwrap();
+        let (one, five) = (filled.decode(1), filled.decode(5));
+        assert_eq!(one, five, "{name}: calls of one slot and of five");
+        seen.extend(one.into_keys());
+    }
+    for kernel in ["attend_values", "latent_values", "picked_keys", "index_select", "causal_conv"] {
+        assert!(seen.contains(kernel), "no fixture runs `{kernel}`");
+    }
+    for kernel in ["ssd_scan", "ssm1_scan", "delta_rule", "rg_lru", "lightning", "key_salience"] {
+        assert!(seen.contains(kernel), "no fixture runs `{kernel}`");
+    }
+    for kernel in ["keep_rows", "keep_groups", "keep_fixed", "round_numbers"] {
+        assert!(seen.contains(kernel), "no fixture runs `{kernel}`");
+    }
 }
 
 fn weights_that_do_not_fit_are_refused_first() {

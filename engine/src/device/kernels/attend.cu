@@ -7,6 +7,56 @@
 #define SCORES_ONCE 1u
 #define SCORES_F32 2u
 
+// Queries of a block, whose heads share keys, and numbers of a key that are read at once.
+#define SCORE_HEADS 4u
+#define TILE 32u
+
+// Blocks of `scores_of_block` for each row and head of keys: a thread for each of `span` positions.
+DEVICE u32 score_tiles(u32 span) { return (span + THREADS - 1u) / THREADS; }
+
+// Products of queries and keys, each one chain over the dims in pairs, the second of a pair first. Calls
+// `done(head, position, sum)` for the first `heads` queries and positions `from..to`, at most THREADS of them. Every
+// thread of the block calls it. Keys go through shared memory, so that neighbouring threads read neighbouring numbers.
+template <class Q, class K, class D>
+DEVICE void scores_of_block(u32 heads, u32 dim, u32 from, u32 to, Q query, K key, D done, float *tile, float *own,
+                            float *sums) {
+    PHASE(t) {
+        for (u32 h = 0; h < SCORE_HEADS; ++h) sums[h * THREADS + t] = 0.0f;
+    }
+    for (u32 start = 0; start < dim && from < to; start += TILE) {
+        u32 length = dim - start < TILE ? dim - start : TILE;
+        PHASE(t) {
+            u32 k = t % TILE, n = t / TILE;
+            if (k < length) {
+                for (u32 p = n; p < to - from; p += THREADS / TILE)
+                    tile[p * (TILE + 1u) + k] = key(from + p, start + k);
+                if (n < heads) own[n * TILE + k] = query(n, start + k);
+            }
+        }
+        PHASE(t) {
+            if (from + t < to) {
+                const float *mine = tile + t * (TILE + 1u);
+                float sum[SCORE_HEADS];
+                for (u32 h = 0; h < SCORE_HEADS; ++h) sum[h] = sums[h * THREADS + t];
+                for (u32 k = 0; k < length; k += 2u) {
+                    bool pair = k + 1u < length;
+                    float one = mine[k], two = pair ? mine[k + 1u] : 0.0f;
+                    for (u32 h = 0; h < SCORE_HEADS; ++h) {
+                        if (h < heads) {
+                            if (pair) sum[h] = fmaf(own[h * TILE + k + 1u], two, sum[h]);
+                            sum[h] = fmaf(own[h * TILE + k], one, sum[h]);
+                        }
+                    }
+                }
+                for (u32 h = 0; h < SCORE_HEADS; ++h) sums[h * THREADS + t] = sum[h];
+            }
+        }
+    }
+    PHASE(t) {
+        for (u32 h = 0; h < heads && from + t < to; ++h) done(h, from + t, sums[h * THREADS + t]);
+    }
+}
+
 // Makes the score of a sum of products.
 DEVICE float finished_score(float sum, const float *slopes, u32 head, u32 position, float scale, u32 rounding, u32 dtype) {
     if (rounding == SCORES_ROUNDED) sum = round_to(dtype, sum);
@@ -19,29 +69,32 @@ DEVICE float finished_score(float sum, const float *slopes, u32 head, u32 positi
     return rounding == SCORES_ONCE ? round_to(dtype, sum) : sum;
 }
 
-// Scores of one query and one position, a thread each: `[rows, heads, span]`, where the first column is `base`.
-PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, u32 kv_heads, u32 dim,
-             const u8 *keys, u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span,
+// Scores `[rows, heads, span]`, where the first column is `base`; a block for each row, THREADS positions and
+// SCORE_HEADS heads that share keys.
+PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 kv_heads, u32 dim, const u8 *keys,
+             u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span,
              const float *slopes, float scale, u32 rounding, u32 dtype, float *scores) {
-    PHASE(t) {
-        u64 n = (u64)BLOCK * THREADS + t;
-        u64 count = (u64)rows * heads * span;
-        if (n < count) {
-            u32 position = base + (u32)(n % span);
-            u32 head = (u32)(n / span % heads), row = (u32)(n / span / heads);
-            if (position >= seen[2u * row] && position < seen[2u * row + 1u]) {
-                u64 a = ((u64)(q_row + row) * heads + head) * dim;
-                u64 b = ((u64)(position - first) * kv_heads + head / (heads / kv_heads)) * dim;
-                float sum = 0.0f;
-                for (u32 k = 0; k < dim; k += 2u) {
-                    if (k + 1u < dim)
-                        sum = fmaf(load(q, q_dtype, a + k + 1u), cached(keys, form, scales, group, b + k + 1u), sum);
-                    sum = fmaf(load(q, q_dtype, a + k), cached(keys, form, scales, group, b + k), sum);
-                }
-                scores[n] = finished_score(sum, slopes, head, position, scale, rounding, dtype);
-            }
-        }
-    }
+    SHARED(float, tile, THREADS * (TILE + 1u));
+    SHARED(float, own, SCORE_HEADS * TILE);
+    SHARED(float, sums, SCORE_HEADS * THREADS);
+    u32 shared = heads / kv_heads, tiles = score_tiles(span), batches = (shared + SCORE_HEADS - 1u) / SCORE_HEADS;
+    u32 batch = BLOCK / tiles % batches * SCORE_HEADS;
+    u32 kv = BLOCK / tiles / batches % kv_heads, row = BLOCK / tiles / batches / kv_heads;
+    u32 from = base + BLOCK % tiles * THREADS, to = from + THREADS;
+    from = from > seen[2u * row] ? from : seen[2u * row];
+    to = to < seen[2u * row + 1u] ? to : seen[2u * row + 1u];
+    u32 head = kv * shared + batch, count = shared - batch < SCORE_HEADS ? shared - batch : SCORE_HEADS;
+    u64 queries = (u64)(q_row + row) * heads + head;
+    scores_of_block(
+        count, dim, from, to, [&](u32 h, u32 k) { return load(q, q_dtype, (queries + h) * dim + k); },
+        [&](u32 position, u32 k) {
+            return cached(keys, form, scales, group, ((u64)(position - first) * kv_heads + kv) * dim + k);
+        },
+        [&](u32 h, u32 position, float sum) {
+            scores[((u64)row * heads + head + h) * span + position - base] =
+                finished_score(sum, slopes, head + h, position, scale, rounding, dtype);
+        },
+        tile, own, sums);
 }
 
 // Scores become weights in place; a block for each query. The sigmoid of a sink that gates is in `gates`.
@@ -140,45 +193,86 @@ PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base
     }
 }
 
-// Weighted sums of values, a thread for each number. `stored` is the size of a value as it is cached; a value that
-// is twice as long is two of them, from both halves of the heads.
-PARTS_KERNEL(attend_values, const float *scores, u32 rows, u32 heads, u32 kv_heads, u32 dim, u32 stored,
-             const u8 *values, u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span,
-             const float *gates, u8 *y, u32 dtype, u32 y_row) {
-    PHASE(t) {
-        u64 n = (u64)BLOCK * THREADS + t;
-        if (n < (u64)rows * heads * dim) {
-            u32 k = (u32)(n % dim);
-            u64 query = n / dim;
-            u32 kv = (u32)(query % heads) / (heads / kv_heads);
-            u32 from = seen[2u * (query / heads)], to = seen[2u * (query / heads) + 1u];
-            if (dim != stored) {
-                u32 half = kv_heads / 2u;
-                kv = kv % half + (k >= stored ? half : 0u);
-            }
-            u32 column = kv * stored + k % stored, width = kv_heads * stored;
-            const float *row = scores + query * span - base;
-            float total = 0.0f;
-            for (u32 p = from; p < to;) {
-                u32 end = (p / SPAN + 1u) * SPAN;
-                end = end < to ? end : to;
-                float sum = 0.0f;
-                if (p % 2u == 1u) {
-                    sum = fmaf(row[p], cached(values, form, scales, group, (u64)(p - first) * width + column), sum);
-                    ++p;
-                }
-                for (; p < end; p += 2u) {
-                    u64 at = (u64)(p - first) * width + column;
-                    if (p + 1u < end) sum = fmaf(row[p + 1u], cached(values, form, scales, group, at + width), sum);
-                    sum = fmaf(row[p], cached(values, form, scales, group, at), sum);
-                }
-                p = end;
-                total += sum;
-            }
-            float z = round_to(dtype, total);
-            store(y, dtype, (u64)y_row * heads * dim + n, gates ? z * gates[query] : z);
+// Numbers of a value in a block, which goes through as many spans at once as it has threads for each.
+#define COLUMNS 32u
+// Positions whose values are read before the first is added.
+#define VALUES_AHEAD 8u
+
+// Sums weights times values of positions `from..to` of one span in pairs, the second of a pair first.
+template <class V> DEVICE float sum_of_span(const float *weights, u32 from, u32 to, V value) {
+    float sum = 0.0f;
+    u32 p = from;
+    if (p % 2u == 1u && p < to) {
+        sum = fmaf(weights[p], value(p), sum);
+        ++p;
+    }
+    for (; p + VALUES_AHEAD <= to; p += VALUES_AHEAD) {
+        float weight[VALUES_AHEAD], x[VALUES_AHEAD];
+        for (u32 n = 0; n < VALUES_AHEAD; ++n) {
+            weight[n] = weights[p + n];
+            x[n] = value(p + n);
+        }
+        for (u32 n = 0; n < VALUES_AHEAD; n += 2u) {
+            sum = fmaf(weight[n + 1u], x[n + 1u], sum);
+            sum = fmaf(weight[n], x[n], sum);
         }
     }
+    for (; p < to; p += 2u) {
+        if (p + 1u < to) sum = fmaf(weights[p + 1u], value(p + 1u), sum);
+        sum = fmaf(weights[p], value(p), sum);
+    }
+    return sum;
+}
+
+// Weighted sums of values of positions `from..to` for `columns` numbers, a thread for each number and span; sums of
+// spans are added in order. Calls `done(column, sum)`. Every thread of the block calls it.
+template <class V, class D>
+DEVICE void values_of_block(const float *weights, u32 from, u32 to, u32 columns, V value, D done, float *sums,
+                            float *totals) {
+    PHASE(t) {
+        if (t < COLUMNS) totals[t] = 0.0f;
+    }
+    for (u32 start = from / SPAN * SPAN; start < to; start += SPAN * (THREADS / COLUMNS)) {
+        PHASE(t) {
+            u32 column = t % COLUMNS, span = start + t / COLUMNS * SPAN;
+            u32 first = span > from ? span : from, end = span + SPAN < to ? span + SPAN : to;
+            if (column < columns && first < end)
+                sums[t] = sum_of_span(weights, first, end, [&](u32 p) { return value(p, column); });
+        }
+        PHASE(t) {
+            if (t < columns) {
+                for (u32 n = 0; n < THREADS / COLUMNS && start + n * SPAN < to; ++n) totals[t] += sums[n * COLUMNS + t];
+            }
+        }
+    }
+    PHASE(t) {
+        if (t < columns) done(t, totals[t]);
+    }
+}
+
+// Weighted sums of values; a block for each query and COLUMNS numbers. `stored` is the size of a value as it is cached;
+// a value that is twice as long is two of them, from both halves of the heads.
+PARTS_KERNEL(attend_values, const float *scores, u32 heads, u32 kv_heads, u32 dim, u32 stored, const u8 *values,
+             u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span,
+             const float *gates, u8 *y, u32 dtype, u32 y_row) {
+    SHARED(float, sums, THREADS);
+    SHARED(float, totals, COLUMNS);
+    u32 pieces = (dim + COLUMNS - 1u) / COLUMNS, query = BLOCK / pieces, start = BLOCK % pieces * COLUMNS;
+    u32 own = query % heads / (heads / kv_heads), half = kv_heads / 2u, width = kv_heads * stored;
+    values_of_block(
+        scores + (u64)query * span - base, seen[2u * (query / heads)], seen[2u * (query / heads) + 1u],
+        dim - start < COLUMNS ? dim - start : COLUMNS,
+        [&](u32 position, u32 column) {
+            u32 k = start + column;
+            u32 kv = dim == stored ? own : own % half + (k >= stored ? half : 0u);
+            return cached(values, form, scales, group, (u64)(position - first) * width + kv * stored + k % stored);
+        },
+        [&](u32 column, float total) {
+            float z = round_to(dtype, total);
+            u64 at = ((u64)y_row * heads + query) * dim + start + column;
+            store(y, dtype, at, gates ? z * gates[query] : z);
+        },
+        sums, totals);
 }
 
 // What each key is worth by its value: exp(a * softplus(weight * values)) of each head, each step rounded; a block for

@@ -18,7 +18,6 @@ typedef signed char i8;
 #ifdef __CUDACC_RTC__
 #define DEVICE __device__ __forceinline__
 #define KERNEL(name, ...) extern "C" __global__ void op_##name(__VA_ARGS__)
-#define GLOBAL_ADDRESS(word) __cvta_global_to_generic(word)
 #define SHARED(type, name, count) __shared__ type name[count]
 #define PHASE(t) for (u32 t = threadIdx.x, t##_once = 1u; t##_once; t##_once = 0u, __syncthreads())
 
@@ -45,7 +44,7 @@ __device__ GridBlock own_block;
 // An argument of a part, read as the type of its parameter.
 struct PartWord {
     u64 word;
-    template <class A> DEVICE operator A *() const { return (A *)GLOBAL_ADDRESS(word); }
+    template <class A> DEVICE operator A *() const { return (A *)word; }
     DEVICE operator u64() const { return word; }
     DEVICE operator u32() const { return (u32)word; }
     DEVICE operator float() const { return __uint_as_float((u32)word); }

@@ -14,7 +14,6 @@ inline thread_local bool host_reversed;
 
 static inline u32 host_thread(u32 n) { return host_reversed ? THREADS - 1u - n : n; }
 
-#define GLOBAL_ADDRESS(word) (word)
 #define SHARED(type, name, count) type name[count]; std::memset(name, 0xff, sizeof name)
 #define PHASE(t) for (u32 t##_n = 0, t = host_thread(0); t##_n < THREADS; ++t##_n, t = host_thread(t##_n))
 

@@ -21,61 +21,47 @@ PARTS_KERNEL(picked_keys, const u8 *chosen, u32 stored, u32 first, u32 rows, u32
     }
 }
 
-// Scores of `[rows, heads, span]` keys, a thread each.
-PARTS_KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 rows, u32 heads, u32 nope, u32 shared, u32 value,
-             const u8 *expanded, u32 expanded_dtype, const u8 *rest, u32 rest_dtype, const u32 *seen, const u32 *picked,
-             u32 base, u32 span, float scale, u32 dtype, float *scores) {
-    PHASE(t) {
-        u64 n = (u64)BLOCK * THREADS + t;
-        if (n < (u64)rows * heads * span) {
-            u32 key = base + (u32)(n % span);
-            u32 head = (u32)(n / span % heads), row = (u32)(n / span / heads);
-            if (key >= seen[2u * row] && key < seen[2u * row + 1u]) {
-                u64 position = picked ? picked[(u64)row * span + key] : key;
-                u32 dim = nope + shared;
-                u64 a = ((u64)(q_row + row) * heads + head) * dim;
-                u64 b = (position * heads + head) * (nope + value), c = position * shared;
-                auto of = [&](u32 k) {
-                    return k < nope ? load(expanded, expanded_dtype, b + k) : load(rest, rest_dtype, c + k - nope);
-                };
-                float sum = 0.0f;
-                for (u32 k = 0; k < dim; k += 2u) {
-                    if (k + 1u < dim) sum = fmaf(load(q, q_dtype, a + k + 1u), of(k + 1u), sum);
-                    sum = fmaf(load(q, q_dtype, a + k), of(k), sum);
-                }
-                scores[n] = round_to(dtype, round_to(dtype, sum) * scale);
-            }
-        }
-    }
+// Scores `[rows, heads, span]`; a block for each row, head and THREADS keys.
+PARTS_KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 nope, u32 shared, u32 value,
+             const u8 *expanded, u32 expanded_dtype, const u8 *rest, u32 rest_dtype, const u32 *seen,
+             const u32 *picked, u32 base, u32 span, float scale, u32 dtype, float *scores) {
+    SHARED(float, tile, THREADS * (TILE + 1u));
+    SHARED(float, own, SCORE_HEADS * TILE);
+    SHARED(float, sums, SCORE_HEADS * THREADS);
+    u32 tiles = score_tiles(span), head = BLOCK / tiles % heads, row = BLOCK / tiles / heads, dim = nope + shared;
+    u32 from = base + BLOCK % tiles * THREADS, to = from + THREADS;
+    from = from > seen[2u * row] ? from : seen[2u * row];
+    to = to < seen[2u * row + 1u] ? to : seen[2u * row + 1u];
+    u64 query = (u64)(q_row + row) * heads + head;
+    scores_of_block(
+        1u, dim, from, to, [&](u32, u32 k) { return load(q, q_dtype, query * dim + k); },
+        [&](u32 key, u32 k) {
+            u64 position = picked ? picked[(u64)row * span + key] : key;
+            return k < nope ? load(expanded, expanded_dtype, (position * heads + head) * (nope + value) + k)
+                            : load(rest, rest_dtype, position * shared + k - nope);
+        },
+        [&](u32, u32 key, float sum) {
+            scores[((u64)row * heads + head) * span + key - base] = round_to(dtype, round_to(dtype, sum) * scale);
+        },
+        tile, own, sums);
 }
 
-// Weighted sums of values, a thread for each number.
-PARTS_KERNEL(latent_values, const float *scores, u32 rows, u32 heads, u32 nope, u32 value, const u8 *expanded,
+// Weighted sums of values; a block for each query and COLUMNS numbers.
+PARTS_KERNEL(latent_values, const float *scores, u32 heads, u32 nope, u32 value, const u8 *expanded,
              u32 expanded_dtype, const u32 *seen, const u32 *picked, u32 base, u32 span, u8 *y, u32 dtype, u32 y_row) {
-    PHASE(t) {
-        u64 n = (u64)BLOCK * THREADS + t;
-        if (n < (u64)rows * heads * value) {
-            u64 query = n / value, row = query / heads, column = query % heads * (nope + value) + nope + n % value;
-            u32 from = seen[2u * row], to = seen[2u * row + 1u];
-            const float *weights = scores + query * span - base;
-            auto add = [&](u32 key, float sum) {
-                u64 position = picked ? picked[row * span + key] : key;
-                return fmaf(weights[key], load(expanded, expanded_dtype, position * heads * (nope + value) + column), sum);
-            };
-            float total = 0.0f;
-            for (u32 p = from; p < to;) {
-                u32 end = (p / SPAN + 1u) * SPAN;
-                end = end < to ? end : to;
-                float sum = 0.0f;
-                if (p % 2u == 1u) sum = add(p++, sum);
-                for (; p < end; p += 2u) {
-                    if (p + 1u < end) sum = add(p + 1u, sum);
-                    sum = add(p, sum);
-                }
-                p = end;
-                total += sum;
-            }
-            store(y, dtype, (u64)y_row * heads * value + n, total);
-        }
-    }
+    SHARED(float, sums, THREADS);
+    SHARED(float, totals, COLUMNS);
+    u32 pieces = (value + COLUMNS - 1u) / COLUMNS, query = BLOCK / pieces, start = BLOCK % pieces * COLUMNS;
+    u32 row = query / heads, head = query % heads;
+    values_of_block(
+        scores + (u64)query * span - base, seen[2u * row], seen[2u * row + 1u],
+        value - start < COLUMNS ? value - start : COLUMNS,
+        [&](u32 key, u32 column) {
+            u64 position = picked ? picked[(u64)row * span + key] : key;
+            return load(expanded, expanded_dtype, (position * heads + head) * (nope + value) + nope + start + column);
+        },
+        [&](u32 column, float total) {
+            store(y, dtype, ((u64)y_row * heads + query) * value + start + column, total);
+        },
+        sums, totals);
 }

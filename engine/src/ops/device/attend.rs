@@ -5,6 +5,7 @@ use std::ops::Range;
 use registry::dtype::Dtype;
 
 use crate::Error;
+use crate::device::source::THREADS;
 use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument, KernelParts};
 use crate::kernels::attention::ScoreRounding;
 use crate::ops::attend::Attend;
@@ -18,6 +19,17 @@ use crate::value::DeviceValue;
 
 /// Scores that are held at once; more parts go in turn.
 pub(super) const SCORES: usize = 1 << 26;
+
+/// Heads of a block of scores: `SCORE_HEADS` of `attend.cu`.
+const SCORE_HEADS: usize = 4;
+
+/// Numbers of a block of values: `COLUMNS` of `attend.cu`.
+pub(super) const COLUMNS: usize = 32;
+
+/// Blocks of the scores of a row: `score_tiles` of `attend.cu`.
+pub(super) fn score_tiles(span: usize) -> usize {
+    span.div_ceil(THREADS)
+}
 
 /// Divides parts into groups whose scores are held at once; a part with more has a group of its own.
 pub(super) fn score_groups<P>(parts: &[P], scores: impl Fn(&P) -> usize) -> Vec<&[P]> {
@@ -332,7 +344,8 @@ impl AttendCall<'_, '_> {
 
     /// Computes the parts of a group after other launches.
     fn attend(&self, group: &[AttendPart], launches: &mut Vec<KernelParts>) -> Result<(), Error> {
-        let (queue, &AttendSizes { heads, value_dim, .. }) = (self.ctx.queue()?, &self.sizes);
+        let queue = self.ctx.queue()?;
+        let &AttendSizes { heads, kv_heads, value_dim, .. } = &self.sizes;
         let ranges: Vec<&[Range<usize>]> = group.iter().map(|part| &part.seen[..]).collect();
         let (_ranges, seen) = SeenPositions::of_parts(queue, &ranges)?;
         let buffers = self.buffers(group, &seen)?;
@@ -342,11 +355,13 @@ impl AttendCall<'_, '_> {
         }
         let [mut scores, mut weights, mut values] =
             ["attend_scores", "attend_weights", "attend_values"].map(KernelParts::new);
+        let batches = kv_heads * (heads / kv_heads).div_ceil(SCORE_HEADS);
         for part in &parts {
             let queries = part.rows() * heads;
-            scores.push_each(queries * part.seen.span, self.score_arguments(part)?);
+            let tiles = score_tiles(part.seen.span);
+            scores.push(part.rows() * batches * tiles, self.score_arguments(part)?);
             weights.push(queries, self.weight_arguments(part)?);
-            values.push_each(queries * value_dim, self.value_arguments(part)?);
+            values.push(queries * value_dim.div_ceil(COLUMNS), self.value_arguments(part)?);
         }
         launches.extend([scores, weights, values]);
         queue.launch_parts(&std::mem::take(launches))
@@ -441,7 +456,6 @@ impl AttendCall<'_, '_> {
             (&*self.q.buffer).into(),
             self.q.dtype.into(),
             index(ctx, part.part.first)?.into(),
-            index(ctx, part.rows())?.into(),
             index(ctx, sizes.heads)?.into(),
             index(ctx, sizes.kv_heads)?.into(),
             index(ctx, sizes.key_dim)?.into(),
@@ -483,7 +497,6 @@ impl AttendCall<'_, '_> {
         let (cache, first) = part.memory.values.cache()?;
         let mut arguments: Vec<KernelArgument> = vec![
             part.scores,
-            index(ctx, part.rows())?.into(),
             index(ctx, sizes.heads)?.into(),
             index(ctx, sizes.kv_heads)?.into(),
             index(ctx, sizes.value_dim)?.into(),

@@ -7,7 +7,9 @@ use registry::dtype::Dtype;
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::kernels::attention::{BLOCK_QUERIES, ScoreRounding};
-use crate::ops::device::attend::{SCORES, SeenPositions, extent, score_groups};
+use crate::ops::device::attend::{
+    COLUMNS, SCORES, SeenPositions, extent, score_groups, score_tiles,
+};
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::round_inputs::rows_for;
 use crate::ops::device::{index, linear, long_rows};
@@ -253,9 +255,9 @@ impl LatentCall<'_, '_> {
             if let Some(chosen) = part.part.chosen {
                 pick.push_each(rows, self.pick_arguments(part, chosen)?);
             }
-            score.push_each(rows * heads * part.seen.span, self.score_arguments(part)?);
+            score.push(rows * heads * score_tiles(part.seen.span), self.score_arguments(part)?);
             weigh.push(rows * heads, self.weight_arguments(part)?);
-            sum.push_each(rows * heads * value, self.value_arguments(part)?);
+            sum.push(rows * heads * value.div_ceil(COLUMNS), self.value_arguments(part)?);
         }
         queue.launch_parts(&[pick, score, weigh, sum])
     }
@@ -312,7 +314,6 @@ impl LatentCall<'_, '_> {
             (&*self.q.buffer).into(),
             self.q.dtype.into(),
             self.number(part.part.first)?,
-            self.number(part.part.seen.len())?,
             self.number(heads)?,
             self.number(nope)?,
             self.number(shared)?,
@@ -358,7 +359,6 @@ impl LatentCall<'_, '_> {
         let [ranges, base, span] = part.seen.arguments();
         Ok(vec![
             part.scores,
-            self.number(part.part.seen.len())?,
             self.number(heads)?,
             self.number(nope)?,
             self.number(value)?,
