@@ -206,7 +206,7 @@ impl LatentCall<'_, '_> {
         let rows = LongRows::new(self.ctx, &part.seen, (heads, heads), dtype)?;
         let dim = nope + shared;
         let query = HeadVectors {
-            buffer: &*self.q.buffer,
+            buffer: &self.q.buffer,
             at: part.first * heads * dim,
             row: heads * dim,
             head: dim,
@@ -228,7 +228,7 @@ impl LatentCall<'_, '_> {
         self.ctx.queue()?.launch_parts(&[weights])?;
         let values = HeadVectors { at: at + nope, size: value, ..key };
         let y = HeadVectors {
-            buffer: &*self.y.buffer,
+            buffer: &self.y.buffer,
             at: part.first * heads * value,
             row: heads * value,
             head: value,
