@@ -7,6 +7,7 @@
 mod driver;
 mod emulation;
 mod kernels;
+mod long;
 mod quantized;
 mod sessions;
 #[path = "../../../tests/trials.rs"]
@@ -16,5 +17,11 @@ fn main() {
     if let Ok(what) = std::env::var(driver::CHILD) {
         return driver::child(&what);
     }
-    trials::run([driver::trials(), kernels::trials(), quantized::trials(), sessions::trials()])
+    trials::run([
+        driver::trials(),
+        kernels::trials(),
+        long::trials(),
+        quantized::trials(),
+        sessions::trials(),
+    ])
 }

@@ -36,7 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Random weights, all matrices of them in blocks of a type or with rounded inputs.
-struct RandomWeights {
+pub(crate) struct RandomWeights {
     shapes: Vec<Vec<usize>>,
     plain: Vec<Vec<u8>>,
     blocks: BTreeMap<usize, Vec<u8>>,
@@ -47,7 +47,7 @@ struct RandomWeights {
 }
 
 impl RandomWeights {
-    fn new(model: &Model, ty: Option<BlockType>, rounding: Option<Rounding>) -> Self {
+    pub(crate) fn new(model: &Model, ty: Option<BlockType>, rounding: Option<Rounding>) -> Self {
         let shapes: Vec<Vec<usize>> = model.graph.weights.iter().map(|w| w.shape.clone()).collect();
         let (mut plain, mut blocks, mut state) = (Vec::new(), BTreeMap::new(), 7_u32);
         for (n, shape) in shapes.iter().enumerate() {
@@ -97,13 +97,13 @@ impl WeightSource for RandomWeights {
     }
 }
 
-/// Returns a mixture with rows of 256 numbers, a block of every type.
-fn wide_model() -> Model {
-    let text = fs_err::read_to_string(fixture("lfm2_moe").join("config.json")).unwrap();
+/// Returns the model of a fixture with other numbers in its config.
+pub(crate) fn changed_model(name: &str, changes: &[(&str, u64)]) -> Model {
+    let text = fs_err::read_to_string(fixture(name).join("config.json")).unwrap();
     let mut config: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&text).unwrap();
-    for name in ["hidden_size", "intermediate_size", "moe_intermediate_size"] {
-        assert!(config.insert(name.to_owned(), 256.into()).is_some(), "{name}");
+    for (key, number) in changes {
+        assert!(config.insert((*key).to_owned(), (*number).into()).is_some(), "{key}");
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
@@ -112,6 +112,12 @@ fn wide_model() -> Model {
     let library = Library::builtin();
     let spec = library.load(library.find(&config).first().expect("a spec"), &[]).unwrap();
     registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap().0
+}
+
+/// Returns a mixture with rows of 256 numbers, a block of every type.
+fn wide_model() -> Model {
+    let names = ["hidden_size", "intermediate_size", "moe_intermediate_size"];
+    changed_model("lfm2_moe", &names.map(|name| (name, 256)))
 }
 
 fn weights_in_blocks_have_the_bits_of_the_cpu(name: &str) {

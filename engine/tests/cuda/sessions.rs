@@ -88,10 +88,10 @@ fn bits(data: &[f32]) -> Vec<u32> {
 }
 
 /// The name of a step, and the bits of something that it shows.
-type Step = (String, Vec<u32>);
+pub(crate) type Step = (String, Vec<u32>);
 
 /// Everything that a session shows of some steps.
-type Record = Vec<Step>;
+pub(crate) type Record = Vec<Step>;
 
 fn keep_states(record: &mut Record, step: &str, states: &[StateValue]) {
     for state in states {
@@ -100,7 +100,12 @@ fn keep_states(record: &mut Record, step: &str, states: &[StateValue]) {
     }
 }
 
-fn feed(record: &mut Record, step: &str, session: &mut dyn Session, chunks: &[Chunk<'_>]) {
+pub(crate) fn feed(
+    record: &mut Record,
+    step: &str,
+    session: &mut dyn Session,
+    chunks: &[Chunk<'_>],
+) {
     let mut taps = Taps::default();
     let logits = session.step(chunks, &mut taps).unwrap();
     record.extend(taps.0.into_iter().map(|(tap, data)| (format!("{step}: {tap}"), data)));
