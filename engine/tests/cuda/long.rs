@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use onboard_engine::{
-    Chunk, Engine as _, NativeEngine, NoProbe, OutputRows, Session, SessionOptions,
-};
+use onboard_engine::{Chunk, NativeEngine, NoProbe, OutputRows, Session, SessionOptions};
 use registry::dtype::Dtype;
 
 use crate::quantized::{RandomWeights, changed_model};
