@@ -82,13 +82,13 @@ pub enum ParameterKind {
 }
 
 /// Kernels of one form with their parameters.
-type Declarations = BTreeMap<String, Vec<ParameterKind>>;
+type KernelDeclarations = BTreeMap<String, Vec<ParameterKind>>;
 
 /// The kernels of the source text with their parameters.
 #[derive(Debug, Clone)]
 pub struct KernelSources {
-    plain: Declarations,
-    parts: Declarations,
+    plain: KernelDeclarations,
+    parts: KernelDeclarations,
 }
 
 impl KernelSources {

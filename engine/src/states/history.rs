@@ -77,18 +77,18 @@ impl History {
         }
     }
 
-    /// Adds rows `from..from + rows` of a value of the device at the end. They are there when `writes` was launched.
+    /// Adds rows `from..from + rows` of a value of the device at the end. The launch of `writes` copies them.
     pub(crate) fn append_value(
         &mut self,
         value: &DeviceValue,
         (from, rows): (usize, usize),
         writes: &mut RowWrites,
     ) -> Result<(), Error> {
-        self.device_store()?;
+        let RowStore::Device(store) = &mut self.store else {
+            return Err(Error::Other("the state is not on the device".to_owned()));
+        };
         let width = self.width;
-        if let RowStore::Device(store) = &mut self.store {
-            store.write_value(self.rows * width, value, (from * width, rows * width), writes)?;
-        }
+        store.write_value(self.rows * width, value, (from * width, rows * width), writes)?;
         self.rows += rows;
         Ok(())
     }
@@ -98,7 +98,7 @@ impl History {
         self.device_store()?.plain_dtype()
     }
 
-    /// Copies rows from a position on to row `at` of a value of the device, when `writes` is launched.
+    /// Copies rows from a position on to row `at` of a value of the device. The launch of `writes` copies them.
     pub(crate) fn copy_tail(
         &self,
         from: usize,

@@ -9,6 +9,7 @@ use crate::{emulation, trials};
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trials::one("kernels::arguments", wrong_arguments_are_refused),
+        trials::one("kernels::parts", parts_have_arguments_and_blocks_of_their_own),
         trials::one("kernels::numbers", sixteen_bits_are_those_of_the_engine),
         trials::one("kernels::ties", among_equals_the_first_are_selected),
     ]
@@ -34,6 +35,42 @@ fn wrong_arguments_are_refused() {
         assert!(outside.unwrap_err().to_string().contains("of 16 bytes"));
     }
     assert!(x.write(16, &[0]).is_err());
+}
+
+fn parts_have_arguments_and_blocks_of_their_own() {
+    let queue = emulation::device(false);
+    let numbers = vec![1.003_f32; 700];
+    let x = queue.upload(&numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>());
+    let blocks = [0, 300, 1, 0, 128, 129, 0]
+        .map(|size| (size, queue.upload(&x.as_ref().unwrap().read(0, 4 * size).unwrap()).unwrap()));
+    let part = |block: &DeviceBuffer, dtype: Dtype, size| {
+        vec![KernelArgument::from(block), dtype.into(), count(size)]
+    };
+    let mut launch = KernelParts::new("round_numbers");
+    for (n, (size, block)) in blocks.iter().enumerate() {
+        launch.push_each(*size, part(block, Dtype::ALL[n % 3], *size));
+    }
+    queue.launch_parts(&[KernelParts::new("round_numbers"), launch]).unwrap();
+    for (n, (size, block)) in blocks.iter().enumerate() {
+        let want = onboard_engine::kernels::round::round1(Dtype::ALL[n % 3], 1.003);
+        assert_eq!(block.read(0, 4 * size).unwrap(), want.to_le_bytes().repeat(*size), "part {n}");
+    }
+    let (size, block) = &blocks[1];
+    let sound = part(block, Dtype::Bf16, *size);
+    let why = queue.launch("round_numbers", 1, &sound).unwrap_err().to_string();
+    assert!(why.contains("no kernel `round_numbers` takes"), "{why}");
+    for (kernel, arguments) in [("round_numbers", &sound[..2]), ("softcap", &sound)] {
+        let mut launch = KernelParts::new(kernel);
+        launch.push(1, sound.clone());
+        launch.push(1, arguments.to_vec());
+        let why = queue.launch_parts(&[launch]).unwrap_err().to_string();
+        assert!(why.contains(&format!("no kernel `{kernel}` takes")), "{why}");
+    }
+    let mut launch = KernelParts::new("round_numbers");
+    launch.push(1 << 30, sound.clone());
+    launch.push(1 << 30, sound);
+    let why = queue.launch_parts(&[launch]).unwrap_err().to_string();
+    assert!(why.contains("feed fewer tokens at once"), "{why}");
 }
 
 /// Scores of a few values, so that many are equal; NaN is the largest.

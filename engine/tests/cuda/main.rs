@@ -8,6 +8,7 @@ mod driver;
 mod emulation;
 mod kernels;
 mod library;
+mod long;
 mod quantized;
 mod sessions;
 #[path = "../../../tests/trials.rs"]
@@ -21,6 +22,7 @@ fn main() {
         driver::trials(),
         kernels::trials(),
         library::trials(),
+        long::trials(),
         quantized::trials(),
         sessions::trials(),
     ])

@@ -97,15 +97,13 @@ impl WeightSource for RandomWeights {
     }
 }
 
-/// Returns the model of a fixture with rows of 256 numbers, a block of every type.
-pub(crate) fn wide_model(name: &str) -> Model {
+/// Returns the model of a fixture with other numbers in its config.
+pub(crate) fn changed_model(name: &str, changes: &[(&str, u64)]) -> Model {
     let text = fs_err::read_to_string(fixture(name).join("config.json")).unwrap();
     let mut config: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&text).unwrap();
-    for name in ["hidden_size", "intermediate_size", "moe_intermediate_size"] {
-        if let Some(size) = config.get_mut(name) {
-            *size = 256.into();
-        }
+    for (key, number) in changes {
+        assert!(config.insert((*key).to_owned(), (*number).into()).is_some(), "{key}");
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
@@ -114,6 +112,16 @@ pub(crate) fn wide_model(name: &str) -> Model {
     let library = Library::builtin();
     let spec = library.load(library.find(&config).first().expect("a spec"), &[]).unwrap();
     registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap().0
+}
+
+/// Returns the model of a fixture with rows of 256 numbers, a block of every type.
+pub(crate) fn wide_model(name: &str) -> Model {
+    let sizes: &[&str] = match name {
+        "lfm2_moe" => &["hidden_size", "intermediate_size", "moe_intermediate_size"],
+        _ => &["hidden_size", "intermediate_size"],
+    };
+    let changes: Vec<(&str, u64)> = sizes.iter().map(|size| (*size, 256)).collect();
+    changed_model(name, &changes)
 }
 
 pub(crate) fn block_type(name: &str) -> BlockType {

@@ -10,16 +10,18 @@
 // Queries of a block, whose heads share keys, and numbers of a key that are read at once.
 #define SCORE_HEADS 4u
 #define TILE 32u
+// Keys of a thread whose numbers are read before the first is kept.
+#define KEYS_AHEAD 8u
 
 // Blocks of `scores_of_block` for each row and head of keys: a thread for each of `span` positions.
 DEVICE u32 score_tiles(u32 span) { return (span + THREADS - 1u) / THREADS; }
 
 // Products of queries and keys, each one chain over the dims in pairs, the second of a pair first. Calls
 // `done(head, position, sum)` for the first `heads` queries and positions `from..to`, at most THREADS of them. Every
-// thread of the block calls it. Keys go through shared memory, so that neighbouring threads read neighbouring numbers.
+// thread of the block calls it. `key(form, position, k)` reads a number. Keys go through shared memory, so that neighbouring threads read neighbouring numbers.
 template <class Q, class K, class D>
-DEVICE void scores_of_block(u32 heads, u32 dim, u32 from, u32 to, Q query, K key, D done, float *tile, float *own,
-                            float *sums) {
+DEVICE void scores_of_block(u32 heads, u32 dim, u32 form, u32 from, u32 to, Q query, K key, D done, float *tile,
+                            float *own, float *sums) {
     PHASE(t) {
         for (u32 h = 0; h < SCORE_HEADS; ++h) sums[h * THREADS + t] = 0.0f;
     }
@@ -28,8 +30,20 @@ DEVICE void scores_of_block(u32 heads, u32 dim, u32 from, u32 to, Q query, K key
         PHASE(t) {
             u32 k = t % TILE, n = t / TILE;
             if (k < length) {
-                for (u32 p = n; p < to - from; p += THREADS / TILE)
-                    tile[p * (TILE + 1u) + k] = key(from + p, start + k);
+                with_form(form, [&](u32 kept) {
+                    for (u32 first = n; first < to - from; first += KEYS_AHEAD * (THREADS / TILE)) {
+                        float x[KEYS_AHEAD];
+                        // The last key again where there are no more, so that no read waits for a branch.
+                        for (u32 a = 0; a < KEYS_AHEAD; ++a) {
+                            u32 p = first + a * (THREADS / TILE);
+                            x[a] = key(kept, p < to - from ? from + p : to - 1u, start + k);
+                        }
+                        for (u32 a = 0; a < KEYS_AHEAD; ++a) {
+                            u32 p = first + a * (THREADS / TILE);
+                            if (p < to - from) tile[p * (TILE + 1u) + k] = x[a];
+                        }
+                    }
+                });
                 if (n < heads) own[n * TILE + k] = query(n, start + k);
             }
         }
@@ -86,9 +100,9 @@ PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 
     u32 head = kv * shared + batch, count = shared - batch < SCORE_HEADS ? shared - batch : SCORE_HEADS;
     u64 queries = (u64)(q_row + row) * heads + head;
     scores_of_block(
-        count, dim, from, to, [&](u32 h, u32 k) { return load(q, q_dtype, (queries + h) * dim + k); },
-        [&](u32 position, u32 k) {
-            return cached(keys, form, scales, group, ((u64)(position - first) * kv_heads + kv) * dim + k);
+        count, dim, form, from, to, [&](u32 h, u32 k) { return load(q, q_dtype, (queries + h) * dim + k); },
+        [&](u32 kept, u32 position, u32 k) {
+            return cached(keys, kept, scales, group, ((u64)(position - first) * kv_heads + kv) * dim + k);
         },
         [&](u32 h, u32 position, float sum) {
             scores[((u64)row * heads + head + h) * span + position - base] =
@@ -227,7 +241,7 @@ template <class V> DEVICE float sum_of_span(const float *weights, u32 from, u32 
 // Weighted sums of values of positions `from..to` for `columns` numbers, a thread for each number and span; sums of
 // spans are added in order. Calls `done(column, sum)`. Every thread of the block calls it.
 template <class V, class D>
-DEVICE void values_of_block(const float *weights, u32 from, u32 to, u32 columns, V value, D done, float *sums,
+DEVICE void values_of_block(const float *weights, u32 form, u32 from, u32 to, u32 columns, V value, D done, float *sums,
                             float *totals) {
     PHASE(t) {
         if (t < COLUMNS) totals[t] = 0.0f;
@@ -237,7 +251,9 @@ DEVICE void values_of_block(const float *weights, u32 from, u32 to, u32 columns,
             u32 column = t % COLUMNS, span = start + t / COLUMNS * SPAN;
             u32 first = span > from ? span : from, end = span + SPAN < to ? span + SPAN : to;
             if (column < columns && first < end)
-                sums[t] = sum_of_span(weights, first, end, [&](u32 p) { return value(p, column); });
+                with_form(form, [&](u32 kept) {
+                    sums[t] = sum_of_span(weights, first, end, [&](u32 p) { return value(kept, p, column); });
+                });
         }
         PHASE(t) {
             if (t < columns) {
@@ -260,12 +276,12 @@ PARTS_KERNEL(attend_values, const float *scores, u32 heads, u32 kv_heads, u32 di
     u32 pieces = (dim + COLUMNS - 1u) / COLUMNS, query = BLOCK / pieces, start = BLOCK % pieces * COLUMNS;
     u32 own = query % heads / (heads / kv_heads), half = kv_heads / 2u, width = kv_heads * stored;
     values_of_block(
-        scores + (u64)query * span - base, seen[2u * (query / heads)], seen[2u * (query / heads) + 1u],
+        scores + (u64)query * span - base, form, seen[2u * (query / heads)], seen[2u * (query / heads) + 1u],
         dim - start < COLUMNS ? dim - start : COLUMNS,
-        [&](u32 position, u32 column) {
+        [&](u32 kept, u32 position, u32 column) {
             u32 k = start + column;
             u32 kv = dim == stored ? own : own % half + (k >= stored ? half : 0u);
-            return cached(values, form, scales, group, (u64)(position - first) * width + kv * stored + k % stored);
+            return cached(values, kept, scales, group, (u64)(position - first) * width + kv * stored + k % stored);
         },
         [&](u32 column, float total) {
             float z = round_to(dtype, total);

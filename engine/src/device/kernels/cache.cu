@@ -32,6 +32,17 @@ DEVICE float cached(const u8 *from, u32 form, const float *scales, u32 group, u6
     return load(from, form, at);
 }
 
+// Calls `f` with the encoding of a cache as a constant, so that its loops read many numbers before they use the first.
+template <class F> DEVICE void with_form(u32 form, F f) {
+    switch (form) {
+    case BF16: return f(BF16);
+    case F16: return f(F16);
+    case FP8_GROUPS: return f(FP8_GROUPS);
+    case FP8_FIXED: return f(FP8_FIXED);
+    default: return f(F32);
+    }
+}
+
 // Writes numbers into rows of a dtype.
 PARTS_KERNEL(keep_rows, const u8 *x, u32 stored, u64 from, u8 *y, u32 dtype, u64 to, u64 count) {
     PHASE(t) {

@@ -34,10 +34,10 @@ PARTS_KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 
     to = to < seen[2u * row + 1u] ? to : seen[2u * row + 1u];
     u64 query = (u64)(q_row + row) * heads + head;
     scores_of_block(
-        1u, dim, from, to, [&](u32, u32 k) { return load(q, q_dtype, query * dim + k); },
-        [&](u32 key, u32 k) {
+        1u, dim, expanded_dtype, from, to, [&](u32, u32 k) { return load(q, q_dtype, query * dim + k); },
+        [&](u32 kept, u32 key, u32 k) {
             u64 position = picked ? picked[(u64)row * span + key] : key;
-            return k < nope ? load(expanded, expanded_dtype, (position * heads + head) * (nope + value) + k)
+            return k < nope ? load(expanded, kept, (position * heads + head) * (nope + value) + k)
                             : load(rest, rest_dtype, position * shared + k - nope);
         },
         [&](u32, u32 key, float sum) {
@@ -54,11 +54,11 @@ PARTS_KERNEL(latent_values, const float *scores, u32 heads, u32 nope, u32 value,
     u32 pieces = (value + COLUMNS - 1u) / COLUMNS, query = BLOCK / pieces, start = BLOCK % pieces * COLUMNS;
     u32 row = query / heads, head = query % heads;
     values_of_block(
-        scores + (u64)query * span - base, seen[2u * row], seen[2u * row + 1u],
+        scores + (u64)query * span - base, expanded_dtype, seen[2u * row], seen[2u * row + 1u],
         value - start < COLUMNS ? value - start : COLUMNS,
-        [&](u32 key, u32 column) {
+        [&](u32 kept, u32 key, u32 column) {
             u64 position = picked ? picked[(u64)row * span + key] : key;
-            return load(expanded, expanded_dtype, (position * heads + head) * (nope + value) + nope + start + column);
+            return load(expanded, kept, (position * heads + head) * (nope + value) + nope + start + column);
         },
         [&](u32 column, float total) {
             store(y, dtype, ((u64)y_row * heads + query) * value + start + column, total);

@@ -514,3 +514,16 @@ impl AttendCall<'_, '_> {
         Ok(arguments)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_hold_as_many_scores_as_allowed() {
+        let parts = [SCORES / 2, SCORES / 2, 1, SCORES + 1, 1, SCORES - 1];
+        let groups = score_groups(&parts, |part| *part);
+        assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [2, 1, 1, 2]);
+        assert_eq!(groups.concat(), parts);
+    }
+}
