@@ -17,8 +17,8 @@ pub(crate) struct ArithmeticArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ArithmeticName {
-    /// On the CPU: for weights in blocks (Q4_K and others), rows are rounded to blocks of 8 bits and multiplied in
-    /// integers, as other engines do; weights in bf16 are multiplied in tiles where the processor has AMX
+    /// For weights in blocks (Q4_K and others), rows are rounded to blocks of 8 bits and multiplied in integers, as other
+    /// engines do; on the CPU, weights in bf16 are multiplied in tiles where the processor has AMX
     Q8,
     /// On a GPU: products of several rows by cuBLASLt, with sums in f32; weights in blocks are decoded to the dtype of
     /// the rows

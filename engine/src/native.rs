@@ -145,16 +145,12 @@ impl NativeEngine {
         let sheet = self.sheet();
         let mut findings = refuse_features(&sheet, &Feature::required(model, options));
         findings.extend(refuse(model, &sheet, options.dtype));
-        let lacks = match (options.arithmetic, self.device.is_some()) {
-            (ProductArithmetic::Q8 { .. }, true) => Some("products in integers; run on the CPU"),
-            (ProductArithmetic::Library, false) => Some("library of matrix products; run on a GPU"),
-            _ => None,
-        };
-        findings.extend(
-            lacks.map(|lacks| {
-                Finding::unplaced(format!("engine `{}` has no {lacks}", sheet.engine))
-            }),
-        );
+        if options.arithmetic == ProductArithmetic::Library && self.device.is_none() {
+            findings.push(Finding::unplaced(format!(
+                "engine `{}` has no library of matrix products; run on a GPU",
+                sheet.engine
+            )));
+        }
         if options.prefix {
             findings.extend(refuse_prefix(model));
         }

@@ -156,6 +156,8 @@ pub struct DeviceMatrix {
     pub outputs: usize,
     /// Columns.
     pub inputs: usize,
+    /// True if its levels are multiplied as integers.
+    pub integers: bool,
 }
 
 impl DeviceMatrix {
@@ -310,7 +312,9 @@ impl SessionWeights {
                 }
             }
         };
-        Ok(DeviceWeight::Matrix(DeviceMatrix { buffer, form, factor, outputs, inputs }))
+        let in_blocks = form >= source::BLOCKS && form & source::PLAIN_ORDER == 0;
+        let integers = in_blocks && matches!(self.held[n], WeightForm::Blocks(_, Some(_)));
+        Ok(DeviceWeight::Matrix(DeviceMatrix { buffer, form, factor, outputs, inputs, integers }))
     }
 
     /// Returns a matrix of the device; none if the weight is small, or there is no device.

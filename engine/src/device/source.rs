@@ -19,6 +19,7 @@ const FILES: &[&str] = &[
     include_str!("kernels/norm.cu"),
     include_str!("kernels/linear.cu"),
     include_str!("kernels/library.cu"),
+    include_str!("kernels/codes.cu"),
     include_str!("kernels/rope.cu"),
     include_str!("kernels/elementwise.cu"),
     include_str!("kernels/activation.cu"),
@@ -53,6 +54,9 @@ pub const FP8_FIXED: u32 = 4;
 
 /// Bit of a matrix's dtype in kernels, whose 16-bit numbers are added in the order of f32.
 pub const PLAIN_ORDER: u32 = 256;
+
+/// The first number of a type of blocks in kernels.
+pub const BLOCKS: u32 = 16;
 
 /// Returns the whole source text.
 pub fn text() -> String {

@@ -8,6 +8,7 @@ use crate::value::DeviceValue;
 mod activation;
 mod attend;
 mod causal_conv;
+mod codes;
 mod elementwise;
 mod embed;
 mod experts;

@@ -10,7 +10,7 @@ use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
 use libtest_mimic::Trial;
 use onboard_engine::weights::WeightSource;
-use onboard_engine::{Error, InputRounding, NativeEngine, SessionOptions};
+use onboard_engine::{Error, InputRounding, NativeEngine, ProductArithmetic, SessionOptions};
 use registry::config::Config;
 use registry::dtype::Dtype;
 use registry::graph::WeightId;
@@ -19,7 +19,7 @@ use registry::model::Model;
 use registry::ops::OpSet;
 
 use crate::sessions::{compare_opened, fixture};
-use crate::{emulation, trials};
+use crate::{emulation, sessions, trials};
 
 pub(crate) fn trials() -> Vec<Trial> {
     // Types that kernels decode, and one that is decoded at upload.
@@ -27,6 +27,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     let types = types.into_iter().map(str::to_owned);
     let mut trials =
         trials::each("quantized::blocks", types, weights_in_blocks_have_the_bits_of_the_cpu);
+    let types = ["Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"].map(str::to_owned);
+    trials.extend(trials::each("quantized::integers", types, products_in_integers_have_the_bits));
     trials.extend([
         trials::one("quantized::memory", blocks_take_their_own_size),
         trials::one("quantized::inputs", rounded_inputs_have_the_bits_of_the_cpu),
@@ -44,6 +46,8 @@ pub(crate) struct RandomWeights {
     rounding: Option<Rounding>,
     /// True if the rounding of each weight has a scale of its own.
     apart: bool,
+    /// True if every third weight in blocks has a factor.
+    factor: bool,
 }
 
 impl RandomWeights {
@@ -66,7 +70,7 @@ impl RandomWeights {
             }
             plain.push(numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
         }
-        Self { shapes, plain, blocks, ty, rounding, apart: false }
+        Self { shapes, plain, blocks, ty, rounding, apart: false, factor: true }
     }
 }
 
@@ -80,8 +84,7 @@ impl WeightSource for RandomWeights {
     }
 
     fn blocks(&self, id: WeightId) -> Option<BlockView<'_>> {
-        // Every third weight has a factor.
-        let factor = if id.0.is_multiple_of(3) { 0.75 } else { 1.0 };
+        let factor = if self.factor && id.0.is_multiple_of(3) { 0.75 } else { 1.0 };
         let bytes = self.blocks.get(&id.0)?;
         Some(BlockView { ty: self.ty?, shape: &self.shapes[id.0], bytes, factor, row_factors: &[] })
     }
@@ -140,6 +143,33 @@ fn weights_in_blocks_have_the_bits_of_the_cpu(name: &str) {
         |engine: NativeEngine| engine.open_with(Arc::clone(&model), weights(), &options).unwrap();
     let device = NativeEngine::on(emulation::device(dtype == Dtype::F32));
     compare_opened(name, &mut *open(NativeEngine::new()), &mut *open(device));
+}
+
+/// The arithmetic `q8`, of matrices and of experts.
+fn products_in_integers_have_the_bits(name: &str) {
+    let (model, ty) = (Arc::new(wide_model("lfm2_moe")), block_type(name));
+    for (dtype, factor) in [(Dtype::F32, true), (Dtype::F16, false)] {
+        let options = |arithmetic| SessionOptions {
+            dtype,
+            arithmetic,
+            threads: Some(1),
+            ..Default::default()
+        };
+        let open = |engine: NativeEngine, arithmetic| {
+            let weights = RandomWeights { factor, ..RandomWeights::new(&model, Some(ty), None) };
+            engine.open_with(Arc::clone(&model), Box::new(weights), &options(arithmetic)).unwrap()
+        };
+        let integers = ProductArithmetic::Q8 { repack: false };
+        let device = || NativeEngine::on(emulation::device(dtype == Dtype::F32));
+        compare_opened(
+            name,
+            &mut *open(NativeEngine::new(), integers),
+            &mut *open(device(), integers),
+        );
+        let [exact, rounded] = [ProductArithmetic::Exact, integers]
+            .map(|arithmetic| sessions::record(&mut *open(device(), arithmetic), model.vocab));
+        assert!(exact != rounded, "{name}: the arithmetic makes no difference");
+    }
 }
 
 fn blocks_take_their_own_size() {

@@ -115,7 +115,7 @@ pub(crate) fn feed(
 }
 
 /// Runs prefill, decode and every operation of slots.
-fn record(session: &mut dyn Session, vocab: usize) -> Record {
+pub(crate) fn record(session: &mut dyn Session, vocab: usize) -> Record {
     let mut record = Record::new();
     let tokens: Vec<u32> = (0..40).map(|n| (n * 37 + 5) % vocab as u32).collect();
     let all = |slot: SlotId, tokens| Chunk { slot, tokens, rows: OutputRows::All };

@@ -29,6 +29,12 @@ static inline float __uint_as_float(u32 bits) {
     return x;
 }
 
+// Adds the products of four signed bytes each.
+static inline int __dp4a(int a, int b, int sum) {
+    for (int shift = 0; shift < 32; shift += 8) sum += (int)(i8)(a >> shift) * (int)(i8)(b >> shift);
+    return sum;
+}
+
 template <class... A, std::size_t... N>
 static void host_call(void (*body)(A...), void **arguments, std::index_sequence<N...>) {
     body(*static_cast<A *>(arguments[N])...);

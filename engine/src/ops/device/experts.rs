@@ -11,6 +11,7 @@ use crate::Error;
 use crate::device::product::{MatrixPlace, whole};
 use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
+use crate::ops::device::codes::CodedRows;
 use crate::ops::device::linear::TILE;
 use crate::ops::device::{activation, index, library, round_inputs};
 use crate::ops::experts::Experts;
@@ -28,8 +29,16 @@ struct DeviceExperts {
     rule: Experts,
     /// The number of the activation in kernels.
     kind: u32,
-    /// Addresses of the matrices `gate`, `up` and `down` of all experts. Weights stay where they are for a session.
-    tables: [OnceLock<DeviceBuffer>; 3],
+    /// The matrices `gate`, `up` and `down` of all experts. Weights stay where they are for a session.
+    tables: [OnceLock<ExpertTable>; 3],
+}
+
+/// A matrix of every expert.
+struct ExpertTable {
+    /// Addresses, forms and biases.
+    words: DeviceBuffer,
+    /// True if levels are multiplied as integers.
+    integers: bool,
 }
 
 /// Pairs of a row and one of its choices, sorted by expert.
@@ -74,12 +83,13 @@ impl DeviceExperts {
         part: usize,
         outputs: usize,
         inputs: usize,
-    ) -> Result<&DeviceBuffer, Error> {
+    ) -> Result<&ExpertTable, Error> {
         let name = PARTS[part];
         if let Some(table) = self.tables[part].get() {
             return Ok(table);
         }
         let mut words = Vec::with_capacity(3 * self.rule.n);
+        let mut in_integers = 0;
         for expert in 0..self.rule.n {
             let matrix = ctx.device_matrix(&format!("{name}.{expert}"))?;
             if (matrix.outputs, matrix.inputs) != (outputs, inputs) {
@@ -88,6 +98,7 @@ impl DeviceExperts {
                     matrix.outputs, matrix.inputs
                 )));
             }
+            in_integers += usize::from(matrix.integers);
             let bias = ctx.device_vector(&format!("bias.{name}.{expert}"));
             if let Some(found) = bias.map(|b| b.bytes() / 4).filter(|found| *found != outputs) {
                 return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
@@ -96,8 +107,15 @@ impl DeviceExperts {
             let form = u64::from(matrix.form) | u64::from(matrix.factor.to_bits()) << 32;
             words.extend([matrix.buffer.address(), form, bias]);
         }
-        let table = ctx.queue()?.upload(bytemuck::cast_slice(&words))?;
-        Ok(self.tables[part].get_or_init(|| table))
+        let integers = in_integers > 0;
+        if integers && in_integers < self.rule.n {
+            return Err(ctx.error(format!(
+                "`{name}` of {in_integers} of its {} experts is multiplied in integers; run with --arithmetic exact",
+                self.rule.n
+            )));
+        }
+        let words = ctx.queue()?.upload(bytemuck::cast_slice(&words))?;
+        Ok(self.tables[part].get_or_init(|| ExpertTable { words, integers }))
     }
 
     /// Returns rows as a matrix of the experts multiplies them.
@@ -131,9 +149,29 @@ impl DeviceExperts {
         if ctx.is_watched() {
             self.observe(ctx, part, (x, share), pairs, inputs)?;
         }
-        let table = self.table(ctx, part, outputs, inputs)?;
+        let ExpertTable { words: table, integers } = self.table(ctx, part, outputs, inputs)?;
         let x = &*self.rows_for(ctx, part, x)?;
         let y = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
+        if *integers {
+            let rows = CodedRows::new(ctx, x)?;
+            let arguments = [
+                (&rows.codes).into(),
+                (&rows.scales).into(),
+                index(ctx, share)?.into(),
+                (&pairs.order).into(),
+                (&pairs.experts).into(),
+                index(ctx, pairs.count)?.into(),
+                table.into(),
+                index(ctx, self.rule.n)?.into(),
+                index(ctx, outputs)?.into(),
+                index(ctx, inputs)?.into(),
+                (&*y.buffer).into(),
+                y.dtype.into(),
+            ];
+            let blocks = pairs.count.div_ceil(TILE.0) * outputs.div_ceil(TILE.1);
+            queue.launch("experts_codes", blocks, &arguments)?;
+            return Ok(y);
+        }
         if self.library_takes(ctx, part, pairs.count, x.dtype)? {
             self.multiply_in_groups(ctx, part, (x, share), pairs, (table, &y))?;
             return Ok(y);

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::device::DeviceBuffer;
 use crate::ops::device::round_inputs::rows_for;
-use crate::ops::device::{index, library};
+use crate::ops::device::{codes, index, library};
 use crate::ops::{Ctx, Kernels};
 use crate::value::DeviceValue;
 use crate::weights::DeviceMatrix;
@@ -51,6 +51,9 @@ pub(super) fn product(
     y: &DeviceValue,
 ) -> Result<(), Error> {
     let (outputs, inputs, rows) = (weight.outputs, weight.inputs, x.rows());
+    if weight.integers {
+        return codes::product(ctx, x, weight, bias, y);
+    }
     if library::takes(ctx, rows, x.dtype, weight) {
         return library::product(ctx, x, weight, bias, y);
     }
