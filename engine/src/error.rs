@@ -23,8 +23,8 @@ pub enum Error {
     Device(#[from] DeviceError),
     /// The weights do not fit the memory of the device.
     #[error(
-        "the weights take {} MiB in the memory of `{device}`, which has {} MiB free; run 16-bit activations, take a \
-         device with more memory, or run on the CPU", .needed.div_ceil(1 << 20), .free >> 20
+        "the weights take {} MiB in the memory of `{device}`, which has {} MiB free; take a device with more memory, \
+         run in 16 bits if this run is in f32, or run on the CPU", .needed.div_ceil(1 << 20), .free >> 20
     )]
     DeviceMemory {
         /// The name of the device.

@@ -15,6 +15,7 @@ use registry::scalar::Scalar;
 
 use crate::capability::{EngineSheet, Feature, mismatches, refuse, refuse_features};
 use crate::device::DeviceQueue;
+use crate::device::product::WORKSPACE;
 use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::finite::diagnose;
 use crate::masks::{ChunkMask, SequenceMask, refuse_documents, refuse_prefix};
@@ -102,7 +103,9 @@ impl NativeEngine {
                 );
                 return Err(Error::Refused(vec![Finding::unplaced(message)]));
             }
-            weights.upload(&program.graph, queue)?;
+            let library = options.arithmetic == ProductArithmetic::Library;
+            let beside = if library { WORKSPACE as u64 } else { 0 };
+            weights.upload(&program.graph, queue, beside)?;
         }
         let (no_prefix, no_documents) = (refuse_prefix(&model), refuse_documents(&model));
         let divides = device.is_none() && program.divides(options.dtype);
@@ -464,9 +467,8 @@ impl Session for NativeSession {
                 library: self.options.arithmetic == ProductArithmetic::Library,
             };
             let mut result = self.program.run(&feed, &mut self.slots, &self.pool, probe);
-            if result.is_ok() {
-                result = self.check_device().and(result);
-            }
+            // What a device has lost is the reason of what follows from it.
+            result = self.check_device().and(result);
             // Rows before the last of a chunk are looked at only where the step asks for nothing.
             let checked = self.options.finite && (wanted.is_empty() || !feed.wanted.is_empty());
             if checked && result.as_ref().is_ok_and(|made| !made.finite) {

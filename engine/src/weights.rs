@@ -249,8 +249,8 @@ impl SessionWeights {
     }
 
     /// Copies all weights to a device. Weights in blocks are decoded first where no kernel does it, as those are that
-    /// are computed. Refuses before the first copy what does not fit its free memory.
-    pub fn upload(&mut self, graph: &Graph, queue: &DeviceQueue) -> Result<(), Error> {
+    /// are computed. Refuses before the first copy what does not fit its free memory, with `beside` more bytes.
+    pub fn upload(&mut self, graph: &Graph, queue: &DeviceQueue, beside: u64) -> Result<(), Error> {
         let sizes = graph.weights.iter().zip(&self.held).enumerate().map(|(n, (weight, form))| {
             let each = match form {
                 WeightForm::Blocks(ty, _) if blocks::number(*ty).is_some() => {
@@ -266,7 +266,7 @@ impl SessionWeights {
             };
             weight.shape.iter().fold(each as u64, |bytes, n| bytes.saturating_mul(*n as u64))
         });
-        let needed = sizes.fold(0, u64::saturating_add);
+        let needed = sizes.fold(beside, u64::saturating_add);
         let free = queue.free_bytes()?;
         if needed > free {
             return Err(Error::DeviceMemory { device: queue.name(), needed, free });

@@ -25,11 +25,15 @@ mod segment;
 mod work;
 
 pub use compiler::keep_compiled_in;
+use cublas::Cublas;
 use work::CudaWork;
 
 /// The least compute capability: 16-bit numbers and grids as the kernels use them are older, but only these are
 /// compiled in tests.
 const LEAST: (i32, i32) = (8, 0);
+
+/// The first version of the driver with pools of memory.
+const OLDEST: i32 = 11_020;
 
 /// The first version of the driver with the calls of graphs that are used.
 const GRAPHS: i32 = 12_000;
@@ -57,8 +61,20 @@ impl CudaDevice {
                 "no CUDA driver (libcuda.so.1) was found; install the NVIDIA driver, or run on the CPU".to_owned(),
             ));
         }
-        result::init().map_err(driver)?;
-        let count = result::device::get_count().map_err(driver)?;
+        let mut newest = 0;
+        // SAFETY: writes one number; the call needs no initialization.
+        unsafe { sys::cuDriverGetVersion(&raw mut newest) }.result().map_err(driver)?;
+        if newest < OLDEST {
+            return Err(DeviceError(format!(
+                "the driver runs CUDA {}, expected at least {}; install a newer driver, or run on the CPU",
+                compiler::version(newest),
+                compiler::version(OLDEST)
+            )));
+        }
+        let count = match result::init() {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
+            started => started.and_then(|()| result::device::get_count()).map_err(driver)?,
+        };
         if count != 1 {
             let remedy = if count == 0 {
                 "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or run on the CPU"
@@ -90,9 +106,6 @@ impl CudaDevice {
                 "{name} has no memory pools with this driver; install a newer driver, or run on the CPU"
             )));
         }
-        let mut newest = 0;
-        // SAFETY: writes one number.
-        unsafe { sys::cuDriverGetVersion(&raw mut newest) }.result().map_err(driver)?;
         let code = compiler::compiled(capability, newest)?;
         let work = CudaWork::open(device, &code, newest >= GRAPHS)?;
         Ok(Self { name, work: Mutex::new(work) })
@@ -147,7 +160,7 @@ unsafe impl ComputeDevice for CudaDevice {
     }
 
     fn open_products(&self) -> Result<(), DeviceError> {
-        self.work().open_products()
+        Cublas::check()
     }
 
     unsafe fn multiply(&self, product: &DeviceProduct) -> Result<(), DeviceError> {

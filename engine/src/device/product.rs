@@ -5,6 +5,9 @@ use registry::dtype::Dtype;
 use super::{DeviceBuffer, DeviceQueue};
 use crate::{DeviceError, Error};
 
+/// Bytes that the library may use beside the matrices: what cuBLASLt advises for GPUs of compute capability 9.
+pub const WORKSPACE: usize = 32 << 20;
+
 /// The sizes of products `y = x w`: a batch of matrices of rows times weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProductSizes {

@@ -24,7 +24,11 @@ mod round_inputs;
 mod route;
 mod rows;
 mod scan;
+mod seen;
 mod shape;
+
+/// Rows of one block of products, and outputs: `LINEAR_ROWS` of `linear.cu`, and threads by lanes.
+const LINEAR_TILE: (usize, usize) = (4, 8);
 
 /// Every file of kernels registers its own ops.
 pub(super) const FILES: &[fn(&mut Kernels)] = &[

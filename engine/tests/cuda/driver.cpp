@@ -26,6 +26,8 @@ enum Result {
     SUCCESS = 0,
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
+    DEVICE_UNAVAILABLE = 46,
+    NO_DEVICE = 100,
     INVALID_CONTEXT = 201,
     NOT_FOUND = 500,
     NOT_SUPPORTED = 801,
@@ -153,7 +155,7 @@ static Launch copied(const NodeParams *params) {
 
 extern "C" {
 
-int cuInit(unsigned) { return SUCCESS; }
+int cuInit(unsigned) { return setting("devices", 1) == 0 ? NO_DEVICE : SUCCESS; }
 
 int cuDriverGetVersion(int *version) {
     *version = (int)setting("version", 13000);
@@ -185,6 +187,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int) {
+    if (setting("busy", 0)) return DEVICE_UNAVAILABLE;
     *context = &context_object;
     return SUCCESS;
 }

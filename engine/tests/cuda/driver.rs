@@ -110,7 +110,7 @@ pub(crate) fn child(what: &str) {
         "kept" => use_kept_memory(queue),
         "many" => repeat_many(&queue),
         "layers" => repeat_layers(&queue),
-        "decode" | "steps" | "full" => {
+        "decode" | "steps" | "full" | "taps" => {
             let dir = sessions::fixture("lfm2");
             let model = Arc::new(sessions::model("lfm2"));
             let source = ModelSource { model, dir: &dir };
@@ -118,6 +118,13 @@ pub(crate) fn child(what: &str) {
                 Ok(mut device) if verb == "decode" => {
                     let mut host = open(&NativeEngine::new(), &source, Dtype::F32).unwrap();
                     decode(&mut *host, &mut *device);
+                }
+                Ok(mut session) if verb == "taps" => {
+                    let chunk =
+                        Chunk { slot: session.open_slot(), tokens: &[3, 5], rows: OutputRows::All };
+                    let taps = &mut sessions::Taps::default();
+                    let failed = (0..20).find_map(|_| session.step(&[chunk], taps).err());
+                    print(&failed.map_or_else(String::new, |error| format!("failed: {error}")));
                 }
                 Ok(mut session) => steps(&mut *session, &queue, verb == "full"),
                 Err(error) => print(&error.to_string()),
@@ -323,6 +330,8 @@ fn machines_that_lack_something_are_refused() {
         ("devices=2", ["2 CUDA devices", "CUDA_VISIBLE_DEVICES=0"]),
         ("major=7,minor=5", ["compute capability 7.5", "at least 8.0"]),
         ("pools=0", ["no memory pools", "newer driver"]),
+        ("version=11010,compiler=11", ["the driver runs CUDA 11.1", "at least 11.2"]),
+        ("busy=1", ["CUDA_ERROR", "another process has the GPU"]),
         ("version=12040", ["NVRTC is of CUDA 13.0", "CUDA 12.4 at most"]),
         ("memory=1000", ["0 MiB free", "run on the CPU"]),
     ] {
@@ -403,6 +412,8 @@ fn memory_that_runs_out_is_an_error() {
 }
 
 fn a_lost_device_is_an_error_of_the_step() {
+    let shown = run("taps", "lost=300");
+    assert!(shown.starts_with("failed") && shown.contains("illegal memory access"), "{shown}");
     let found = run("steps", "lost=3000");
     let failed: Vec<&str> = found.lines().filter(|line| line.starts_with("failed")).collect();
     assert!(found.starts_with("step\n"), "{found}");

@@ -71,7 +71,7 @@ const WITHOUT_KERNEL: &[&str] = &[];
 
 /// Keeps every tap.
 #[derive(Default)]
-struct Taps(BTreeMap<String, Vec<u32>>);
+pub(crate) struct Taps(BTreeMap<String, Vec<u32>>);
 
 impl Probe for Taps {
     fn wants(&self, _tap: &str) -> bool {

@@ -10,6 +10,9 @@ use crate::DeviceError;
 /// Largest range that is cut from a shared region.
 const SMALL: u64 = 1 << 20;
 
+/// Bytes of large ranges that are kept when a larger one is asked for: requests that grow would keep every size.
+const KEPT: u64 = 256 << 20;
+
 /// Bytes of a shared region.
 const REGION: u64 = 16 << 20;
 
@@ -30,6 +33,9 @@ impl CudaWork {
             return Ok(at);
         }
         self.enter()?;
+        if pool == 1 && self.pools[1].free_bytes() > KEPT {
+            self.give_back()?; // all that is kept is too small
+        }
         if let Ok(at) = self.take_new(pool, region, size) {
             return Ok(at);
         }
@@ -66,10 +72,11 @@ impl CudaWork {
     pub(super) fn give_back(&mut self) -> Result<(), DeviceError> {
         self.flush()?; // recorded work may use what was released after it
         let stream = self.stream;
+        let mut all = Ok(());
         for at in self.pools.iter_mut().flat_map(MemoryPool::remove_free_regions) {
             // SAFETY: the region is of `take_new` and was removed. Work that uses it is on the stream.
-            unsafe { result::free_async(at, stream) }.map_err(driver)?;
+            all = all.and(unsafe { result::free_async(at, stream) });
         }
-        Ok(())
+        all.map_err(driver)
     }
 }

@@ -20,7 +20,7 @@ pub fn keep_compiled_in(folder: &Path) {
     FOLDER.get_or_init(|| folder.to_owned());
 }
 
-fn version(number: i32) -> String {
+pub(super) fn version(number: i32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 

@@ -8,10 +8,7 @@ use cudarc::cublaslt::sys;
 use registry::dtype::Dtype;
 
 use crate::DeviceError;
-use crate::device::product::{DeviceProduct, MatrixPlace, ProductSizes};
-
-/// Bytes that the library may use beside the matrices: what it advises for GPUs of compute capability 9.
-pub(super) const WORKSPACE: usize = 32 << 20;
+use crate::device::product::{DeviceProduct, MatrixPlace, ProductSizes, WORKSPACE};
 
 /// Most products that are kept with their algorithm.
 const PLANS: usize = 1024;
@@ -211,8 +208,8 @@ impl Cublas {
         }
         Err(DeviceError(
             "cuBLASLt (libcublasLt.so) was not found: install the CUDA toolkit, or `pip install nvidia-cublas` of the \
-             driver's CUDA version and add its folder to LD_LIBRARY_PATH; or choose --arithmetic exact, which multiplies \
-             long prompts more slowly"
+             driver's CUDA version and add its folder to LD_LIBRARY_PATH; or choose the option \
+             `arithmetic exact`, which multiplies long prompts more slowly"
                 .to_owned(),
         ))
     }
@@ -234,7 +231,7 @@ impl Cublas {
             }
             let plan = key.plan(self.handle).map_err(|error| {
                 DeviceError(format!(
-                    "cuBLASLt has no product of {:?} ({error}); choose --arithmetic exact",
+                    "cuBLASLt has no product of {:?} ({error}); choose the option `arithmetic exact`",
                     product.sizes
                 ))
             })?;

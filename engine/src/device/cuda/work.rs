@@ -4,14 +4,14 @@ use std::ffi::CString;
 
 use cudarc::driver::{DriverError, result, sys};
 
-use super::cublas::{Cublas, WORKSPACE};
+use super::cublas::Cublas;
 use super::driver;
 use super::graph::KnownSegments;
 use super::memory::MemoryPool;
 use super::pinned::PinnedHalves;
 use super::segment::{LoadedKernel, Segment};
 use crate::DeviceError;
-use crate::device::product::DeviceProduct;
+use crate::device::product::{DeviceProduct, WORKSPACE};
 use crate::device::source::{KernelSources, PREFIX};
 
 /// Length of the first segment after a wait. The next ones are twice as long each: the device begins soon, and has work
@@ -55,7 +55,14 @@ impl CudaWork {
         has_graphs: bool,
     ) -> Result<Self, DeviceError> {
         // SAFETY: the device is one of the driver.
-        let context = unsafe { result::primary_ctx::retain(device) }.map_err(driver)?;
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(|error| {
+            let remedy = if error.0 == sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE {
+                "; another process has the GPU to itself: `nvidia-smi` shows it"
+            } else {
+                ""
+            };
+            DeviceError(format!("{}{remedy}", driver(error).0))
+        })?;
         let mut opened = Self {
             device,
             context,
@@ -139,32 +146,29 @@ impl CudaWork {
         made
     }
 
-    /// Opens the library of matrix products.
-    pub(super) fn open_products(&mut self) -> Result<(), DeviceError> {
-        Cublas::check()?;
-        if self.products.is_none() {
-            let workspace = self.allocate(WORKSPACE)?;
-            self.enter()?;
-            let opened = Cublas::open(workspace);
-            if opened.is_err() {
-                self.release(workspace);
-            }
-            self.products = Some(opened?);
-        }
-        Ok(())
-    }
-
     /// Multiplies matrices by the library, after all recorded work.
     ///
     /// # Safety
     /// All numbers of the matrices are allocated, and those of `y` are apart from the others.
     pub(super) unsafe fn multiply(&mut self, product: &DeviceProduct) -> Result<(), DeviceError> {
         self.flush()?;
-        let Some(products) = &mut self.products else {
-            return Err(DeviceError("the library of matrix products is not open".to_owned()));
+        let mut products = match self.products.take() {
+            Some(products) => products,
+            None => self.open_products()?,
         };
         // SAFETY: the caller's promise; `flush` made the context that of this thread.
-        unsafe { products.multiply(product, self.stream.cast()) }
+        let made = unsafe { products.multiply(product, self.stream.cast()) };
+        self.products = Some(products);
+        made
+    }
+
+    fn open_products(&mut self) -> Result<Cublas, DeviceError> {
+        let workspace = self.allocate(WORKSPACE)?;
+        let opened = Cublas::open(workspace);
+        if opened.is_err() {
+            self.release(workspace);
+        }
+        opened
     }
 
     /// Waits until all work is done.
@@ -184,7 +188,11 @@ impl CudaWork {
 impl Drop for CudaWork {
     fn drop(&mut self) {
         // All buffers hold the device, so all other memory is free by now.
-        if let Some(workspace) = self.products.take().map(|products| products.workspace()) {
+        if let Some(products) = self.products.take() {
+            let workspace = products.workspace();
+            // A device that is lost has nothing to wait for.
+            self.wait().unwrap_or_default();
+            drop(products);
             self.release(workspace);
         }
         if self.give_back().is_err() && self.enter().is_err() {

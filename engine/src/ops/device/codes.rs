@@ -3,8 +3,7 @@
 use crate::Error;
 use crate::device::{DeviceBuffer, count};
 use crate::ops::Ctx;
-use crate::ops::device::index;
-use crate::ops::device::linear::TILE;
+use crate::ops::device::{LINEAR_TILE, index};
 use crate::value::DeviceValue;
 use crate::weights::DeviceMatrix;
 
@@ -52,6 +51,6 @@ pub(super) fn product(
         (&*y.buffer).into(),
         y.dtype.into(),
     ];
-    let blocks = rows.div_ceil(TILE.0) * outputs.div_ceil(TILE.1);
+    let blocks = rows.div_ceil(LINEAR_TILE.0) * outputs.div_ceil(LINEAR_TILE.1);
     ctx.queue()?.launch("linear_codes", blocks, &arguments)
 }

@@ -1,6 +1,5 @@
 //! `experts` on a device.
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -12,8 +11,7 @@ use crate::device::product::{MatrixPlace, whole};
 use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::codes::CodedRows;
-use crate::ops::device::linear::TILE;
-use crate::ops::device::{activation, index, library, round_inputs};
+use crate::ops::device::{LINEAR_TILE, activation, index, library, round_inputs};
 use crate::ops::experts::Experts;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
@@ -39,6 +37,10 @@ struct ExpertTable {
     words: DeviceBuffer,
     /// True if levels are multiplied as integers.
     integers: bool,
+    /// The dtypes of plain numbers, and none for blocks.
+    kinds: Vec<Option<Dtype>>,
+    /// True if all experts round their inputs in one way.
+    rounds_alike: bool,
 }
 
 /// Pairs of a row and one of its choices, sorted by expert.
@@ -89,7 +91,7 @@ impl DeviceExperts {
             return Ok(table);
         }
         let mut words = Vec::with_capacity(3 * self.rule.n);
-        let mut in_integers = 0;
+        let (mut in_integers, mut kinds, mut roundings) = (0, Vec::new(), Vec::new());
         for expert in 0..self.rule.n {
             let matrix = ctx.device_matrix(&format!("{name}.{expert}"))?;
             if (matrix.outputs, matrix.inputs) != (outputs, inputs) {
@@ -99,6 +101,8 @@ impl DeviceExperts {
                 )));
             }
             in_integers += usize::from(matrix.integers);
+            kinds.push(matrix.plain());
+            roundings.push(ctx.rounding(&format!("{name}.{expert}")));
             let bias = ctx.device_vector(&format!("bias.{name}.{expert}"));
             if let Some(found) = bias.map(|b| b.bytes() / 4).filter(|found| *found != outputs) {
                 return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
@@ -110,29 +114,16 @@ impl DeviceExperts {
         let integers = in_integers > 0;
         if integers && in_integers < self.rule.n {
             return Err(ctx.error(format!(
-                "`{name}` of {in_integers} of its {} experts is multiplied in integers; run with --arithmetic exact",
+                "`{name}` of {in_integers} of its {} experts is multiplied in integers; run with the option `arithmetic exact`",
                 self.rule.n
             )));
         }
         let words = ctx.queue()?.upload(bytemuck::cast_slice(&words))?;
-        Ok(self.tables[part].get_or_init(|| ExpertTable { words, integers }))
-    }
-
-    /// Returns rows as a matrix of the experts multiplies them.
-    fn rows_for<'x>(
-        &self,
-        ctx: &Ctx<'_>,
-        part: usize,
-        x: &'x DeviceValue,
-    ) -> Result<Cow<'x, DeviceValue>, Error> {
-        let role = |expert| format!("{}.{expert}", PARTS[part]);
-        let first = ctx.rounding(&role(0));
-        if (1..self.rule.n).any(|expert| ctx.rounding(&role(expert)) != first) {
-            return Err(ctx.error(
-                "its experts round their inputs in ways of their own, for which the device has no kernel; run on the CPU",
-            ));
-        }
-        round_inputs::rows_for(ctx, &role(0), x)
+        kinds.dedup();
+        roundings.dedup();
+        let rounds_alike = roundings.len() < 2;
+        let table = ExpertTable { words, integers, kinds, rounds_alike };
+        Ok(self.tables[part].get_or_init(|| table))
     }
 
     /// Multiplies the rows of all pairs by a matrix of their experts. `share` pairs have a row of `x` together.
@@ -149,8 +140,14 @@ impl DeviceExperts {
         if ctx.is_watched() {
             self.observe(ctx, part, (x, share), pairs, inputs)?;
         }
-        let ExpertTable { words: table, integers } = self.table(ctx, part, outputs, inputs)?;
-        let x = &*self.rows_for(ctx, part, x)?;
+        let ExpertTable { words: table, integers, kinds, rounds_alike } =
+            self.table(ctx, part, outputs, inputs)?;
+        if !rounds_alike {
+            return Err(ctx.error(
+                "its experts round their inputs in ways of their own, for which the device has no kernel; run on the CPU",
+            ));
+        }
+        let x = &*round_inputs::rows_for(ctx, &format!("{}.0", PARTS[part]), x)?;
         let y = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
         if *integers {
             let rows = CodedRows::new(ctx, x)?;
@@ -168,11 +165,13 @@ impl DeviceExperts {
                 (&*y.buffer).into(),
                 y.dtype.into(),
             ];
-            let blocks = pairs.count.div_ceil(TILE.0) * outputs.div_ceil(TILE.1);
+            let blocks = pairs.count.div_ceil(LINEAR_TILE.0) * outputs.div_ceil(LINEAR_TILE.1);
             queue.launch("experts_codes", blocks, &arguments)?;
             return Ok(y);
         }
-        if self.library_takes(ctx, part, pairs.count, x.dtype)? {
+        // As if rows were shared out evenly.
+        let each = pairs.count / self.rule.n.max(1);
+        if kinds.iter().all(|kind| library::takes(ctx, each, x.dtype, *kind)) {
             self.multiply_in_groups(ctx, part, (x, share), pairs, (table, &y))?;
             return Ok(y);
         }
@@ -190,27 +189,9 @@ impl DeviceExperts {
             (&*y.buffer).into(),
             y.dtype.into(),
         ];
-        let blocks = pairs.count.div_ceil(TILE.0) * outputs.div_ceil(TILE.1);
+        let blocks = pairs.count.div_ceil(LINEAR_TILE.0) * outputs.div_ceil(LINEAR_TILE.1);
         queue.launch("experts_linear", blocks, &arguments)?;
         Ok(y)
-    }
-
-    /// True if the library multiplies the rows of every expert, were they shared out evenly.
-    fn library_takes(
-        &self,
-        ctx: &Ctx<'_>,
-        part: usize,
-        pairs: usize,
-        dtype: Dtype,
-    ) -> Result<bool, Error> {
-        let each = pairs / self.rule.n.max(1);
-        for expert in 0..self.rule.n {
-            let matrix = ctx.device_matrix(&format!("{}.{expert}", PARTS[part]))?;
-            if !library::takes(ctx, each, dtype, matrix) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Multiplies the rows of each expert by the library, one expert after the other.

@@ -7,11 +7,10 @@ use registry::dtype::Dtype;
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::kernels::attention::{BLOCK_QUERIES, ScoreRounding};
-use crate::ops::device::attend::{
-    COLUMNS, SCORES, SeenPositions, extent, score_groups, score_tiles,
-};
+use crate::ops::device::attend::{COLUMNS, SCORES, score_groups, score_tiles};
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::round_inputs::rows_for;
+use crate::ops::device::seen::{SeenPositions, extent};
 use crate::ops::device::{index, linear, long_rows};
 use crate::ops::latent_attend::{HeadSizes, LatentAttend};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};

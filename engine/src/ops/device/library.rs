@@ -8,13 +8,12 @@ use crate::Error;
 use crate::device::product::{ProductSizes, whole};
 use crate::device::{DeviceBuffer, count};
 use crate::ops::Ctx;
-use crate::ops::device::index;
-use crate::ops::device::linear::TILE;
+use crate::ops::device::{LINEAR_TILE, index};
 use crate::value::DeviceValue;
 use crate::weights::DeviceMatrix;
 
 /// Rows from which the library multiplies: one more than a read of the weights by the exact kernel serves.
-const ROWS: usize = TILE.0 + 1;
+const ROWS: usize = LINEAR_TILE.0 + 1;
 
 /// Rows from which weights are decoded for the library. A decoded matrix is written and read once more.
 const ROWS_TO_DECODE: usize = 32;
@@ -36,10 +35,10 @@ impl LibraryMatrix<'_> {
     }
 }
 
-/// True if the library multiplies so many rows by a matrix. 16-bit rows and a matrix of another plain dtype are
-/// multiplied exactly: no dtype of the library holds both.
-pub(super) fn takes(ctx: &Ctx<'_>, rows: usize, dtype: Dtype, weight: &DeviceMatrix) -> bool {
-    let least = match weight.plain() {
+/// True if the library multiplies so many rows by a matrix of a plain dtype, or of blocks. 16-bit rows and a matrix of
+/// another plain dtype are multiplied exactly: no dtype of the library holds both.
+pub(super) fn takes(ctx: &Ctx<'_>, rows: usize, dtype: Dtype, stored: Option<Dtype>) -> bool {
+    let least = match stored {
         Some(stored) if stored == dtype => ROWS,
         Some(_) if dtype != Dtype::F32 => return false,
         _ => ROWS_TO_DECODE,

@@ -3,13 +3,10 @@
 use crate::Error;
 use crate::device::DeviceBuffer;
 use crate::ops::device::round_inputs::rows_for;
-use crate::ops::device::{codes, index, library};
+use crate::ops::device::{LINEAR_TILE, codes, index, library};
 use crate::ops::{Ctx, Kernels};
 use crate::value::DeviceValue;
 use crate::weights::DeviceMatrix;
-
-/// Rows of one block, and outputs: `LINEAR_ROWS` of `linear.cu`, and threads by lanes.
-pub(super) const TILE: (usize, usize) = (4, 8);
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("linear", |ctx: &mut Ctx<'_>| multiply(ctx, 0, "weight", "bias"));
@@ -54,7 +51,7 @@ pub(super) fn product(
     if weight.integers {
         return codes::product(ctx, x, weight, bias, y);
     }
-    if library::takes(ctx, rows, x.dtype, weight) {
+    if library::takes(ctx, rows, x.dtype, weight.plain()) {
         return library::product(ctx, x, weight, bias, y);
     }
     let arguments = [
@@ -70,5 +67,9 @@ pub(super) fn product(
         (&*y.buffer).into(),
         y.dtype.into(),
     ];
-    ctx.queue()?.launch("linear", rows.div_ceil(TILE.0) * outputs.div_ceil(TILE.1), &arguments)
+    ctx.queue()?.launch(
+        "linear",
+        rows.div_ceil(LINEAR_TILE.0) * outputs.div_ceil(LINEAR_TILE.1),
+        &arguments,
+    )
 }

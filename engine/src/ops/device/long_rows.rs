@@ -10,8 +10,8 @@ use crate::device::product::{MatrixPlace, ProductSizes};
 use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::attention::ScoreRounding;
 use crate::ops::Ctx;
-use crate::ops::device::attend::{SeenPositions, rounding_argument};
 use crate::ops::device::index;
+use crate::ops::device::seen::{SeenPositions, rounding_argument};
 
 /// Rows of a chunk from which the library computes attention.
 const ROWS: usize = 32;

@@ -1,0 +1,61 @@
+//! What rows see, and how scores are rounded, as the kernels of attention take them.
+
+use std::ops::Range;
+
+use crate::Error;
+use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument};
+use crate::kernels::attention::ScoreRounding;
+
+/// The positions that the rows of a part see, as kernels take them.
+#[derive(Clone, Copy)]
+pub(super) struct SeenPositions {
+    /// The address of two numbers for each row: the first position, and one past the last.
+    pub(super) ranges: KernelArgument,
+    /// The first position that any row sees.
+    pub(super) base: u32,
+    /// Positions from there to the last that any row sees.
+    pub(super) span: usize,
+}
+
+/// Returns the first of the positions that any row sees, and their number.
+pub(super) fn extent(seen: &[Range<usize>]) -> (usize, usize) {
+    let base = seen.iter().map(|range| range.start).min().unwrap_or(0);
+    let end = seen.iter().map(|range| range.end).max().unwrap_or(0);
+    (base, end.saturating_sub(base))
+}
+
+impl SeenPositions {
+    /// Copies the positions of all parts to the device. The buffer has to live as long as the others are used.
+    pub(super) fn of_parts(
+        queue: &DeviceQueue,
+        parts: &[&[Range<usize>]],
+    ) -> Result<(DeviceBuffer, Vec<Self>), Error> {
+        let all = parts.iter().flat_map(|seen| *seen);
+        let numbers: Vec<u32> =
+            all.flat_map(|range| [range.start as u32, range.end as u32]).collect();
+        let buffer = queue.upload(bytemuck::cast_slice(&numbers))?;
+        let mut at = 0;
+        let placed = parts.iter().map(|seen| {
+            let ((base, span), ranges) = (extent(seen), buffer.argument(at)?);
+            at += 8 * seen.len();
+            Ok(Self { ranges, base: base as u32, span })
+        });
+        let placed = placed.collect::<Result<_, Error>>()?;
+        Ok((buffer, placed))
+    }
+
+    /// Returns the arguments of kernels.
+    pub(super) fn arguments(&self) -> [KernelArgument; 3] {
+        [self.ranges, self.base.into(), (self.span as u32).into()]
+    }
+}
+
+/// Returns the rounding of scores as kernels take it.
+pub(super) fn rounding_argument(rounding: ScoreRounding) -> KernelArgument {
+    let number: u32 = match rounding {
+        ScoreRounding::Rounded => 0,
+        ScoreRounding::Once => 1,
+        ScoreRounding::None => 2,
+    };
+    number.into()
+}
