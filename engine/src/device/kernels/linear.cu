@@ -81,6 +81,45 @@ DEVICE void lane_sums(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, con
     }
 }
 
+// As `lane_sums` for bf16 rows and weights of an even width: a read is a pair, and whole steps have no bounds.
+template <u32 ROWS>
+DEVICE void even_sums(const u8 *x, const u64 *starts, u32 rows, const u8 *weight, u64 output, u32 inputs, u32 lane, float *sums) {
+    constexpr u32 AHEAD = steps_ahead(BF16, BF16);
+    const u32 *w = (const u32 *)weight + output * inputs / 2u + lane;
+    const u32 *z[ROWS];
+    for (u32 r = 0; r < ROWS; ++r) {
+        z[r] = (const u32 *)x + (r < rows ? starts[r] / 2u + lane : 0u);
+        sums[r] = 0.0f;
+    }
+    auto add = [&](u32 r, u32 a, u32 b) {
+        sums[r] = fmaf(__uint_as_float(a << 16), __uint_as_float(b << 16),
+                       fmaf(__uint_as_float(a & 0xffff0000u), __uint_as_float(b & 0xffff0000u), sums[r]));
+    };
+    u32 at = 0, pairs = inputs / 2u;
+    for (; at + 16u * AHEAD <= pairs; at += 16u * AHEAD) {
+        u32 a[AHEAD];
+        for (u32 n = 0; n < AHEAD; ++n) a[n] = w[16u * n];
+        for (u32 r = 0; r < ROWS; ++r) {
+            if (r < rows) {
+                u32 b[AHEAD];
+                for (u32 n = 0; n < AHEAD; ++n) b[n] = z[r][16u * n];
+                for (u32 n = 0; n < AHEAD; ++n) add(r, a[n], b[n]);
+            }
+            z[r] += 16u * AHEAD;
+        }
+        w += 16u * AHEAD;
+    }
+    for (; at < pairs; at += 16u) {
+        bool there = at + lane < pairs;
+        u32 a = there ? w[0] : 0u;
+        for (u32 r = 0; r < ROWS; ++r) {
+            if (r < rows) add(r, a, there ? z[r][0] : 0u);
+            z[r] += 16u;
+        }
+        w += 16u;
+    }
+}
+
 template <u32 STORED, u32 X, bool PAIRS>
 DEVICE void rows_of(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const u8 *weight, float factor, u64 output,
                     u32 inputs, u32 lane, float *sums) {
@@ -93,7 +132,11 @@ DEVICE void rows_of(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const
 DEVICE void lane_of(const u8 *x, u32 x_dtype, const u64 *starts, u32 rows, const u8 *weight, u32 stored, float factor,
                     u64 output, u32 inputs, u32 lane, float *sums) {
 #define LANE(STORED, X, PAIRS) rows_of<STORED, X, PAIRS>(x, x_dtype, starts, rows, weight, factor, output, inputs, lane, sums)
-    if (stored == BF16 && x_dtype == BF16) return LANE(BF16, BF16, true);
+    if (stored == BF16 && x_dtype == BF16) {
+        if (inputs % 2u == 1u) return LANE(BF16, BF16, true);
+        if (rows == 1u) return even_sums<1u>(x, starts, 1u, weight, output, inputs, lane, sums);
+        return even_sums<LINEAR_ROWS>(x, starts, rows, weight, output, inputs, lane, sums);
+    }
     if (stored == BF16) return LANE(BF16, ANY_DTYPE, true);
     switch (stored & 255u) {
     case BF16: return LANE(BF16, ANY_DTYPE, false);
