@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.push(trials::one("driver::layers", layers_have_graphs_of_their_own));
     trials.push(trials::one("driver::many", graphs_that_are_not_used_are_forgotten));
     trials.push(trials::one("driver::kept", kept_memory_goes_back_when_memory_runs_out));
+    trials.push(trials::one("driver::grows", requests_that_grow_keep_few_sizes));
     trials.push(trials::one("driver::memory", memory_that_runs_out_is_an_error));
     trials.push(trials::one("driver::lost", a_lost_device_is_an_error_of_the_step));
     trials
@@ -108,6 +109,11 @@ pub(crate) fn child(what: &str) {
         }
         "copies" => copy_much(&queue),
         "kept" => use_kept_memory(queue),
+        "grows" => {
+            // Each is too small for the next one.
+            (1..=48).for_each(|mib| drop(queue.allocate(mib << 20).unwrap()));
+            print(&counts());
+        }
         "many" => repeat_many(&queue),
         "layers" => repeat_layers(&queue),
         "decode" | "steps" | "full" | "taps" => {
@@ -400,6 +406,12 @@ fn graphs_that_are_not_used_are_forgotten() {
 fn kept_memory_goes_back_when_memory_runs_out() {
     let found = run("kept", "memory=67108864");
     assert_eq!((count(&found, "used"), count(&found, "left")), (0, 1), "{found}");
+}
+
+/// 48 requests that grow have 1176 MiB in all.
+fn requests_that_grow_keep_few_sizes() {
+    let used = count(&run("grows", ""), "used") >> 20;
+    assert!((48..48 + 256 + 48).contains(&used), "{used} MiB");
 }
 
 /// Another process takes memory between the check and the first steps.
