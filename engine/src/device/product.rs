@@ -29,7 +29,7 @@ pub struct ProductSizes {
     pub adds: bool,
 }
 
-/// Where the matrices of a batch are: an address or a first number, and distances in numbers.
+/// Place of the matrices of a batch: an address or a first number, and distances in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MatrixPlace<T> {
     /// The first number.

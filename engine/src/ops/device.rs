@@ -30,6 +30,11 @@ mod shape;
 /// Rows of one block of products, and outputs: `LINEAR_ROWS` of `linear.cu`, and threads by lanes.
 const LINEAR_TILE: (usize, usize) = (4, 8);
 
+/// Returns the blocks of a product.
+fn product_blocks(rows: usize, outputs: usize) -> usize {
+    rows.div_ceil(LINEAR_TILE.0) * outputs.div_ceil(LINEAR_TILE.1)
+}
+
 /// Every file of kernels registers its own ops.
 pub(super) const FILES: &[fn(&mut Kernels)] = &[
     activation::kernels,

@@ -25,7 +25,7 @@ pub(super) struct Cublas {
     plans: BTreeMap<PlanKey, ProductPlan>,
 }
 
-/// What the algorithm of a product depends on.
+/// Sizes and places that the algorithm of a product depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PlanKey {
     sizes: ProductSizes,

@@ -190,7 +190,7 @@ impl PlacedPart<'_> {
     }
 }
 
-/// What all parts of a step share.
+/// Inputs, output and sizes that all parts of a step share.
 struct AttendCall<'a, 'c> {
     rule: &'a Attend,
     ctx: &'a Ctx<'c>,
@@ -268,15 +268,9 @@ impl AttendCall<'_, '_> {
         let [(keys, of_keys, dtype), (values, of_values, _)] = self.plain(part).ok_or_else(lost)?;
         queue.launch_parts(&std::mem::take(launches))?;
         let rows = LongRows::new(self.ctx, &part.seen, (heads, kv_heads), dtype)?;
-        let vectors = |buffer, at, heads: usize, size: usize| HeadVectors {
-            buffer,
-            at,
-            row: heads * size,
-            head: size,
-            size,
-        };
-        let queries = vectors(&*self.q.buffer, part.first * heads * key_dim, heads, key_dim);
-        rows.score(queries, vectors(keys, of_keys, kv_heads, key_dim), false)?;
+        let queries = HeadVectors::of_rows(&self.q.buffer, part.first, heads, key_dim);
+        let keys = HeadVectors { at: of_keys, ..HeadVectors::of_rows(keys, 0, kv_heads, key_dim) };
+        rows.score(queries, keys, false)?;
         rows.finish(self.slopes, self.rule.scale, self.rule.scores)?;
         let none = KernelArgument::from(None::<&DeviceBuffer>);
         let (seen, scores) = (rows.seen, (&rows.scores).into());
@@ -284,8 +278,9 @@ impl AttendCall<'_, '_> {
         let mut weights = KernelParts::new("attend_weights");
         weights.push(part.seen.len() * heads, self.weight_arguments(&placed)?);
         queue.launch_parts(&[weights])?;
-        let y = vectors(&*self.y.buffer, part.first * heads * value_dim, heads, value_dim);
-        rows.sum(vectors(values, of_values, kv_heads, stored), y)
+        let values =
+            HeadVectors { at: of_values, ..HeadVectors::of_rows(values, 0, kv_heads, stored) };
+        rows.sum(values, HeadVectors::of_rows(&self.y.buffer, part.first, heads, value_dim))
     }
 
     /// Computes the parts of a group after other launches.

@@ -11,7 +11,7 @@ use crate::device::product::{MatrixPlace, whole};
 use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::codes::CodedRows;
-use crate::ops::device::{LINEAR_TILE, activation, index, library, round_inputs};
+use crate::ops::device::{activation, index, library, product_blocks, round_inputs};
 use crate::ops::experts::Experts;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
@@ -39,8 +39,6 @@ struct ExpertTable {
     integers: bool,
     /// The dtypes of plain numbers, and none for blocks.
     kinds: Vec<Option<Dtype>>,
-    /// True if all experts round their inputs in one way.
-    rounds_alike: bool,
 }
 
 /// Pairs of a row and one of its choices, sorted by expert.
@@ -48,7 +46,7 @@ struct SortedPairs {
     count: usize,
     order: DeviceBuffer,
     experts: DeviceBuffer,
-    /// Where the pairs of each expert are, read when the library multiplies.
+    /// Places of the pairs of each expert, read when the library multiplies.
     groups: OnceCell<Vec<(usize, Range<usize>)>>,
 }
 
@@ -118,11 +116,15 @@ impl DeviceExperts {
                 self.rule.n
             )));
         }
+        roundings.dedup();
+        if roundings.len() > 1 {
+            return Err(ctx.error(
+                "its experts round their inputs in ways of their own, for which the device has no kernel; run on the CPU",
+            ));
+        }
         let words = ctx.queue()?.upload(bytemuck::cast_slice(&words))?;
         kinds.dedup();
-        roundings.dedup();
-        let rounds_alike = roundings.len() < 2;
-        let table = ExpertTable { words, integers, kinds, rounds_alike };
+        let table = ExpertTable { words, integers, kinds };
         Ok(self.tables[part].get_or_init(|| table))
     }
 
@@ -140,44 +142,22 @@ impl DeviceExperts {
         if ctx.is_watched() {
             self.observe(ctx, part, (x, share), pairs, inputs)?;
         }
-        let ExpertTable { words: table, integers, kinds, rounds_alike } =
+        let ExpertTable { words: table, integers, kinds } =
             self.table(ctx, part, outputs, inputs)?;
-        if !rounds_alike {
-            return Err(ctx.error(
-                "its experts round their inputs in ways of their own, for which the device has no kernel; run on the CPU",
-            ));
-        }
         let x = &*round_inputs::rows_for(ctx, &format!("{}.0", PARTS[part]), x)?;
         let y = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
-        if *integers {
-            let rows = CodedRows::new(ctx, x)?;
-            let arguments = [
-                (&rows.codes).into(),
-                (&rows.scales).into(),
-                index(ctx, share)?.into(),
-                (&pairs.order).into(),
-                (&pairs.experts).into(),
-                index(ctx, pairs.count)?.into(),
-                table.into(),
-                index(ctx, self.rule.n)?.into(),
-                index(ctx, outputs)?.into(),
-                index(ctx, inputs)?.into(),
-                (&*y.buffer).into(),
-                y.dtype.into(),
-            ];
-            let blocks = pairs.count.div_ceil(LINEAR_TILE.0) * outputs.div_ceil(LINEAR_TILE.1);
-            queue.launch("experts_codes", blocks, &arguments)?;
-            return Ok(y);
-        }
         // As if rows were shared out evenly.
         let each = pairs.count / self.rule.n.max(1);
         if kinds.iter().all(|kind| library::takes(ctx, each, x.dtype, *kind)) {
             self.multiply_in_groups(ctx, part, (x, share), pairs, (table, &y))?;
             return Ok(y);
         }
-        let arguments = [
-            (&*x.buffer).into(),
-            x.dtype.into(),
+        let coded = integers.then(|| CodedRows::new(ctx, x)).transpose()?;
+        let mut arguments = coded
+            .as_ref()
+            .map_or([(&*x.buffer).into(), x.dtype.into()], CodedRows::arguments)
+            .to_vec();
+        arguments.extend::<[KernelArgument; 10]>([
             index(ctx, share)?.into(),
             (&pairs.order).into(),
             (&pairs.experts).into(),
@@ -188,9 +168,9 @@ impl DeviceExperts {
             index(ctx, inputs)?.into(),
             (&*y.buffer).into(),
             y.dtype.into(),
-        ];
-        let blocks = pairs.count.div_ceil(LINEAR_TILE.0) * outputs.div_ceil(LINEAR_TILE.1);
-        queue.launch("experts_linear", blocks, &arguments)?;
+        ]);
+        let kernel = if coded.is_some() { "experts_codes" } else { "experts_linear" };
+        queue.launch(kernel, product_blocks(pairs.count, outputs), &arguments)?;
         Ok(y)
     }
 

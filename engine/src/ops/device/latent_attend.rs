@@ -166,7 +166,7 @@ struct PlacedLatent<'a> {
     scores: KernelArgument,
 }
 
-/// What all parts of a step share.
+/// Inputs, output and sizes that all parts of a step share.
 struct LatentCall<'a, 'c> {
     scale: f32,
     ctx: &'a Ctx<'c>,
@@ -205,14 +205,14 @@ impl LatentCall<'_, '_> {
         let rows = LongRows::new(self.ctx, &part.seen, (heads, heads), dtype)?;
         let dim = nope + shared;
         let query = HeadVectors {
-            buffer: &self.q.buffer,
-            at: part.first * heads * dim,
-            row: heads * dim,
-            head: dim,
             size: nope,
+            ..HeadVectors::of_rows(&self.q.buffer, part.first, heads, dim)
         };
-        let width = nope + value;
-        let key = HeadVectors { buffer: expanded, at, row: heads * width, head: width, size: nope };
+        let key = HeadVectors {
+            at,
+            size: nope,
+            ..HeadVectors::of_rows(expanded, 0, heads, nope + value)
+        };
         rows.score(query, key, false)?;
         let own = HeadVectors { at: query.at + nope, size: shared, ..query };
         let all = HeadVectors { buffer: rest, at: of_rest, row: shared, head: 0, size: shared };
@@ -226,14 +226,7 @@ impl LatentCall<'_, '_> {
         weights.push(part.seen.len() * heads, self.weight_arguments(&placed)?);
         self.ctx.queue()?.launch_parts(&[weights])?;
         let values = HeadVectors { at: at + nope, size: value, ..key };
-        let y = HeadVectors {
-            buffer: &self.y.buffer,
-            at: part.first * heads * value,
-            row: heads * value,
-            head: value,
-            size: value,
-        };
-        rows.sum(values, y)
+        rows.sum(values, HeadVectors::of_rows(&self.y.buffer, part.first, heads, value))
     }
 
     /// Computes the parts of a group.

@@ -1,9 +1,10 @@
 //! `linear` and `linears` on a device.
 
 use crate::Error;
-use crate::device::DeviceBuffer;
+use crate::device::{DeviceBuffer, KernelArgument};
+use crate::ops::device::codes::CodedRows;
 use crate::ops::device::round_inputs::rows_for;
-use crate::ops::device::{LINEAR_TILE, codes, index, library};
+use crate::ops::device::{index, library, product_blocks};
 use crate::ops::{Ctx, Kernels};
 use crate::value::DeviceValue;
 use crate::weights::DeviceMatrix;
@@ -48,15 +49,13 @@ pub(super) fn product(
     y: &DeviceValue,
 ) -> Result<(), Error> {
     let (outputs, inputs, rows) = (weight.outputs, weight.inputs, x.rows());
-    if weight.integers {
-        return codes::product(ctx, x, weight, bias, y);
-    }
     if library::takes(ctx, rows, x.dtype, weight.plain()) {
         return library::product(ctx, x, weight, bias, y);
     }
-    let arguments = [
-        (&*x.buffer).into(),
-        x.dtype.into(),
+    let coded = weight.integers.then(|| CodedRows::new(ctx, x)).transpose()?;
+    let mut arguments =
+        coded.as_ref().map_or([(&*x.buffer).into(), x.dtype.into()], CodedRows::arguments).to_vec();
+    arguments.extend::<[KernelArgument; 9]>([
         index(ctx, rows)?.into(),
         (&weight.buffer).into(),
         weight.form.into(),
@@ -66,10 +65,7 @@ pub(super) fn product(
         bias.into(),
         (&*y.buffer).into(),
         y.dtype.into(),
-    ];
-    ctx.queue()?.launch(
-        "linear",
-        rows.div_ceil(LINEAR_TILE.0) * outputs.div_ceil(LINEAR_TILE.1),
-        &arguments,
-    )
+    ]);
+    let kernel = if coded.is_some() { "linear_codes" } else { "linear" };
+    ctx.queue()?.launch(kernel, product_blocks(rows, outputs), &arguments)
 }

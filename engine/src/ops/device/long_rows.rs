@@ -37,6 +37,19 @@ pub(super) struct HeadVectors<'a> {
     pub(super) size: usize,
 }
 
+impl<'a> HeadVectors<'a> {
+    /// Places rows of heads that lie one behind the other, from a row on.
+    pub(super) fn of_rows(
+        buffer: &'a DeviceBuffer,
+        first: usize,
+        heads: usize,
+        size: usize,
+    ) -> Self {
+        let row = heads * size;
+        Self { buffer, at: first * row, row, head: size, size }
+    }
+}
+
 /// The scores of many rows.
 pub(super) struct LongRows<'a> {
     ctx: &'a Ctx<'a>,
@@ -44,7 +57,7 @@ pub(super) struct LongRows<'a> {
     heads: usize,
     kv_heads: usize,
     dtype: Dtype,
-    /// What the rows see; its span is the distance of rows of scores.
+    /// Positions that the rows see; the span is the distance of rows of scores.
     pub(super) seen: SeenPositions,
     /// Positions that any row sees.
     positions: usize,

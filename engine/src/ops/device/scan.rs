@@ -60,10 +60,10 @@ struct ScanKernel {
 /// Places of the blocks of one chunk.
 struct ScanPart {
     before: KernelArgument,
-    /// Where the addresses of the kept blocks begin.
+    /// Offset of the addresses of the kept blocks.
     first: usize,
     kept: usize,
-    /// Where the blocks that are not kept begin.
+    /// Offset of the blocks that are not kept.
     work: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What rows see, and how scores are rounded, as the kernels of attention take them.
+//! Arguments of the kernels of attention: the positions that rows see, and the rounding of scores.
 
 use std::ops::Range;
 
