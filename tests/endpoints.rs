@@ -6,10 +6,16 @@ mod stand_in;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod tool;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stand_in::{Fault, Form, StandIn, Twist};
-use tool::{Ran, fixture, json, onboard, parity, run};
+use parity::edit::Change;
+use registry::graph::{Node, ValueId};
+use registry::model::Model;
+use registry::rope::RopeTable;
+use registry::scalar::Scalar;
+use stand_in::{Fault, Form, Products, StandIn, Twist};
+use tool::{Ran, convert, fixture, json, onboard, parity, run};
 
 /// Runs `parity check` of a fixture against a server.
 fn check(name: &str, url: &str) -> Command {
@@ -261,4 +267,111 @@ fn settings_and_addresses_are_checked() {
         .code(0)
         .prints("llama-server")
         .prints("--engine http://HOST:PORT");
+}
+
+/// Returns a quantized file of a fixture in a folder of its own.
+fn quantized(dir: &Path, name: &str, to: &str) -> PathBuf {
+    let file = dir.join(format!("{name}.gguf"));
+    run(convert().arg(fixture(name)).args(["--to", to, "-o"]).arg(&file)).code(0);
+    file
+}
+
+fn check_file(file: &Path, server: &StandIn) -> Ran {
+    let mut command = parity();
+    run(command.arg("check").arg(file).args(["--engine", &server.url]))
+}
+
+fn nodes<'m>(model: &'m Model, op: &str) -> Vec<(usize, &'m Node)> {
+    model.graph.nodes.iter().enumerate().filter(|(_, node)| node.op.to_string() == op).collect()
+}
+
+fn set(model: &mut Model, op: &str, key: &str, value: f64) {
+    let values = nodes(model, op).into_iter().map(|(n, _)| (n, Scalar::Float(value))).collect();
+    Change::Argument { key: key.to_owned(), values }.apply(model);
+}
+
+fn sound(_: &mut Model) {}
+
+fn other_theta(model: &mut Model) {
+    let table = &model.ropes[0];
+    let table = Box::new(RopeTable::plain(&table.name, table.dim, 2e6));
+    Change::Table { rope: 0, table }.apply(model);
+}
+
+fn other_epsilon(model: &mut Model) {
+    set(model, "rms_norm", "eps", 0.05);
+}
+
+/// Lets attention of the last layer read keys and queries that are not rotated.
+fn layer_without_rope(model: &mut Model) {
+    let rotated = nodes(model, "rope");
+    let last = rotated.iter().filter_map(|(_, node)| node.layer).max();
+    let of_last = rotated.iter().filter(|(_, node)| node.layer == last);
+    let around: Vec<(ValueId, ValueId)> =
+        of_last.map(|(_, node)| (node.outputs[0], node.inputs[0])).collect();
+    let readers = |value| {
+        let reads = model.graph.nodes.iter().enumerate().filter(|(_, n)| n.inputs.contains(&value));
+        reads.map(|(n, _)| n).collect::<Vec<usize>>()
+    };
+    let reroutes = around.iter().map(|(from, to)| (readers(*from), *from, *to)).collect();
+    Change::Reroute(reroutes).apply(model);
+}
+
+fn other_scale(model: &mut Model) {
+    let values: Vec<ValueId> = nodes(model, "attend").iter().map(|(_, n)| n.outputs[0]).collect();
+    Change::Scale { values: values[values.len() - 1..].to_vec(), by: 1.3, tapped: true }
+        .apply(model);
+}
+
+fn gate_and_up(model: &mut Model) {
+    let linear = nodes(model, "linear");
+    let named = |model: &Model, node: &Node, part: &str| {
+        node.weights.values().any(|id| model.graph.weights[id.0].name.contains(part))
+    };
+    let find = |part| linear.iter().find(|(_, n)| named(model, n, part)).map(|(n, _)| *n).unwrap();
+    Change::Weights(vec![(find("gate_proj"), find("up_proj"))]).apply(model);
+}
+
+fn short_window(model: &mut Model) {
+    let windows = nodes(model, "attend").into_iter().map(|(n, _)| (n, Some(4))).collect();
+    Change::Window(windows).apply(model);
+}
+
+/// Rows of products are rounded to 8 bits, so the server is a tenth of a nat from exact arithmetic.
+#[test]
+fn rounded_products_are_no_difference() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, to) in
+        [("llama_256", "gguf:q4_k_m"), ("lfm2_256", "gguf:q4_k_m"), ("qwen3", "gguf:q8_0")]
+    {
+        let file = quantized(dir.path(), name, to);
+        for products in [Products::OfFile, Products::Integers] {
+            let server = StandIn::of_file(&file, sound, products, Fault::None);
+            check_file(&file, &server)
+                .code(0)
+                .prints("AGREE")
+                .prints("rows are rounded to 8 bits with a scale for");
+        }
+    }
+}
+
+#[test]
+fn rounded_products_hide_no_wrong_graph() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = quantized(dir.path(), "llama_256", "gguf:q4_k_m");
+    for (edit, fault) in [
+        (other_theta as fn(&mut Model), Fault::None),
+        (other_epsilon, Fault::None),
+        (layer_without_rope, Fault::None),
+        (other_scale, Fault::None),
+        (gate_and_up, Fault::None),
+        (short_window, Fault::None),
+        (sound, Fault::StalePrefix),
+        (sound, Fault::Padding),
+        (sound, Fault::ExtraBos),
+        (sound, Fault::NotGreedy),
+    ] {
+        let server = StandIn::of_file(&file, edit, Products::OfFile, fault);
+        check_file(&file, &server).code(1).prints("DIFFER");
+    }
 }

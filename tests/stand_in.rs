@@ -6,13 +6,16 @@ mod model;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use registry::model::Model;
+
 use model::Running;
-pub(crate) use model::Twist;
+pub(crate) use model::{Products, Twist};
 
 /// HTTP API of a stand-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,12 +120,26 @@ impl StandIn {
         fault: Fault,
         key: Option<&str>,
     ) -> Self {
+        Self::of_model(form, Running::open(fixture, twist), fault, key)
+    }
+
+    /// Starts a llama-server of a GGUF file, with an edit of its model.
+    pub(crate) fn of_file(
+        path: &Path,
+        edit: fn(&mut Model),
+        products: Products,
+        fault: Fault,
+    ) -> Self {
+        Self::of_model(Form::LlamaServer, Running::of_file(path, edit, products), fault, None)
+    }
+
+    fn of_model(form: Form, running: Running, fault: Fault, key: Option<&str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let state = Arc::new(State {
             form,
             fault,
-            running: Mutex::new(Running::open(fixture, twist)),
+            running: Mutex::new(running),
             cached: Mutex::new(Vec::new()),
             requests: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),

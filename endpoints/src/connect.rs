@@ -109,6 +109,7 @@ fn facts(
         ignores_eos: false,
         cache_off: false,
         bound: None,
+        products: Vec::new(),
         exact: None,
         hidden: Vec::new(),
         unverified: None,

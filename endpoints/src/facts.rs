@@ -1,5 +1,7 @@
 //! Facts from a server's self-description.
 
+use registry::dtype::Dtype;
+
 /// Log-probabilities of prompts that a server provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogprobSupport {
@@ -11,6 +13,33 @@ pub enum LogprobSupport {
     Target,
     /// No log-probabilities.
     None,
+}
+
+/// Form to which an engine rounds rows before it multiplies them by weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowForm {
+    /// A dtype of 16 bits.
+    Narrow(Dtype),
+    /// Integers of 8 bits with one scale for this many numbers.
+    EightBits(usize),
+}
+
+impl std::fmt::Display for RowForm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Narrow(dtype) => write!(f, "{dtype}"),
+            Self::EightBits(shared) => write!(f, "8 bits with a scale for {shared}"),
+        }
+    }
+}
+
+/// Types of weights whose products round rows first, with the form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoundedProducts {
+    /// Names of the types, as in GGUF files.
+    pub weights: Vec<String>,
+    /// Form of the rows.
+    pub rows: RowForm,
 }
 
 /// Description of a server and of the log-probabilities that it provides.
@@ -47,6 +76,8 @@ pub struct ServerFacts {
     pub cache_off: bool,
     /// Maximum difference of a log-probability of an f32 run, if the server's arithmetic differs.
     pub bound: Option<f64>,
+    /// Products that round rows first, by the types of weights in the served file; empty if the engine does not.
+    pub products: Vec<RoundedProducts>,
     /// Flags with which the server computes in f32 throughout, if its defaults do not.
     pub exact: Option<String>,
     /// Hidden log-probabilities, with the remedy.

@@ -94,6 +94,7 @@ impl NativeEngine {
             SessionWeights::load(&program.graph, tensors, options.dtype, options.arithmetic)
         })?;
         weights.round_inputs(&program.graph, options.rounds)?;
+        weights.round_by_type(&program.graph, &options.rounds_by_type);
         weights.fix_states(&attention_modules(&model.graph), &mut program.graph)?;
         if let Some(queue) = &device {
             if let Some(op) = weights.experts_apart(&program.graph) {

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use checkpoints::checkpoint::Rounding;
+use formats::codec::BlockType;
 use registry::dtype::Dtype;
 use registry::graph::{StateId, WeightId};
 use registry::model::Model;
@@ -83,6 +85,9 @@ pub struct SessionOptions {
     pub part: usize,
     /// The matrices whose input rows are rounded first, as the checkpoint declares.
     pub rounds: InputRounding,
+    /// Rounding of input rows by the type of the weights in a file, as another engine does; the matrices that
+    /// it covers are rounded in this way alone.
+    pub rounds_by_type: Vec<(BlockType, Rounding)>,
     /// The products of matrices.
     pub arithmetic: ProductArithmetic,
     /// The observer of matrix inputs, in runs of the plain graph.
@@ -105,6 +110,7 @@ impl Default for SessionOptions {
             threads: None,
             part: PART,
             rounds: InputRounding::None,
+            rounds_by_type: Vec::new(),
             arithmetic: ProductArithmetic::Exact,
             observer: None,
         }

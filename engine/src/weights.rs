@@ -10,7 +10,7 @@ use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
 use registry::attention_modules::AttentionModules;
 use registry::dtype::Dtype;
-use registry::graph::{Graph, ScaleGranularity, Weight, WeightId};
+use registry::graph::{Graph, Node, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;
 
 use crate::device::{DeviceBuffer, DeviceQueue, blocks, source};
@@ -370,6 +370,30 @@ impl SessionWeights {
             }
         }
         Ok(())
+    }
+
+    /// Sets the rounding of input rows by the types of the weights in the file.
+    pub fn round_by_type(&mut self, graph: &Graph, types: &[(BlockType, Rounding)]) {
+        let multiplies =
+            |node: &&Node| node.op.is(Trait::RoundsInputs) && !node.op.is(Trait::LooksUp);
+        for id in graph.nodes.iter().filter(multiplies).flat_map(|node| node.weights.values()) {
+            let stored = self.stored_types(*id);
+            if let Some((_, rounding)) = types.iter().find(|(ty, _)| stored.contains(ty)) {
+                self.rounding.insert(id.0, *rounding);
+            }
+        }
+    }
+
+    /// Returns the types in which the rows of a weight are stored; none if they are computed.
+    fn stored_types(&self, id: WeightId) -> Vec<BlockType> {
+        if let Some(of) = self.tensors.row_parts(id) {
+            return of.parts.iter().map(|part| part.ty).collect();
+        }
+        if let Some(view) = self.tensors.blocks(id) {
+            return vec![view.ty];
+        }
+        let plain = self.tensors.view(id).ok().and_then(|view| view.dtype.run());
+        plain.map(BlockType::of_dtype).into_iter().collect()
     }
 
     /// Returns the rounding of the rows that this weight multiplies, if they are rounded.

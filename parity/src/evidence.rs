@@ -12,6 +12,7 @@ mod identity;
 mod judge;
 mod locate;
 mod native;
+mod products;
 mod server_schedules;
 mod text_only;
 
@@ -31,11 +32,11 @@ use crate::diagnose::ObservedPrompt;
 use crate::dump::{Dump, Phase};
 use crate::gate::{Gate, Verdict};
 use crate::report::{FileHashes, GreedyRow, Report, ReportSubject, Uncovered};
-use crate::rule;
 
-use cases::{ServerPrompt, cases};
-use judge::Judge;
+use cases::{ServerPrompt, cases, noisy_cases};
+use judge::{ComparedRows, Judge};
 use native::NativeReference;
+use products::RoundedTypes;
 
 pub use text_only::EncodeText;
 
@@ -179,13 +180,19 @@ pub fn check_server(
     let said =
         facts.dtype.as_deref().and_then(|name| Dtype::ALL.into_iter().find(|d| d.name() == name));
     let dtype = options.dtype.or(said).unwrap_or(Dtype::F32);
-    let mut native = NativeReference::open(native, source, options.threads)?;
+    let mut native = NativeReference::open(native, source, native::options(options.threads))?;
+    let rounded = RoundedTypes::of(facts, source).filter(|_| options.bound.is_none());
+    let mut products =
+        rounded.as_ref().map(|rounded| native.with_products(rounded.types.clone())).transpose()?;
     let mut effort = CheckTimes::default();
-    let mut judge =
-        Judge::new(dtype, options.bound.or(facts.bound).filter(|_| dtype == Dtype::F32));
+    let bound = if rounded.is_some() { None } else { options.bound.or(facts.bound) };
+    let mut judge = Judge::new(dtype, bound.filter(|_| dtype == Dtype::F32));
     // Positions that both the server and the model support.
     let room = facts.context.into_iter().chain(model.context).min().unwrap_or(usize::MAX);
-    let cases = cases(model, dump, dtype, room, options.tokens)?;
+    let cases = match &rounded {
+        Some(_) => noisy_cases(model, dump, |text| server.tokenize(text), room, options.tokens)?,
+        None => cases(model, dump, dtype, room, options.tokens)?,
+    };
     let mut report = Report {
         subject: about(facts, source, dump, native::hashes(source, dump)?),
         runs: Vec::new(),
@@ -201,7 +208,7 @@ pub fn check_server(
             ));
         }
     }
-    if cases.iter().all(|case| case.spread.is_none()) {
+    if rounded.is_none() && cases.iter().all(|case| case.spread.is_none()) {
         let begun = Instant::now();
         judge.measure(&mut native, &mixed(&cases, MEASURED))?;
         effort.native += begun.elapsed();
@@ -217,19 +224,24 @@ pub fn check_server(
             for (case, scored) in group.iter().zip(asked) {
                 let begun = Instant::now();
                 gates.extend(answers::scored(case, &scored, facts, model.vocab));
-                let truth = match case.truth(dump)? {
+                // A dump is of weights before they were quantized.
+                let truth = match case.truth(dump.filter(|_| rounded.is_none()))? {
                     Some(truth) => truth,
                     None => native.rows(&case.tokens, &case.positions)?,
                 };
                 identity.add(&case.positions, &scored.rows, &truth);
-                gates.push(judge.gate(
-                    case,
-                    Phase::Prefill,
-                    &case.positions,
-                    &scored.rows,
-                    &truth,
-                    case.spread.as_deref(),
-                ));
+                let rounded = match &mut products {
+                    Some(products) => Some(products.rows(&case.tokens, &case.positions)?),
+                    None => None,
+                };
+                let compared = ComparedRows {
+                    steps: &case.positions,
+                    server: &scored.rows,
+                    truth: &truth,
+                    rounded: rounded.as_deref(),
+                    spread: case.spread.as_deref(),
+                };
+                gates.push(judge.gate(case, Phase::Prefill, compared));
                 effort.native += begun.elapsed();
                 keep(&mut observed, case, &scored);
                 scored_rows.push(scored);
@@ -262,7 +274,8 @@ pub fn check_server(
                     model.vocab,
                 ));
                 if rescored.contains(&case.name) {
-                    let decoded = decode(&mut native, &judge, case, &generated)?;
+                    let engines = (&mut native, products.as_mut());
+                    let decoded = decode(engines, &mut judge, case, &generated)?;
                     if !shows_prompts {
                         identity.add_generated(&generated.rows, &decoded.truth);
                     }
@@ -290,10 +303,13 @@ pub fn check_server(
         let (url, tokens) = (facts.url.clone(), String::new());
         return Err(Error::NotProvable { url, reason, tokens });
     }
-    report.note(left_out(dump, &cases, room));
+    gates.extend([Phase::Prefill, Phase::Decode].into_iter().filter_map(|p| judge.pooled(p)));
+    match &rounded {
+        Some(rounded) => report.notes.extend(judge.explain(rounded, dump.is_some())),
+        None => report.note(left_out(dump, &cases, room)),
+    }
     if options.schedules {
-        let noise = Judge::noise(&gates);
-        let limit = rule::schedule(dtype, judge.scale(), noise).max(judge.bound.unwrap_or(0.0));
+        let tolerance = judge.tolerance(&gates);
         let alone = server_schedules::SingleAnswers {
             cases: &cases,
             scored: &scored_rows,
@@ -302,7 +318,7 @@ pub fn check_server(
             room,
         };
         report.schedules = timed(&mut effort.server, || {
-            server_schedules::schedules(server, &alone, dtype, limit, options)
+            server_schedules::schedules(server, &alone, dtype, tolerance, options)
         })?;
     }
     timed(&mut effort.server, || server.alive())?;
@@ -314,8 +330,10 @@ pub fn check_server(
         first.hints.extend(ruled_out);
     }
     report.runs.push(run);
-    if let Some(flags) =
-        facts.exact.as_ref().filter(|_| report.exit_code() != 0 && dtype == Dtype::F32)
+    if let Some(flags) = facts
+        .exact
+        .as_ref()
+        .filter(|_| report.exit_code() != 0 && dtype == Dtype::F32 && rounded.is_none())
     {
         report.notes.push(format!(
             "by default this server rounds more than f32 does: `{flags}` turns that off"
@@ -403,8 +421,8 @@ struct GeneratedResult {
 
 /// Scores generated tokens with the native engine and compares.
 fn decode(
-    native: &mut NativeReference<'_>,
-    judge: &Judge,
+    (native, products): (&mut NativeReference<'_>, Option<&mut NativeReference<'_>>),
+    judge: &mut Judge,
     case: &ServerPrompt,
     generated: &Generation,
 ) -> Result<GeneratedResult, Error> {
@@ -414,8 +432,15 @@ fn decode(
     let truth = native.rows(&whole, &positions)?;
     let steps: Vec<usize> = (1..=positions.len()).collect();
     let widest = case.widest.map(|widest| vec![widest; positions.len()]);
-    let mut gate =
-        judge.gate(case, Phase::Decode, &steps, &generated.rows, &truth, widest.as_deref());
+    let rounded = products.map(|products| products.rows(&whole, &positions)).transpose()?;
+    let compared = ComparedRows {
+        steps: &steps,
+        server: &generated.rows,
+        truth: &truth,
+        rounded: rounded.as_deref(),
+        spread: widest.as_deref(),
+    };
+    let mut gate = judge.gate(case, Phase::Decode, compared);
     if generated.ids.is_empty() {
         gate = gate.skipped("the server ended before the first token");
     }

@@ -198,6 +198,7 @@ impl Gate {
                 ("flips", _) => "share of elements that are not the reference's, beyond what rounding in f32 explains:",
                 ("units", _) => "mean square difference, in units of rounding, beyond what rounding in f32 explains:",
                 ("max", _) => "max of |dlogprob|",
+                ("mean", Subject::Logprobs) => "mean of the rows' rms of |dlogprob|",
                 (_, Subject::Logprobs) => "rms of |dlogprob|",
                 _ => "rms of |d| / rms",
             };

@@ -1,15 +1,21 @@
 //! Model behind a stand-in: a fixture, with an edit of its graph.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use checkpoints::checkpoint::{CodeType, Rounding, ScaleSharing};
 use engine::{
-    Chunk, Engine as _, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions,
-    SlotId, StateValue,
+    Chunk, Engine as _, ModelSource, NativeEngine, NoProbe, OutputRows, ProductArithmetic, Session,
+    SessionOptions, SlotId, StateValue,
 };
+use formats::codec::BlockType;
+use formats::gguf::GgufFile;
+use models::open::{OpenOptions, open};
+use models::specs::Specs;
 use registry::config::Config;
 use registry::graph::StateKind;
 use registry::library::Library;
+use registry::model::Model;
 use registry::ops::OpSet;
 
 use crate::tool::fixture;
@@ -27,6 +33,15 @@ pub(crate) enum Twist {
     GateUp,
     /// Random weights.
     Other,
+}
+
+/// Products of a server of a quantized file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Products {
+    /// Rows are rounded by the types of the file's tensors, as in llama.cpp.
+    OfFile,
+    /// The native engine's own products in integers, with a scale for 32 numbers.
+    Integers,
 }
 
 /// Opened model.
@@ -85,6 +100,34 @@ impl Running {
         let source = ModelSource { model: Arc::new(model), dir: &dir };
         let session = NativeEngine::new().open(&source, &SessionOptions::default()).unwrap();
         Self { session, vocab, left: Vec::new(), _files: files }
+    }
+
+    /// Opens a GGUF file with an edit of its model, as an engine that rounds rows before products.
+    pub(super) fn of_file(path: &Path, edit: fn(&mut Model), products: Products) -> Self {
+        let opened = open(path, &mut Specs::builtin(), &OpenOptions::default()).unwrap();
+        let mut model = Arc::unwrap_or_clone(opened.target.model);
+        edit(&mut model);
+        let file = GgufFile::open(path).unwrap();
+        let group = |ty: BlockType| if ty.elements() > 32 { 256 } else { 32 };
+        let rounding = |ty: BlockType| Rounding {
+            codes: CodeType::Integer { bits: 8, symmetric: true },
+            shared: ScaleSharing::Group(group(ty)),
+        };
+        let types = file.tensors().iter().map(|info| info.ty).filter(|ty| ty.is_quantized());
+        let options = match products {
+            Products::OfFile => SessionOptions {
+                rounds_by_type: types.map(|ty| (ty, rounding(ty))).collect(),
+                ..SessionOptions::default()
+            },
+            Products::Integers => SessionOptions {
+                arithmetic: ProductArithmetic::Q8 { repack: false },
+                ..SessionOptions::default()
+            },
+        };
+        let vocab = model.vocab;
+        let source = ModelSource { model: Arc::new(model), dir: path };
+        let session = NativeEngine::new().open(&source, &options).unwrap();
+        Self { session, vocab, left: Vec::new(), _files: None }
     }
 
     /// Returns log-probabilities after each token, in a fresh slot or in one with used convolution states.

@@ -2,15 +2,16 @@
 
 use std::sync::Mutex;
 
+use registry::dtype::Dtype;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::EndpointDriver;
-use super::flag;
+use super::{flag, sheet};
 use crate::http::{ServerConnection, ServerResponse};
 use crate::{
     Endpoint, EndpointOptions, Error, Generation, LogprobRow, LogprobRowError, LogprobSupport,
-    PrefixCache, PromptRequest, PromptScores, ServerFacts,
+    PrefixCache, PromptRequest, PromptScores, RoundedProducts, RowForm, ServerFacts,
 };
 
 pub(super) static DRIVER: EndpointDriver = EndpointDriver {
@@ -33,6 +34,14 @@ const BOUND: f64 = 1e-3;
 /// Settings with which everything is stored in f32; caches are f16 by default, and so is flash attention.
 const EXACT: [(&str, &str); 3] =
     [("kv_dtype", "f32"), ("v_dtype", "f32"), ("flash_attention", "off")];
+
+/// Tables of the sheet with the types of weights that round rows, and the form of the rows.
+const ROUNDED: [(&str, RowForm); 4] = [
+    ("rows_in_f16", RowForm::Narrow(Dtype::F16)),
+    ("rows_in_bf16", RowForm::Narrow(Dtype::Bf16)),
+    ("rows_in_8_bits_by_32", RowForm::EightBits(32)),
+    ("rows_in_8_bits_by_256", RowForm::EightBits(256)),
+];
 
 /// Bias that makes a token the most likely one whatever its logit; reported values exclude it.
 const BIAS: f64 = 1e3;
@@ -89,6 +98,13 @@ fn open(
         .filter_map(|(setting, value)| Some(format!("{} {value}", flag(&DRIVER, setting)?)))
         .collect();
     facts.exact = Some(flags.join(" "));
+    let tables = sheet(&DRIVER).map(|sheet| sheet.tables).unwrap_or_default();
+    facts.products = ROUNDED
+        .into_iter()
+        .filter_map(|(name, rows)| {
+            Some(RoundedProducts { weights: tables.get(name)?.clone(), rows })
+        })
+        .collect();
     let server = LlamaServer { http, facts, vocab, top, plain: Mutex::new(None) };
     // Requests that the server rejects fail here.
     server.last(&PromptRequest { tokens: &[0], cache: PrefixCache::Off }, &[0], 1)?;

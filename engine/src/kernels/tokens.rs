@@ -10,7 +10,7 @@ use checkpoints::checkpoint::{CodeType, Rounding, ScaleSharing};
 use formats::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};
 use registry::dtype::Dtype;
 
-use super::round::round1;
+use super::round::{round, round1};
 
 /// The largest number of e4m3.
 const E4M3_MOST: f32 = 448.0;
@@ -19,6 +19,9 @@ const E4M3_MOST: f32 = 448.0;
 /// they are.
 pub fn round_rows(how: Rounding, dtype: Dtype, width: usize, rows: &mut [f32]) {
     let width = width.max(1);
+    if let CodeType::Float(narrow) = how.codes {
+        return round(narrow, rows);
+    }
     match how.shared {
         ScaleSharing::Row => {
             rows.chunks_mut(width).for_each(|row| by_its_own(how.codes, dtype, row));
@@ -65,6 +68,7 @@ fn round_with(codes: CodeType, dtype: Dtype, scale: f32, zero: f32, numbers: &mu
         let code = match codes {
             CodeType::E4m3 => f8_e4m3_to_f32(f32_to_f8_e4m3(scaled)),
             CodeType::Integer { .. } => scaled.round_ties_even(),
+            CodeType::Float(narrow) => round1(narrow, scaled),
         };
         *x = round1(dtype, (code - zero) * scale);
     }
@@ -78,6 +82,7 @@ pub(crate) fn ends(codes: CodeType) -> (f32, f32) {
             let half = (1_u32 << (bits.clamp(1, 8) - 1)) as f32;
             (-half, half - 1.0)
         }
+        CodeType::Float(_) => (f32::NEG_INFINITY, f32::INFINITY),
     }
 }
 
@@ -144,6 +149,11 @@ mod tests {
         // 0 is a number of every row, whatever its least is.
         assert_eq!(rounded(asymmetric, Dtype::F32, 2, &[255.0, 100.2]), [255.0, 100.0]);
         assert_eq!(rounded(asymmetric, Dtype::F32, 2, &[0.0; 2]), [0.0; 2]);
+        let halves = Rounding { codes: CodeType::Float(Dtype::F16), shared: ScaleSharing::Row };
+        assert_eq!(
+            rounded(halves, Dtype::F32, 2, &[1.000_3, 3e-8]),
+            [1.0, 2.0_f32.powi(-25) * 0.0]
+        );
         let four = whole(4, true, ScaleSharing::Group(2));
         let rows = rounded(four, Dtype::F32, 4, &[7.5, 1.2, 75.0, 12.0]);
         assert_eq!(rows, [7.0, 1.0, 70.0, 10.0]);

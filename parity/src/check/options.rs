@@ -81,6 +81,7 @@ impl CheckOptions {
             part: SessionOptions::default().part,
             rounds: self.rounds.unwrap_or_default(),
             arithmetic: self.arithmetic,
+            rounds_by_type: Vec::new(),
             observer: None,
         }
     }

@@ -102,6 +102,75 @@ pub(super) fn cases(
     Ok(cases)
 }
 
+/// Maximum number of prompts of a dump, and of rows of a prompt, for a server that is judged by its noise: a row costs
+/// `llama-server` one request with all tokens before it.
+const PROMPTS: usize = 5;
+const ROWS: usize = 32;
+
+/// Number of rows behind the widest window, and the widest window that a prompt exceeds.
+const BEHIND: usize = 24;
+const WINDOW: usize = 1024;
+
+/// English prose of about 200 tokens. Models predict it, so its log-probabilities show their quality.
+const PROSE: &str = "The harbour of the old town lies behind a long stone wall, which was built when ships still carried \
+    salt and wool to the cities in the south. Every morning at five o'clock the first boats leave, and before noon they \
+    come back with herring, crab and, in a good week, a few large cod. Anna Berg has counted them for thirty years. She \
+    writes the name of each boat, the weight of its catch and the price per kilogram into a book with a green cover, and \
+    in the evening she adds the numbers up. \"In 1994 we had forty boats,\" she says, \"and today there are eleven. But \
+    the water is cleaner, the seals have returned, and young people ask me whether they can learn the work.\" In winter, \
+    when the wind blows from the north, the market moves into the hall beside the church. There is hot soup, somebody \
+    plays the accordion, and the children run between the tables until their parents take them home. What Anna likes \
+    best is the hour before sunrise, when the lamps are still burning and nobody has spoken yet.";
+
+/// Returns the prompts for a server that is judged by its noise. Those of a dump serve as tokens alone; without a dump
+/// they are prose, if the server tokenizes it, and arbitrary tokens. One prompt exceeds the widest window.
+pub(super) fn noisy_cases(
+    model: &Model,
+    dump: Option<&Dump>,
+    tokenize: impl Fn(&str) -> Result<Option<Vec<u32>>, endpoints::Error>,
+    room: usize,
+    count: usize,
+) -> Result<Vec<ServerPrompt>, Error> {
+    let fits = |tokens: &Vec<u32>| !tokens.is_empty() && tokens.len() + count < room;
+    let mut texts: Vec<(String, Vec<u32>)> = Vec::new();
+    if let Some(dump) = dump {
+        let causal = dump.manifest.prompts.iter().filter(|prompt| prompt.is_causal());
+        texts.extend(causal.map(|prompt| (prompt.name.clone(), prompt.tokens.clone())));
+        texts.retain(|(_, tokens)| fits(tokens));
+        texts.sort_by_key(|(_, tokens)| std::cmp::Reverse(tokens.len()));
+        texts.truncate(PROMPTS);
+    }
+    let known = |ids: &Vec<u32>| ids.iter().all(|id| (*id as usize) < model.vocab);
+    let prose = tokenize(PROSE)?.filter(|ids| fits(ids) && known(ids));
+    texts.extend(prose.map(|ids| ("prose".to_owned(), ids)));
+    if dump.is_none() {
+        let arbitrary = LENGTHS.map(|n| (format!("made{n}"), arbitrary_tokens(n, model.vocab)));
+        texts.extend(arbitrary.into_iter().filter(|(_, tokens)| fits(tokens)));
+    }
+    let mut cases: Vec<ServerPrompt> =
+        texts.into_iter().map(|(name, tokens)| thinned(name, tokens, 0)).collect();
+    let windows = model.graph.states.iter().filter_map(|state| state.window);
+    let widest = windows.filter(|window| *window <= WINDOW).max();
+    if let Some(window) = widest
+        && cases.iter().all(|case| case.tokens.len() <= window)
+    {
+        let tokens = arbitrary_tokens(window + BEHIND, model.vocab);
+        if fits(&tokens) {
+            cases.push(thinned("window".to_owned(), tokens, window));
+        }
+    }
+    Ok(cases)
+}
+
+/// Returns a prompt with up to [`ROWS`] evenly spaced rows from a position on, fewer if they lie behind a window.
+fn thinned(name: String, tokens: Vec<u32>, from: usize) -> ServerPrompt {
+    let most = if from > 0 { BEHIND / 3 } else { ROWS };
+    let (rows, last) = ((tokens.len() - from).min(most), tokens.len() - 1);
+    let at = |n: usize| from + n * (last - from) / (rows - 1).max(1);
+    let positions = (0..rows).map(at).collect();
+    ServerPrompt { name, tokens, positions, spread: None, widest: None, prompt: None }
+}
+
 /// Generates arbitrary tokens, the same on every machine.
 pub(super) fn arbitrary_tokens(length: usize, vocab: usize) -> Vec<u32> {
     let vocab = vocab.max(1) as u64;

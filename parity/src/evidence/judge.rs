@@ -1,5 +1,7 @@
 //! Gates of a server's rows, by the same rule as for any other engine.
 
+use std::collections::BTreeMap;
+
 use endpoints::{Generation, LogprobRow};
 use registry::dtype::Dtype;
 
@@ -7,12 +9,30 @@ use super::Error;
 use super::cases::ServerPrompt;
 use super::distance::{RowDistance, distance, top};
 use super::native::NativeReference;
+use super::products::{self, RoundedTypes};
 use crate::dump::Phase;
 use crate::gate::{BLIND, Bound, Gate, Mode, RowStats, Subject, is_blind};
 use crate::metrics::Spread;
 use crate::order::LAST;
 use crate::report::{Flip, GreedyRow};
 use crate::rule::{self, GateBounds};
+
+/// Maximum mean distance of a server's rows from exact arithmetic, over that of the native engine with rows rounded in
+/// the same way.
+const PRODUCTS: f64 = 1.5;
+
+/// Maximum mean distance of the rows of an answer from those of the same request alone, over the mean distance of
+/// rounded from exact arithmetic.
+const SCHEDULES: f64 = 4.0;
+
+/// Distance of answers to the same request that is no fault.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ScheduleTolerance {
+    /// Largest difference of a log-probability.
+    Largest(f64),
+    /// Mean over an answer's rows of their root mean square differences.
+    Mean(f64),
+}
 
 /// Bounds of a check.
 #[derive(Debug)]
@@ -23,16 +43,35 @@ pub(super) struct Judge {
     /// Without a dump: spread caused by rounding in this dtype, measured on the native engine.
     measured: Option<f64>,
     scale: f64,
+    /// Distances of rows so far from exact arithmetic, of a server whose products round rows.
+    distances: BTreeMap<Phase, Vec<ProductDistance>>,
+}
+
+/// Distance of a row from exact arithmetic, in nats, and that of the native engine with the same rounding.
+#[derive(Debug, Clone, Copy)]
+struct ProductDistance {
+    server: f64,
+    rounding: f64,
+}
+
+/// Compared rows of one phase of a prompt.
+#[derive(Clone, Copy)]
+pub(super) struct ComparedRows<'a> {
+    /// Positions (prefill) or steps (decode).
+    pub(super) steps: &'a [usize],
+    /// The server's rows.
+    pub(super) server: &'a [LogprobRow],
+    /// Rows of the reference.
+    pub(super) truth: &'a [LogprobRow],
+    /// Rows of the native engine with rounded products, if the server's engine rounds them.
+    pub(super) rounded: Option<&'a [LogprobRow]>,
+    /// Spread of the reference's ensemble by row, if the dump has one.
+    pub(super) spread: Option<&'a [f64]>,
 }
 
 impl Judge {
     pub(super) fn new(dtype: Dtype, bound: Option<f64>) -> Self {
-        Self { dtype, bound, measured: None, scale: 1.0 }
-    }
-
-    /// Returns the root mean square of the logits.
-    pub(super) fn scale(&self) -> f64 {
-        self.scale
+        Self { dtype, bound, measured: None, scale: 1.0, distances: BTreeMap::new() }
     }
 
     /// Measures the effect of rounding on this model. Rows of a native run in bf16 are compared with those
@@ -65,14 +104,12 @@ impl Judge {
 
     /// Compares rows of one phase and judges them.
     pub(super) fn gate(
-        &self,
+        &mut self,
         case: &ServerPrompt,
         phase: Phase,
-        steps: &[usize],
-        rows: &[LogprobRow],
-        truth: &[LogprobRow],
-        spread: Option<&[f64]>,
+        compared: ComparedRows<'_>,
     ) -> Gate {
+        let ComparedRows { steps, server: rows, truth, rounded, spread } = compared;
         let mut gate = Gate::new(Subject::Logprobs, &case.name, phase, Mode::Cumulative, LAST);
         if truth.iter().any(|row| row.values.iter().any(|x| x.is_nan() || *x == f32::INFINITY)) {
             return gate.unproven(Dtype::F32);
@@ -105,10 +142,23 @@ impl Judge {
             gate.judge(GateBounds { bounds, rows: worst, sees: limit }, steps);
             return gate;
         }
-        let spread = match (spread, self.measured) {
-            (Some(spread), _) => spread.to_vec(),
-            (None, Some(measured)) => vec![measured; steps.len()],
-            (None, None) => {
+        let noise: Option<Vec<f64>> =
+            rounded.filter(|rounded| rounded.len() == rows.len()).map(|rounded| {
+                let pairs = rows.iter().zip(rounded).zip(truth);
+                pairs.map(|((row, rounded), truth)| products::noise(row, rounded, truth)).collect()
+            });
+        if let Some(noise) = &noise {
+            let pairs = far.iter().zip(noise);
+            let of = pairs
+                .map(|(row, rounding)| ProductDistance { server: row.rms, rounding: *rounding });
+            self.distances.entry(phase).or_default().extend(of);
+            self.measured = noise.iter().copied().chain(self.measured).reduce(f64::max);
+        }
+        let spread = match (noise, spread, self.measured) {
+            (Some(noise), ..) => noise,
+            (None, Some(spread), _) => spread.to_vec(),
+            (None, None, Some(measured)) => vec![measured; steps.len()],
+            (None, None, None) => {
                 return gate.skipped(
                     "nothing says how far rounding moves this model: give the option `bound NATS`",
                 );
@@ -124,6 +174,61 @@ impl Judge {
             steps,
         );
         gate
+    }
+
+    /// Returns the distance that schedules may have from each other.
+    pub(super) fn tolerance(&self, gates: &[Gate]) -> ScheduleTolerance {
+        if let Some(noise) = self.rounding() {
+            return ScheduleTolerance::Mean(SCHEDULES * noise);
+        }
+        let limit = rule::schedule(self.dtype, self.scale, Self::noise(gates));
+        ScheduleTolerance::Largest(limit.max(self.bound.unwrap_or(0.0)))
+    }
+
+    /// Returns the mean distance of the native engine with rounded rows from itself without, in the phase where it is
+    /// larger.
+    fn rounding(&self) -> Option<f64> {
+        let means = self.distances.values().map(|rows| mean(rows, |row| row.rounding));
+        means.reduce(f64::max)
+    }
+
+    /// Describes how a server whose products round rows was judged.
+    pub(super) fn explain(&self, rounded: &RoundedTypes, has_dump: bool) -> Vec<String> {
+        let mut notes = vec![format!(
+            "rows are rounded to {} before products, as this engine does: it is judged by the noise of that rounding, measured \
+             on the native engine; a fault whose effect is smaller than the noise is not proven absent, and a file in f32 \
+             proves the graph exactly",
+            rounded.text()
+        )];
+        for (phase, rows) in &self.distances {
+            notes.push(format!(
+                "{phase}: {} rows are {:.2e} nats from exact arithmetic (mean of their rms), and those of the native engine \
+                 with the same rounding {:.2e}",
+                rows.len(),
+                mean(rows, |row| row.server),
+                mean(rows, |row| row.rounding)
+            ));
+        }
+        if has_dump {
+            notes.push(
+                "the prompts are those of the dump, whose rows are of weights before they were quantized: the reference is \
+                 the native engine on the served file"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+
+    /// Judges the rows of all prompts of a phase together, of a server whose products round rows: the mean distance from
+    /// exact arithmetic is that of the native engine with the same rounding.
+    pub(super) fn pooled(&self, phase: Phase) -> Option<Gate> {
+        let rows = self.distances.get(&phase)?;
+        let (server, rounding) = (mean(rows, |row| row.server), mean(rows, |row| row.rounding));
+        let mut gate = Gate::new(Subject::Logprobs, "all", phase, Mode::Cumulative, LAST);
+        let limit = PRODUCTS * rounding.max(rule::least_distance(self.dtype, self.scale));
+        let bounds = vec![Bound { measure: "mean", value: server, limit }];
+        gate.judge(GateBounds { bounds, rows: Vec::new(), sees: limit }, &[]);
+        Some(gate)
     }
 
     /// Returns the maximum margin of two log-probabilities of a row for which rounding may choose either
@@ -181,6 +286,10 @@ impl Judge {
         let passed = gates.iter().filter(|gate| !gate.fails());
         passed.filter(|gate| gate.error.count > 0).map(|gate| gate.error.max).reduce(f64::max)
     }
+}
+
+fn mean(rows: &[ProductDistance], of: fn(&ProductDistance) -> f64) -> f64 {
+    rows.iter().map(of).sum::<f64>() / rows.len().max(1) as f64
 }
 
 /// Returns the root mean square of the log-probabilities about their mean: the size of the logits.

@@ -1,10 +1,13 @@
-//! Native engine in f32, which scores the server's prompts and generated tokens.
+//! Native engine in f32, which scores the server's prompts and generated tokens, exactly or with rows rounded as
+//! the server's engine rounds them.
 
 use std::path::Path;
 
 use checkpoints::Checkpoint;
+use checkpoints::checkpoint::Rounding;
 use endpoints::LogprobRow;
 use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions};
+use formats::codec::BlockType;
 use registry::dtype::Dtype;
 
 use super::Error;
@@ -19,36 +22,44 @@ pub(super) struct NativeReference<'a> {
     engine: &'a dyn Engine,
     source: ModelSource<'a>,
     session: Box<dyn Session>,
-    threads: Option<usize>,
+    options: SessionOptions,
     /// Sum of squares and count of logits.
     power: (f64, usize),
 }
+
+/// Number of tokens of a prompt that are run at a time: rows of a large vocabulary take a megabyte each.
+const CHUNK: usize = 32;
 
 impl<'a> NativeReference<'a> {
     pub(super) fn open(
         engine: &'a dyn Engine,
         source: &ModelSource<'a>,
-        threads: Option<usize>,
+        options: SessionOptions,
     ) -> Result<Self, Error> {
-        let session = engine.open(source, &options(Dtype::F32, threads))?;
-        Ok(Self { engine, source: source.clone(), session, threads, power: (0.0, 0) })
+        let session = engine.open(source, &options)?;
+        Ok(Self { engine, source: source.clone(), session, options, power: (0.0, 0) })
     }
 
-    /// Returns the rows after the tokens at these positions.
+    /// Returns the same model in a run that rounds rows by the types of the weights.
+    pub(super) fn with_products(&self, types: Vec<(BlockType, Rounding)>) -> Result<Self, Error> {
+        let options = SessionOptions { rounds_by_type: types, ..self.options.clone() };
+        Self::open(self.engine, &self.source, options)
+    }
+
+    /// Returns the rows after the tokens at these positions, which ascend.
     pub(super) fn rows(
         &mut self,
         tokens: &[u32],
         positions: &[usize],
     ) -> Result<Vec<LogprobRow>, Error> {
-        let logits = run(self.session.as_mut(), tokens)?;
         let vocab = self.source.model.vocab.max(1);
+        let power = &mut self.power;
         let mut rows = Vec::with_capacity(positions.len());
-        for &position in positions {
-            let Some(logits) = logits.get(position * vocab..(position + 1) * vocab) else { break };
-            self.power.0 += logits.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
-            self.power.1 += vocab;
+        run(self.session.as_mut(), tokens, positions, vocab, |position, logits| {
+            power.0 += logits.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            power.1 += logits.len();
             rows.push(row(logits, tokens.get(position + 1).copied()));
-        }
+        })?;
         Ok(rows)
     }
 
@@ -63,13 +74,14 @@ impl<'a> NativeReference<'a> {
         dtype: Dtype,
         prompts: &[(&[u32], &[usize])],
     ) -> Option<Vec<Vec<LogprobRow>>> {
-        let mut session = self.engine.open(&self.source, &options(dtype, self.threads)).ok()?;
+        let options = SessionOptions { dtype, ..self.options.clone() };
+        let mut session = self.engine.open(&self.source, &options).ok()?;
         let vocab = self.source.model.vocab.max(1);
         let of = |(tokens, positions): &(&[u32], &[usize])| {
-            let logits = run(session.as_mut(), tokens).ok()?;
-            let rows =
-                positions.iter().map(|p| Some(row(logits.get(p * vocab..(p + 1) * vocab)?, None)));
-            rows.collect()
+            let mut rows = Vec::new();
+            let add = |_, logits: &[f32]| rows.push(row(logits, None));
+            run(session.as_mut(), tokens, positions, vocab, add).ok()?;
+            Some(rows)
         };
         prompts.iter().map(of).collect()
     }
@@ -94,15 +106,39 @@ pub(super) fn hashes(source: &ModelSource<'_>, dump: Option<&Dump>) -> Result<Fi
     Ok(hashes)
 }
 
-fn options(dtype: Dtype, threads: Option<usize>) -> SessionOptions {
-    SessionOptions { dtype, threads, finite: false, ..SessionOptions::default() }
+/// Returns the options of a run in f32.
+pub(super) fn options(threads: Option<usize>) -> SessionOptions {
+    SessionOptions { dtype: Dtype::F32, threads, finite: false, ..SessionOptions::default() }
 }
 
-fn run(session: &mut dyn Session, tokens: &[u32]) -> Result<Vec<f32>, engine::Error> {
+/// Runs a prompt in chunks, and calls `each` with the logits after the tokens at `positions`, which ascend.
+fn run(
+    session: &mut dyn Session,
+    tokens: &[u32],
+    positions: &[usize],
+    vocab: usize,
+    mut each: impl FnMut(usize, &[f32]),
+) -> Result<(), engine::Error> {
     let slot = session.open_slot();
-    let logits = feed_chunk(session, slot, tokens, OutputRows::All, &mut NoProbe);
+    let mut wanted = positions.iter().copied().peekable();
+    let mut feed = || {
+        for (n, chunk) in tokens.chunks(CHUNK).enumerate() {
+            let (from, end) = (n * CHUNK, n * CHUNK + chunk.len());
+            let Some(&next) = wanted.peek() else { return Ok(()) };
+            let rows = if next < end { OutputRows::All } else { OutputRows::None };
+            let logits = feed_chunk(session, slot, chunk, rows, &mut NoProbe)?;
+            while let Some(position) = wanted.next_if(|position| *position < end) {
+                let at = (position - from) * vocab;
+                if let Some(row) = logits.data.get(at..at + vocab) {
+                    each(position, row);
+                }
+            }
+        }
+        Ok(())
+    };
+    let ended = feed();
     session.release(slot)?;
-    Ok(logits?.data)
+    ended
 }
 
 fn row(logits: &[f32], next: Option<u32>) -> LogprobRow {

@@ -13,7 +13,8 @@ use registry::dtype::Dtype;
 
 use super::EvidenceOptions;
 use super::cases::{ServerPrompt, arbitrary_tokens};
-use super::distance::{logprob_gap, top};
+use super::distance::{distance, logprob_gap, top};
+use super::judge::ScheduleTolerance;
 use crate::gate::Verdict;
 use crate::schedules::ScheduleRow;
 
@@ -78,10 +79,12 @@ impl From<&PromptScores> for AnswerRows {
 /// Progress of one schedule.
 struct ScheduleProgress {
     row: ScheduleRow,
+    tolerance: ScheduleTolerance,
 }
 
 impl ScheduleProgress {
-    fn new(dtype: Dtype, name: &str, why: &'static str, limit: f64) -> Self {
+    fn new(dtype: Dtype, name: &str, why: &'static str, tolerance: ScheduleTolerance) -> Self {
+        let (ScheduleTolerance::Largest(limit) | ScheduleTolerance::Mean(limit)) = tolerance;
         let (steps, position, note) = (0, None, None);
         let (name, max, distance) = (name.to_owned(), f64::NAN, f64::NAN);
         let verdict = Verdict::Pass;
@@ -98,6 +101,7 @@ impl ScheduleProgress {
                 note,
                 verdict,
             },
+            tolerance,
         }
     }
 
@@ -111,6 +115,7 @@ impl ScheduleProgress {
             let (want, found) = (alone.rows.len(), got.rows.len());
             self.fail(case, end, &format!("{what}: {found} rows come back, and {want} alone"));
         }
+        let mut distances = Vec::new();
         for (n, (want, row)) in alone.rows.iter().zip(&got.rows).enumerate() {
             let own: f64 = row
                 .entries()
@@ -129,15 +134,37 @@ impl ScheduleProgress {
                 || want.target.is_some() && row.target.is_none();
             let delta = if lost { f64::INFINITY } else { delta };
             self.row.max = self.row.max.max(delta);
-            self.row.distance = self.row.max;
-            if delta > self.row.limit && self.row.verdict != Verdict::Fail {
-                let position =
-                    if alone.ids.is_empty() { case.positions[n] } else { end - 1 + n + alone.from };
-                self.fail(case, position, what);
+            let position =
+                if alone.ids.is_empty() { case.positions[n] } else { end - 1 + n + alone.from };
+            match self.tolerance {
+                ScheduleTolerance::Largest(_) => {
+                    self.row.distance = self.row.max;
+                    if delta > self.row.limit {
+                        self.fail(case, position, what);
+                    }
+                }
+                ScheduleTolerance::Mean(_) if lost || apart_tops => self.fail(case, position, what),
+                ScheduleTolerance::Mean(_) => {
+                    distances.push((position, distance(row, want, &mut Vec::new()).rms));
+                }
             }
             if !alone.ids.is_empty() && alone.ids.get(n) != got.ids.get(n) {
                 break;
             }
+        }
+        self.judge_mean(case, what, &distances);
+    }
+
+    /// Judges the mean distance of an answer's rows, by position.
+    fn judge_mean(&mut self, case: &ServerPrompt, what: &str, distances: &[(usize, f64)]) {
+        if distances.is_empty() {
+            return;
+        }
+        let mean = distances.iter().map(|row| row.1).sum::<f64>() / distances.len() as f64;
+        self.row.distance = self.row.distance.max(mean);
+        if mean > self.row.limit {
+            let first = distances.iter().find(|row| row.1 > self.row.limit);
+            self.fail(case, first.unwrap_or(&distances[0]).0, what);
         }
     }
 }
@@ -166,12 +193,12 @@ pub(super) fn schedules(
     server: &dyn Endpoint,
     alone: &SingleAnswers<'_>,
     dtype: Dtype,
-    limit: f64,
+    tolerance: ScheduleTolerance,
     options: &EvidenceOptions<'_>,
 ) -> Result<Vec<ScheduleRow>, Error> {
     let places = chosen(alone.cases);
     let Some(&main) = places.first() else { return Ok(Vec::new()) };
-    let setting = ScheduleContext { server, alone, dtype, limit, count: options.tokens };
+    let setting = ScheduleContext { server, alone, dtype, tolerance, count: options.tokens };
     let mut rows = Vec::new();
     if !alone.generated.is_empty() {
         rows.extend(setting.one_by_one(&places)?);
@@ -199,13 +226,13 @@ struct ScheduleContext<'a> {
     server: &'a dyn Endpoint,
     alone: &'a SingleAnswers<'a>,
     dtype: Dtype,
-    limit: f64,
+    tolerance: ScheduleTolerance,
     count: usize,
 }
 
 impl ScheduleContext<'_> {
     fn run(&self, name: &str, why: &'static str) -> ScheduleProgress {
-        ScheduleProgress::new(self.dtype, name, why, self.limit)
+        ScheduleProgress::new(self.dtype, name, why, self.tolerance)
     }
 
     fn generate(

@@ -28,6 +28,10 @@ pub(super) fn rows_for<'x>(
         CodeType::E4m3 => 0,
         CodeType::Integer { symmetric: true, .. } => 1,
         CodeType::Integer { symmetric: false, .. } => 2,
+        CodeType::Float(narrow) => {
+            let name = narrow.name();
+            return Err(ctx.error(format!("devices do not round rows to {name} before a product")));
+        }
     };
     let (group, fixed) = match shared {
         ScaleSharing::Row => (width, None),

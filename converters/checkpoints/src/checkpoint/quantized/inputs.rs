@@ -11,6 +11,7 @@ use super::section::section;
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 use formats::numbers;
+use registry::dtype::Dtype;
 
 /// Rounding of rows before a matrix multiplies them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,6 +34,8 @@ pub enum CodeType {
         /// True if zero is encoded as 0.
         symmetric: bool,
     },
+    /// Floating point of a run's dtype, without a scale.
+    Float(Dtype),
 }
 
 /// Range of values that share a scale.
