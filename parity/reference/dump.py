@@ -57,6 +57,8 @@ STREAMS, EXTRA = 16, 4
 # Members of the ensemble of an f32 run and of a 16-bit run.
 SHAKES, PERMUTATIONS = 7, 6
 CHUNKS = (3, 1, 4, 2, 5)
+# Arguments of forwards that are known to take no cache.
+OTHER_ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds", "labels", "use_cache", "logits_to_keep")
 # In place of a distance that is not finite.
 FAR = 1e30
 # Bytes of a tensor up to which all of them are hashed; seconds between lines of progress meanwhile.
@@ -586,6 +588,68 @@ def caches(model) -> str:
     return " and ".join(sorted(found)) or "none"
 
 
+def is_cache(value) -> bool:
+    """True for an object that holds what a model carries from step to step: `Cache` of transformers and those of classes of their own."""
+    return value is not None and any("Cache" in kind.__name__ for kind in type(value).__mro__)
+
+
+def returned_cache(out):
+    """The cache in an output, whatever the class calls it; None without one."""
+    values = out.values() if isinstance(out, dict) else out if isinstance(out, (tuple, list)) else ()
+    return next((value for value in values if is_cache(value)), None)
+
+
+def cache_argument(function) -> str | None:
+    """The parameter of a function that is declared to take a cache, whatever its name: releases of transformers call it `past_key_values`, `cache_params` and
+    `cache`. None if no annotation tells, or several do."""
+    import inspect
+    import re
+
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if re.search(r"\w*Cache\b", str(parameter.annotation))]
+    return names[0] if len(names) == 1 else None
+
+
+def fed_back(model) -> str | None:
+    """The argument by which a class whose forward declares no cache goes on from the one that it returns; None for a class that returns none. A class that returns
+    a cache and takes it back by no argument would be dumped without its steps, so it is refused."""
+    import inspect
+
+    import torch
+
+    def run(token: int, **cache):
+        with torch.no_grad():
+            return model(input_ids=torch.tensor([[token]]), use_cache=True, **cache)
+
+    def seen(cache) -> int | None:
+        length = getattr(cache, "get_seq_length", None)
+        return length() if length is not None else None
+
+    try:
+        out = run(0)
+    except (TypeError, ValueError):
+        return None
+    if returned_cache(out) is None:
+        return None
+    inner = getattr(model, model.base_model_prefix, model)
+    named = [key for key, value in out.items() if is_cache(value)] if isinstance(out, dict) else []
+    declared = [cache_argument(model.forward), cache_argument(inner.forward)]
+    others = [name for function in (model.forward, inner.forward) for name, parameter in inspect.signature(function).parameters.items()
+              if parameter.default is None and name not in OTHER_ARGUMENTS]
+    for name in dict.fromkeys(name for name in [*named, *declared, *others] if name):
+        cache = returned_cache(run(0))
+        before = seen(cache)
+        try:
+            after = returned_cache(run(0, **{name: cache}))
+        except Exception:  # noqa: BLE001
+            continue
+        # A class that ignores the argument begins again, with a cache of one token.
+        if seen(after) == before + 1 if before is not None else after is cache:
+            return name
+    raise Fail(f"the forward of {type(model).__name__} returns a cache ({type(returned_cache(out)).__name__}) and takes it back by none of its arguments, so its "
+               "decode would not be recorded: give its forward a parameter for the cache, annotated as `Cache | None`, and hand it to the layers")
+
+
 class Runner:
     """One model, stepped chunk by chunk over one sequence with explicit positions."""
 
@@ -595,9 +659,9 @@ class Runner:
 
         self.model, self.parts = model, parts
         self.params = inspect.signature(model.forward).parameters
-        self.cache_key = next((key for key in ("past_key_values", "cache_params") if key in self.params), None)
-        # A class without a cache decodes by running the whole sequence again: the tokens so far are its cache.
         inner = inspect.signature(getattr(model, model.base_model_prefix, model).forward).parameters
+        # A class without a cache decodes by running the whole sequence again: the tokens so far are its cache.
+        self.cache_key = cache_argument(model.forward) or Work(self, {"name": lambda: fed_back(model)}, "cache-name")["name"]
         self.takes_positions = "position_ids" in self.params or "position_ids" in inner
         self.takes_types = "token_type_ids" in self.params or "token_type_ids" in inner
         self.found_type: int | None = None
@@ -638,7 +702,7 @@ class Runner:
         except ValueError:
             with torch.no_grad():
                 out = self.model(input_ids=tokens, use_cache=True)
-            return type(getattr(out, self.cache_key))
+            return type(returned_cache(out))
         return False
 
     def prefix_type(self) -> int:
@@ -682,7 +746,7 @@ class Runner:
         with torch.no_grad():
             out = self.model(**kwargs)
         if cache is not None:
-            cache = getattr(out, self.cache_key, None) or cache
+            cache = returned_cache(out) or cache
         return out.logits[0].clone(), cache
 
 
@@ -1812,7 +1876,7 @@ def dump(args) -> None:
     prompts = vocab = topk = architecture = None
     shared: dict[str, int] = {}
     tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run, audit_jobs=audit_jobs, Work=Work, snapshots_of=snapshots_of,
-                                  barred_member=barred_member, Ensemble=None if args.no_members else Ensemble, head_ensemble=None, tolerance=AUDIT_TOLERANCE)
+                                  barred_member=barred_member, Ensemble=None if args.no_members else Ensemble, head_ensemble=None, tolerance=AUDIT_TOLERANCE, cache_argument=cache_argument)
     for run in args.dtypes:
         if parts is not None and not parts.wants(run, run == args.dtypes[0]):
             continue
@@ -1847,7 +1911,7 @@ def dump(args) -> None:
             notes += loading
             architecture = type(model).__name__
             if runner.cache_key is None and (args.imports or args.trust_remote_code):
-                notes.append(f"the forward of {type(model).__name__} names no past_key_values: every step runs the whole sequence again, and no states are recorded")
+                notes.append(f"the forward of {type(model).__name__} takes no cache: every step runs the whole sequence again, and neither states nor ops of decode are recorded")
                 say(f"note: {notes[-1]}")
             rounded, kept = rounds(model), caches(model)
             rows = embedding_rows(model, facts["vocab"], notes)
@@ -1974,6 +2038,10 @@ def dump(args) -> None:
         say(f"{args.pieces}: piece {args.piece[0] + 1}/{args.piece[1]} is finished")
         return
     listed, states = settle_taps(out, runs, prompts, shared, notes), listed_states(kinds)
+    stepped = any("decode" in prompt["taps"] and decode_rows(prompt) for prompt in prompts)
+    if stepped and listed and not any("decode" in tap["phases"] for tap in listed.values()):
+        raise Fail(f"{folder}: the class {architecture} goes on from a cache, but no output of a module was recorded in its steps, so the dump would prove nothing of "
+                   "decode; give --no-taps for a dump of log-probabilities alone")
     for run, most in spread.items():
         put_spread(out, run, prompts, most, list(listed), states)
     first = audit[runs[0]]
@@ -2226,6 +2294,7 @@ def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
         "prompts": first["prompts"],
         "taps": listed,
         "states": states,
+        "head": first["inputs"],
         "members": {run: found["members"] for run, found in heads.items() if found["members"]},
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
@@ -2257,7 +2326,7 @@ def write(target: Path, tensors: dict, manifest: dict, head: tuple[dict, dict] |
             folder.mkdir(exist_ok=True)
             save_file(tensors, str(folder / "reference.safetensors"))
             text = json.dumps(manifest, indent=1, ensure_ascii=False)
-            (folder / "manifest.json").write_text(compact_lists(text) + "\n", encoding="utf-8")
+            (folder / "manifest.json").write_text(sealed(compact_lists(text), folder / "reference.safetensors"), encoding="utf-8")
             os.chmod(folder / "reference.safetensors", 0o644)
         if target.exists():
             shutil.rmtree(target)
@@ -2265,6 +2334,24 @@ def write(target: Path, tensors: dict, manifest: dict, head: tuple[dict, dict] |
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def sealed(text: str, tensors: Path) -> str:
+    """The text of a manifest with the hashes of its dump's files. That of the manifest is of the text with zeros in place of its own digits; an older entry
+    is replaced."""
+    import re
+
+    body = re.sub(r',\s*"sha256": \{[^{}]*\}\s*\}\s*$', "\n}", text).rstrip().removesuffix("}").rstrip()
+    digest = hashlib.sha256()
+    with tensors.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    stored = digest.hexdigest()
+
+    def entry(own: str) -> str:
+        return f'{body},\n "sha256": {{"reference.safetensors": "{stored}", "manifest.json": "{own}"}}\n}}\n'
+
+    return entry(hashlib.sha256(entry("0" * 64).encode()).hexdigest())
 
 
 def compact_lists(text: str) -> str:
