@@ -45,5 +45,6 @@ mod rounded;
 mod signatures;
 mod tool;
 mod type_names;
+mod unproven;
 mod verify;
 mod writes;

@@ -5,6 +5,7 @@
 //! widened on demand.
 
 mod manifest;
+mod seal;
 mod tensor_file;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +17,10 @@ use sha2::{Digest as _, Sha256};
 use crate::metrics;
 
 pub use manifest::{
-    Audit, EnsembleMembers, KvRounding, Manifest, ModelId, Phase, Prompt, PromptError,
+    Audit, EnsembleMembers, HeadEntry, KvRounding, Manifest, ModelId, Phase, Prompt, PromptError,
     ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION, check_prompts,
 };
+pub use seal::{FileChecksums, sealed};
 use tensor_file::TensorFile;
 
 /// Error in reading a dump.
@@ -47,6 +49,19 @@ pub enum Error {
     /// `reference.safetensors` is damaged.
     #[error(transparent)]
     Tensors(#[from] formats::safetensors::Error),
+    /// A file has other bytes than when the dump was written.
+    #[error(
+        "`{path}` was changed or damaged since the dump was written: its SHA-256 is {sha256}; expected {expected} \
+         (`sha256` of `manifest.json`): write the dump again with `parity dump`"
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Hash of the file.
+        sha256: String,
+        /// Hash when the dump was written.
+        expected: String,
+    },
     /// A tensor that the manifest lists is missing.
     #[error("tensor `{name}` is not in `{path}`; `manifest.json` says that it was recorded")]
     Missing {
@@ -106,6 +121,8 @@ pub struct Dump {
     /// Notes on contents that this version ignores.
     pub notes: Vec<String>,
     store: TensorFile,
+    /// Hash of the tensors, if the manifest has checksums.
+    tensors_sha256: Option<String>,
 }
 
 /// Router choices of the reference in one phase, by module.
@@ -189,9 +206,15 @@ impl Dump {
         let text = registry::file::read(&path, registry::file::MANIFEST)?;
         let manifest: Manifest = serde_json::from_slice(&text)
             .map_err(|error| Error::Json { path: path.clone(), why: plain(&error.to_string()) })?;
+        let tensors = dir.join("reference.safetensors");
+        let mut tensors_sha256 = None;
+        if let Some(checksums) = &manifest.sha256 {
+            checksums.verify(dir, &text, tensors_sha256.insert(sha256(&tensors)?))?;
+        }
         manifest.check().map_err(|message| Error::Manifest { path, message: plain(&message) })?;
-        let store = TensorFile::open(&dir.join("reference.safetensors"))?;
-        let mut dump = Self { dir: dir.to_owned(), manifest, notes: Vec::new(), store };
+        let store = TensorFile::open(&tensors)?;
+        let notes = Vec::new();
+        let mut dump = Self { dir: dir.to_owned(), manifest, notes, store, tensors_sha256 };
         dump.check()?;
         Ok(dump)
     }
@@ -210,8 +233,10 @@ impl Dump {
     /// Returns a SHA-256 over the hashes of all files.
     pub fn sha256(&self) -> Result<String, Error> {
         let mut all = Sha256::new();
-        for name in ["manifest.json", "reference.safetensors"] {
-            all.update(sha256(&self.dir.join(name))?);
+        all.update(sha256(&self.dir.join("manifest.json"))?);
+        match &self.tensors_sha256 {
+            Some(known) => all.update(known),
+            None => all.update(sha256(&self.dir.join("reference.safetensors"))?),
         }
         Ok(hex(all))
     }

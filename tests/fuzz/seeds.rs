@@ -395,6 +395,11 @@ pub(crate) fn dumps(from: &Sources) -> Seeds {
         let dir = from.fixtures.join(family).join("reference");
         let mut case = Case::of(&dir, &["manifest.json", "reference.safetensors"])?;
         case.words = vec![family.to_owned()];
+        // Checksums would refuse every damaged case at once.
+        let manifest = String::from_utf8_lossy(&case.files["manifest.json"]).into_owned();
+        if let Some((manifest, _)) = manifest.split_once(",\n \"sha256\": ") {
+            case.files.insert("manifest.json".to_owned(), format!("{manifest}\n}}\n").into_bytes());
+        }
         seeds.push(case);
     }
     Ok(seeds)
