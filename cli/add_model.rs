@@ -189,6 +189,9 @@ impl AddModelArgs {
         let outcome = match report.map(Report::verdict) {
             None => ProofStatus::NotProven,
             Some(Verdict::Fail) => ProofStatus::Differs,
+            Some(_) if report.is_some_and(|report| !report.limits.is_empty()) => {
+                ProofStatus::ProvenInPart
+            }
             Some(Verdict::Pass | Verdict::Skip) => ProofStatus::Proven,
         };
         let chat = ChatSummary::read(&target.dir, self.reference.as_deref());
@@ -221,7 +224,7 @@ impl AddModelArgs {
             annotate::report(report, &target.model);
         }
         Ok(match outcome {
-            ProofStatus::Proven => CommandOutcome::Ok,
+            ProofStatus::Proven | ProofStatus::ProvenInPart => CommandOutcome::Ok,
             ProofStatus::Differs => CommandOutcome::Differs,
             ProofStatus::NotProven => CommandOutcome::CouldNotRun,
         })
@@ -382,6 +385,11 @@ fn verdict_line(outcome: ProofStatus, report: Option<&Report>) -> String {
         report.map_or(0, |report| report.runs.iter().map(|run| run.gates.len()).sum());
     match outcome {
         ProofStatus::Proven => format!("{}: {gates} gates hold", paint(Tone::Good, "proven")),
+        ProofStatus::ProvenInPart => {
+            let unproven = report.and_then(Report::unproven).unwrap_or_default();
+            let word = paint(Tone::Strong, "proven in part");
+            format!("{word}: {gates} gates hold, but not proven: {unproven}")
+        }
         ProofStatus::Differs => paint(Tone::Bad, "differs"),
         ProofStatus::NotProven => paint(Tone::Strong, "not proven"),
     }

@@ -77,10 +77,31 @@ fn the_table_has_a_line_for_each_fixture() {
     }
 }
 
+/// Fixtures that a check does not prove as a whole, and the kinds of what is left out (`docs/report.md`).
+const LIMITED: &[(&str, &[&str])] = &[
+    // Too many ops lie between recorded values.
+    ("gemma3n_text", &["ops"]),
+    ("hrm_text", &["ops"]),
+    ("hrm_text_prefix", &["ops"]),
+    // The reference's steps do not agree with its prefill.
+    ("nemotron_h", &["decode"]),
+    ("nemotron_h_moe", &["decode"]),
+    ("zamba2", &["decode"]),
+    // The class has no cache.
+    ("openai_gpt", &["decode", "states"]),
+    // Runs of the reference in 16 bits are far apart.
+    ("glm_moe_dsa", &["runs"]),
+];
+
 fn agrees_with_its_reference(name: &str) {
     let ran = run(parity().args(["check", &format!("fixtures/{name}"), "--json"])).code(0);
     let report = json(&ran.out);
     assert_eq!(report["verdict"], "pass");
+    let limits = report["limits"].as_array().unwrap();
+    let mut kinds: Vec<&str> = limits.iter().map(|limit| limit["kind"].as_str().unwrap()).collect();
+    kinds.dedup();
+    let limited = LIMITED.iter().find(|(limited, _)| *limited == name);
+    assert_eq!(kinds, limited.map_or(&[][..], |(_, kinds)| kinds), "{}", report["limits"]);
     // The engine's bits do not depend on the schedule, in any dtype.
     let schedules = report["schedules"].as_array().unwrap();
     let moved = schedules.iter().filter(|row| row["limit"] != 0.0 || row["max"] != 0.0);

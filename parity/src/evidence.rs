@@ -187,6 +187,7 @@ pub fn check_server(
     let room = facts.context.into_iter().chain(model.context).min().unwrap_or(usize::MAX);
     let cases = cases(model, dump, dtype, room, options.tokens)?;
     let mut report = Report {
+        limits: Vec::new(),
         subject: about(facts, source, dump, native::hashes(source, dump)?),
         runs: Vec::new(),
         schedules: Vec::new(),

@@ -339,6 +339,16 @@ impl Gate {
         })
     }
 
+    /// Takes the verdict of a passing gate back if its bound allows rows that are unrelated to the reference's, whose
+    /// rms is `scale`.
+    pub(crate) fn skip_unrelated(&mut self, scale: f64) {
+        let unrelated = |bound: &Bound| scale > 0.0 && bound.limit >= rule::UNRELATED * scale;
+        if self.verdict == Verdict::Pass && self.bounds.iter().any(unrelated) {
+            self.verdict = Verdict::Skip;
+            self.finding = Some(BLIND.to_owned());
+        }
+    }
+
     /// True if log-probabilities failed because one side has NaN or infinite values.
     pub fn is_not_finite(&self) -> bool {
         self.subject == Subject::Logprobs

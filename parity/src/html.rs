@@ -37,6 +37,9 @@ pub fn html(report: &Report) -> String {
         escape(&s.reference),
         escape(&s.producer)
     );
+    if let Some(unproven) = report.unproven() {
+        let _ = writeln!(out, "<p>Not proven: {}</p>", prose(&unproven));
+    }
     out.push_str(&summary(report));
     for run in &report.runs {
         let _ = writeln!(out, "<h2>{} {}</h2>", escape(&run.label()), badge(run.verdict()));

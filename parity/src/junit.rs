@@ -31,6 +31,7 @@ enum CaseOutcome {
 pub fn junit(report: &Report) -> String {
     let mut cases: Vec<TestCase> = report.runs.iter().map(run).collect();
     cases.extend(schedules(&report.schedules));
+    cases.extend(unproven(report));
     let headline = report.first_failing().map(RunReport::label);
     let fails = |case: &TestCase| matches!(case.outcome, CaseOutcome::Fail(..));
     let head = cases
@@ -88,6 +89,17 @@ fn run(run: &RunReport) -> TestCase {
         _ => CaseOutcome::Pass,
     };
     TestCase { class: "parity".to_owned(), name: run.label(), outcome, counts }
+}
+
+/// Returns a case for what the check leaves unproven, which a passing report would hide.
+fn unproven(report: &Report) -> Option<TestCase> {
+    let why = report.unproven()?;
+    Some(TestCase {
+        class: "parity".to_owned(),
+        name: "not proven".to_owned(),
+        outcome: CaseOutcome::Skip(why),
+        counts: format!("{} limits", report.limits.len()),
+    })
 }
 
 /// Describes the failure of a run without a failed gate: in a router or in greedy tokens.
