@@ -89,8 +89,14 @@ const LIMITED: &[(&str, &[&str])] = &[
     ("zamba2", &["decode"]),
     // The class has no cache.
     ("openai_gpt", &["decode", "states"]),
-    // Runs of the reference in 16 bits are far apart.
-    ("glm_moe_dsa", &["runs"]),
+    // Runs of the reference in 16 bits are as far apart as those of unrelated models.
+    ("deepseek_v32", &["runs"]),
+    ("glm4_moe_lite", &["runs"]),
+    ("glm_moe_dsa", &["runs", "head"]),
+    ("lfm2_moe", &["runs"]),
+    ("phi3", &["runs"]),
+    ("phimoe", &["runs"]),
+    ("solar_open", &["runs"]),
 ];
 
 fn agrees_with_its_reference(name: &str) {

@@ -110,14 +110,21 @@ fn skipped_ops(run: &RunReport) -> impl Iterator<Item = (Unproven, String)> {
     counts.into_iter().map(text).collect::<Vec<_>>().into_iter()
 }
 
-/// Marks phases whose log-probabilities were not judged in any prompt, or have a bound that allows unrelated rows.
+/// Returns the share of its first bound that a gate uses.
+fn share(gate: &Gate) -> f64 {
+    gate.bounds.first().map_or(0.0, |bound| bound.value / bound.limit)
+}
+
+/// Marks phases whose log-probabilities were not judged in any prompt, or not in the one that comes closest to its bound.
 pub(super) fn skip_unjudged(run: &mut RunReport) {
     for phase in run.phases.iter_mut().filter(|phase| phase.verdict == Verdict::Pass) {
         let rows = |gate: &&Gate| gate.subject == Subject::Logprobs && gate.phase == phase.phase;
         let gates: Vec<&Gate> = run.gates.iter().filter(rows).collect();
         let skipped = |gate: &&Gate| gate.verdict == Verdict::Skip;
-        let wide = |gate: &&Gate| skipped(gate) && !gate.bounds.is_empty();
-        if gates.iter().all(skipped) || gates.iter().any(wide) {
+        // The row of the report has the bound of this one.
+        let nearest = gates.iter().filter(|gate| !gate.bounds.is_empty());
+        let nearest = nearest.max_by(|a, b| share(a).total_cmp(&share(b)));
+        if gates.iter().all(skipped) || nearest.is_some_and(skipped) {
             phase.verdict = Verdict::Skip;
         }
     }
