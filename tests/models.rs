@@ -94,6 +94,7 @@ const LIMITED: &[(&str, &[&str])] = &[
     ("glm4_moe_lite", &["runs"]),
     ("glm_moe_dsa", &["runs", "head"]),
     ("lfm2_moe", &["runs"]),
+    ("mellum", &["head"]),
     ("phi3", &["runs"]),
     ("phimoe", &["runs"]),
     ("solar_open", &["runs"]),
