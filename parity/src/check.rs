@@ -11,6 +11,7 @@ use registry::model::Model;
 use registry::scalar::Scalar;
 
 use crate::compare::{Comparison, ReferenceResults, structure};
+use crate::diverge;
 use crate::dump::{self, Dump, Prompt, TrustedPhase};
 pub use crate::error::Error;
 use crate::fit::MeasureRatios;
@@ -264,6 +265,7 @@ fn compare_unchanged(
             report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
         report.note(downgrade_explained(model, &mut run, f32_agrees));
         skip_unjudged(&mut run);
+        diverge::by_choices(&mut run);
         run.strengths = MeasureRatios::of(&run, f32_agrees);
         report.runs.push(run);
         if options.schedules && shows.steps {

@@ -385,7 +385,7 @@ mod tests {
         let skipped = serde_json::to_value(gate.clone().skipped("why")).unwrap();
         assert!(skipped["error"].is_null(), "{skipped}");
         // A window of two keeps the last positions of four.
-        let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms: 1 };
+        let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms: 1, coded: false };
         let gate = gate.local(op, &[1.0, 2.0], &[1.0, 2.0], &[], &[2, 3]);
         let json = serde_json::to_value(&gate).unwrap();
         assert_eq!(json["by_step"], serde_json::json!([null, null, 0.0, 0.0]));
