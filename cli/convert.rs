@@ -29,6 +29,7 @@ mod compat;
 mod draft;
 mod folder;
 mod folder_plan;
+mod folder_verify;
 mod format;
 mod goal;
 mod measured;
@@ -66,10 +67,12 @@ Examples:
                                                         the same with scales for activations and the KV cache
   convert MODEL --compat -o DIR/config.json             the config alone, with the keys that every engine reads
   convert merge-check model-00001-of-00008.gguf         whether a set of files is complete
-  convert MODEL --verify model.gguf                     compare a file with the checkpoint, tensor by tensor
+  convert MODEL --verify model.gguf                     compare a file with the checkpoint, block by block
+  onboard verify model.gguf                             compare a file with the hashes that were written with it
 
 Files appear under their name when they are whole and were read back; until then there are
-NAME.part and its journal, which --resume goes on with. The bytes do not depend on threads or slabs."
+NAME.part and its journal, which --resume goes on with. The bytes do not depend on threads or slabs.
+Their hashes are written beside them: NAME.hashes, or onboard.hashes in a folder."
 )]
 pub(crate) struct ConvertArgs {
     #[command(subcommand)]
@@ -96,8 +99,9 @@ pub(crate) struct ConvertArgs {
     /// Write over files that are there
     #[arg(long)]
     force: bool,
-    /// Compare a file with the checkpoint, and write nothing; one made with --identity, with the same
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "output", "plan", "resume"])]
+    /// Compare a file or folder with the checkpoint, and write nothing; one made with --identity or
+    /// --imatrix, with the same
+    #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["to", "output", "plan", "resume"])]
     verify: Option<PathBuf>,
     /// Several files of at most so much each: 4G, 500M
     #[arg(long, value_name = "SIZE", value_parser = format::parse_size)]
@@ -144,7 +148,11 @@ impl ConvertArgs {
             "its numbers are rounded already: converted again they would be rounded twice",
         )?;
         if let Some(file) = &self.verify {
-            return verify::run(which, &self.choice, file, self.types.arithmetic(), self.json);
+            return if file.is_dir() {
+                folder_verify::run(&self, which, file)
+            } else {
+                verify::run(which, &self.choice, file, &self.types, self.json)
+            };
         }
         if self.compat && self.to.is_empty() {
             return self.config_alone(which);
@@ -256,7 +264,8 @@ impl ConvertArgs {
         for (output, _) in planned {
             plan::measure(&source.tensors, output, self.threads())?;
         }
-        let work = plan::work(&source.tensors, planned, fingerprint);
+        let mut work = plan::work(&source.tensors, planned, fingerprint);
+        work.hashed = true;
         for (_, files) in planned {
             self.note_fewer(files.len())?;
         }
@@ -318,12 +327,10 @@ impl ConvertArgs {
         crate::interrupt::hint("");
         watch.finish();
         then()?;
-        let beside = work.beside.iter().map(|side| &side.path);
-        work.files
-            .iter()
-            .map(|file| &file.path)
-            .chain(beside)
-            .for_each(|path| products::note(path));
+        let beside = work.beside.iter().map(|side| side.path.clone());
+        let files = work.files.iter().map(|file| file.path.clone());
+        let hashes = work.hash_paths();
+        files.chain(beside).chain(hashes).for_each(|path| products::note(&path));
         if done.already {
             term::print(&summary::finished_before(work))?;
             return Ok(CommandOutcome::Ok);

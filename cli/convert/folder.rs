@@ -83,7 +83,7 @@ pub(super) fn run(
     }
     let beside = side_files::files(&plan)?;
     plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
-    plan.items = items(args, &plan)?;
+    plan.items = items(args.threads(), &plan)?;
     let ended = write(args, &plan, beside)?;
     match goal {
         Some(goal) => {
@@ -96,17 +96,17 @@ pub(super) fn run(
 }
 
 /// Returns the items to write. If scales are shared, the weights are read to compute them.
-fn items<'c>(args: &ConvertArgs, plan: &FolderPlan<'c>) -> Result<Vec<FolderItem<'c>>> {
+pub(super) fn items<'c>(threads: usize, plan: &FolderPlan<'c>) -> Result<Vec<FolderItem<'c>>> {
     let (tensors, choices) = (&plan.tensors, &plan.choices);
     let peaks = if plan.format.shares() {
-        Some(peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads())?)
+        Some(peaks::peaks(tensors, choices, &plan.target.model.quant, threads)?)
     } else {
         None
     };
     Ok(folder::items(plan.format, tensors, choices, peaks.as_deref(), &plan.scales))
 }
 
-fn plan<'c>(
+pub(super) fn plan<'c>(
     target: &'c LocalModel,
     checkpoint: &'c Checkpoint,
     format: FolderFormat,
@@ -142,7 +142,7 @@ pub(super) fn work<'c>(
     let folder = &plan.folder;
     fs_err::create_dir_all(folder)?;
     let mut work = folder::work(&plan.items, &plan.files, shard, set_id::of_folder_run(plan)?);
-    work.stale = side_files::stale_files(plan, &beside)?;
+    work.stale = side_files::stale_files(plan, &beside, shard.is_some())?;
     work.beside = beside;
     // Engines start with the config; programs that read only tensors start with the index.
     work.gates = vec![folder.join(INDEX), folder.join(CONFIG)];
@@ -156,7 +156,8 @@ fn write(
     beside: Vec<SideFile>,
 ) -> Result<CommandOutcome> {
     let shard = args.shard.map(|(no, _)| no);
-    let work = work(plan, shard, beside)?;
+    let mut work = work(plan, shard, beside)?;
+    work.hashed = true;
     let same = fs_err::canonicalize(&plan.folder)? == fs_err::canonicalize(&plan.target.dir)?;
     ensure!(!same, "`{}` is what is read; choose another folder", plan.folder.display());
     args.execute(&work, plan.checkpoint, plan.target, || {

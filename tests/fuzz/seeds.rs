@@ -405,6 +405,15 @@ pub(crate) fn journals(from: &Sources) -> Seeds {
     Ok(vec![Case::of(&from.made.join("resumed"), &["out.gguf.part", "out.gguf.part.journal"])?])
 }
 
+/// Returns conversions with their hashes; the first word is their folder below the files that were made.
+pub(crate) fn converted(from: &Sources) -> Seeds {
+    let case = |(folder, _): &(&str, &str)| -> io::Result<Case> {
+        let words = vec![(*folder).to_owned()];
+        Ok(Case { words, ..Case::read(&from.made.join(folder))? })
+    };
+    made::VERIFIED.iter().map(case).collect()
+}
+
 /// Returns texts.
 pub(crate) fn texts(from: &Sources) -> Seeds {
     let corpus = fs_err::read_to_string(from.fixtures.join("corpus.txt"))?;

@@ -7,6 +7,7 @@ use anyhow::{Result, bail, ensure};
 use checkpoints::checkpoint::{INDEX, outside};
 use conversion::SideFile;
 use conversion::folder::index;
+use conversion::hashes;
 
 use super::super::folder_plan::FolderPlan;
 use super::{CONFIG, config_text};
@@ -96,7 +97,11 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Lists files of another checkpoint in the folder that readers would take for files of this one. These are
 /// weights, and optional files that loaders read by name. Weights of another program are an error.
-pub(super) fn stale_files(plan: &FolderPlan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
+pub(super) fn stale_files(
+    plan: &FolderPlan<'_>,
+    beside: &[SideFile],
+    is_shared: bool,
+) -> Result<Vec<PathBuf>> {
     let is_planned = |path: &PathBuf| {
         plan.files.iter().any(|file| file.path == *path)
             || beside.iter().any(|side| side.path == *path)
@@ -113,7 +118,10 @@ pub(super) fn stale_files(plan: &FolderPlan<'_>, beside: &[SideFile]) -> Result<
     let mut stale = found;
     stale.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        is_shard(&name) || LOADED.contains(&&*name)
+        let of_planned =
+            is_shared && plan.files.iter().any(|file| hashes::path_for(&file.path) == *path);
+        let is_hashes = hashes::is_hashes(name.as_ref().as_ref()) && !of_planned;
+        is_shard(&name) || LOADED.contains(&&*name) || (is_hashes && is_ours(&name))
     });
     let templates = plan.folder.join(TEMPLATES);
     if templates.is_dir() {
@@ -130,6 +138,11 @@ fn is_foreign(name: &str) -> bool {
     let begins = ["pytorch_model", "consolidated"].iter().any(|begin| name.starts_with(begin));
     let pickled = [".bin", ".pth", ".pt"].iter().any(|end| name.ends_with(end));
     (begins && pickled) || (name.ends_with(".safetensors") && !is_shard(name))
+}
+
+/// True for the names of hashes that this program writes in a folder.
+fn is_ours(name: &str) -> bool {
+    name == hashes::FOLDER || name.strip_suffix(hashes::END).is_some_and(is_shard)
 }
 
 /// True for the names of checkpoint shards.

@@ -214,7 +214,8 @@ impl Checkpoint {
         self.stored_bytes(name)
     }
 
-    fn stored_bytes(&self, name: &str) -> Result<&[u8], Error> {
+    /// Returns the bytes of a tensor as a file stores it, including codes and scales.
+    pub fn stored_bytes(&self, name: &str) -> Result<&[u8], Error> {
         let info = self.entry(name)?;
         self.slice(info.file, info.range)
     }
