@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Args, ValueEnum};
 use parity::{Report, Verdict};
 use registry::diag::{Finding, Severity, Span};
+use registry::listing;
 use registry::model::Model;
 
 use crate::term;
@@ -48,9 +49,9 @@ fn is_github() -> bool {
     GITHUB.load(Ordering::Relaxed)
 }
 
-/// Annotates findings at their source locations.
+/// Annotates findings at their source locations. CI shows ten of a step.
 pub(crate) fn findings(findings: &[Finding]) {
-    for finding in findings.iter().filter(|_| is_github()) {
+    for finding in listing::lines(findings).0.iter().filter(|_| is_github()) {
         let level = match finding.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use models::FindingSubject;
 use registry::diag::Finding;
+use registry::listing;
 use registry::render::{RenderStyle, render};
 
 use crate::{annotate, term};
@@ -27,7 +28,9 @@ pub(crate) fn reported_error(findings: &[Finding], said: &str) -> anyhow::Error 
     let said = &*term::with_flags(said);
     term::note(&format!("{word} {said}"));
     annotate::error(said);
-    let found = findings.iter().map(|finding| format!("\n{}", finding.message));
+    let (first, others) = listing::lines(findings);
+    let messages = first.iter().map(|finding| finding.message.clone()).chain(others);
+    let found = messages.map(|message| format!("\n{message}"));
     ReportedError(std::iter::once(said.to_owned()).chain(found).collect()).into()
 }
 

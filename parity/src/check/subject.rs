@@ -165,7 +165,7 @@ pub(crate) fn producer(dump: &Dump) -> String {
     let patches: Vec<String> =
         m.patches.iter().map(|patch| format!("{} {}", patch.name, patch.version)).collect();
     if !patches.is_empty() {
-        producer = format!("{producer}, patched: {}", patches.join(", "));
+        producer = format!("{producer}, patched: {}", registry::listing::items(&patches));
     }
     producer
 }
