@@ -112,6 +112,9 @@ pub(crate) struct ConvertArgs {
     /// rope_theta, ...); without --to, write that config and nothing else
     #[arg(long, conflicts_with = "verify")]
     compat: bool,
+    /// With a checkpoint format: copy the code of the checkpoint too (`.py` files), which is left out otherwise
+    #[arg(long, conflicts_with = "verify")]
+    copy_code: bool,
     #[command(flatten)]
     goal: goal::DivergenceArgs,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::tool::{convert, fixture, onboard, parity, root, run};
+use crate::tool::{convert, copy, fixture, onboard, parity, root, run};
 
 #[test]
 fn a_model_with_a_reference_is_proven_and_gets_a_card() {
@@ -300,6 +300,24 @@ fn the_python_of_the_active_environment_comes_before_uv() {
     python(&env.join("bin/python"), true);
     dump().says("env/bin/python");
     assert!(called(&env.join("bin")));
+}
+
+#[test]
+fn code_of_a_checkpoint_is_copied_only_if_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy("lfm2", &model);
+    fs_err::write(model.join("modeling_x.py"), "print('code')\n").unwrap();
+    let to = |out: &str, more: &[&str]| {
+        let mut command = convert();
+        command.arg(&model).args(["--to", "bf16", "-o"]).arg(dir.path().join(out)).args(more);
+        run(&mut command).code(0)
+    };
+    let code = |out: &str| dir.path().join(out).join("modeling_x.py").exists();
+    to("plain", &[]).says("left out (modeling_x.py)").says("--copy-code");
+    assert!(!code("plain"));
+    assert!(!to("wanted", &["--copy-code"]).err.contains("left out"));
+    assert!(code("wanted"));
 }
 
 #[test]

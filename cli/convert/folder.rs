@@ -41,6 +41,7 @@ pub(super) fn run(
     target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
     let mut plan = plan(&target, &checkpoint, format, output, args.quantize_output)?;
     plan.compat = args.compat;
+    plan.copy_code = args.copy_code;
     plan.scales = args.calibration.planned(&plan)?;
     ensure!(
         format.quantizes() || !args.goal.is_set(),
@@ -82,6 +83,7 @@ pub(super) fn run(
         return Ok(CommandOutcome::Ok);
     }
     let beside = side_files::files(&plan)?;
+    side_files::note_code(&plan)?;
     plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
     plan.items = items(args, &plan)?;
     let ended = write(args, &plan, beside)?;
@@ -130,6 +132,7 @@ fn plan<'c>(
         files: Vec::new(),
         folder: into.to_owned(),
         compat: false,
+        copy_code: false,
     })
 }
 

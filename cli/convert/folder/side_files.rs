@@ -7,9 +7,11 @@ use anyhow::{Result, bail, ensure};
 use checkpoints::checkpoint::{INDEX, outside};
 use conversion::SideFile;
 use conversion::folder::index;
+use registry::listing;
 
 use super::super::folder_plan::FolderPlan;
 use super::{CONFIG, config_text};
+use crate::term;
 
 /// Renders the files, before anything is written; the config is the last.
 pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
@@ -22,6 +24,9 @@ pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
         );
     }
     let mut files = read_files(&plan.target.dir, &plan.target.dir, folder, carried)?;
+    if plan.copy_code {
+        files.extend(read_files(&plan.target.dir, &plan.target.dir, folder, is_code)?);
+    }
     let templates = plan.target.dir.join(TEMPLATES);
     if templates.is_dir() {
         files.extend(read_files(
@@ -43,6 +48,27 @@ pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
     }
     add(CONFIG, config_text(plan)?.into_bytes());
     Ok(files)
+}
+
+/// Names the code of the checkpoint that is left out. Loaders run code that stands beside weights when they are told
+/// to trust a folder, so it gets there only if the user wants it.
+pub(super) fn note_code(plan: &FolderPlan<'_>) -> Result<()> {
+    let paths = entries(&plan.target.dir)?;
+    let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
+    let code: Vec<&str> = names.filter(|name| is_code(name)).collect();
+    if !plan.copy_code && !code.is_empty() {
+        term::note(&format!(
+            "warning: the code of the checkpoint is left out ({}): read it, then copy it with --copy-code if a loader \
+             needs it",
+            listing::items(code)
+        ));
+    }
+    Ok(())
+}
+
+/// True for files with code that loaders run.
+fn is_code(name: &str) -> bool {
+    name.to_lowercase().ends_with(".py")
 }
 
 /// Folder of the named chat templates.
@@ -176,7 +202,7 @@ fn carried(name: &str) -> bool {
         "README.md",
     ];
     let lower = name.to_lowercase();
-    let text = ["json", "txt", "model", "jinja", "tiktoken", "py"];
+    let text = ["json", "txt", "model", "jinja", "tiktoken"];
     let kind = text.iter().any(|end| lower.ends_with(&format!(".{end}")));
     let named = ["license", "notice", "use_policy"].iter().any(|start| lower.starts_with(start));
     (kind || named) && !OWN.contains(&name) && !lower.ends_with(".index.json")
