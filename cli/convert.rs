@@ -21,7 +21,7 @@ use registry::gguf_head::with_head;
 use tokenizer::TokenizerOptions;
 
 use crate::findings::reported_error;
-use crate::target::{self, CheckpointArgs, SpecArgs};
+use crate::target::{self, ModelArgs, SpecArgs};
 use crate::{CommandOutcome, products, term};
 
 mod calibration;
@@ -30,6 +30,7 @@ mod draft;
 mod folder;
 mod folder_plan;
 mod format;
+mod gguf_source;
 mod goal;
 mod measured;
 mod merge;
@@ -64,6 +65,8 @@ Examples:
   convert MODEL --to fp8 -o DIR --target-kl 5e-3        the same, some matrices kept so that it costs no more
   convert MODEL --to fp8:tensor -o DIR --static-activations --kv-scales --calibrate text.txt
                                                         the same with scales for activations and the KV cache
+  convert FILE.gguf --to hf -o DIR                      a folder for transformers, of a GGUF file
+  convert FILE.gguf --to gguf:q4_k_m -o model.gguf      a GGUF file of f32, bf16 or f16 in another type
   convert MODEL --compat -o DIR/config.json             the config alone, with the keys that every engine reads
   convert merge-check model-00001-of-00008.gguf         whether a set of files is complete
   convert MODEL --verify model.gguf                     compare a file with the checkpoint, tensor by tensor
@@ -75,7 +78,7 @@ pub(crate) struct ConvertArgs {
     #[command(subcommand)]
     command: Option<ConvertCommand>,
     #[command(flatten)]
-    weights: Option<CheckpointArgs>,
+    weights: Option<ModelArgs>,
     #[command(flatten)]
     choice: SpecArgs,
     /// The format, gguf:TYPE (repeatable), fp8, nvfp4, ...; `convert --to help` lists them
@@ -96,6 +99,9 @@ pub(crate) struct ConvertArgs {
     /// Write over files that are there
     #[arg(long)]
     force: bool,
+    /// Quantize the weights of a GGUF file again, which rounds them twice
+    #[arg(long, conflicts_with = "verify")]
+    requantize: bool,
     /// Compare a file with the checkpoint, and write nothing; one made with --identity, with the same
     #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "output", "plan", "resume"])]
     verify: Option<PathBuf>,
@@ -137,12 +143,9 @@ impl ConvertArgs {
         if let Some(ConvertCommand::MergeCheck(check)) = &self.command {
             return check.run();
         }
-        let Some(weights) = &self.weights else {
+        let Some(which) = &self.weights else {
             bail!("which checkpoint? give its folder: convert MODEL --to gguf:q4_k_m -o FILE");
         };
-        let which = &weights.which(
-            "its numbers are rounded already: converted again they would be rounded twice",
-        )?;
         if let Some(file) = &self.verify {
             return verify::run(which, &self.choice, file, self.types.arithmetic(), self.json);
         }
@@ -189,6 +192,8 @@ impl ConvertArgs {
         let coverage = TensorCoverage::of(&target.model, &checkpoint);
         target::covered(&coverage, &target.dir)?;
         self.calibration.refuse_lost(None, &checkpoint)?;
+        let quantizes = formats.iter().any(GgufFormat::quantizes);
+        gguf_source::refuse_twice(&target, &checkpoint, quantizes, self.requantize)?;
         let outputs = format::paths(&formats, &self.output, &target.name)?;
         let source = GgufModel::new(&target, &checkpoint, self.types.arithmetic())?;
         if coverage.head > 0 && source.gguf.ahead == 0 {
@@ -396,9 +401,13 @@ impl<'c> GgufModel<'c> {
         warnings.extend(gguf.doubts.iter().map(doubt));
         // Arithmetic in the source's dtype belongs to --identity.
         let identity = arithmetic == Arithmetic::OfSource;
-        let tokenizer = tokenizer(target, &gguf, identity, &mut warnings)?;
+        let tokenizer = if target.is_gguf() {
+            gguf_source::carried_keys(target)?
+        } else {
+            tokenizer(target, &gguf, identity, &mut warnings)?
+        };
         Ok(Self {
-            name: target.name.clone(),
+            name: if target.is_gguf() { gguf_source::name(target)? } else { target.name.clone() },
             matrices: matrices(&weights),
             config: target.config.json()?,
             gguf,

@@ -23,6 +23,16 @@ impl std::error::Error for ReportedError {}
 /// Shows all findings, and returns an error with their consequence.
 pub(crate) fn reported_error(findings: &[Finding], said: &str) -> anyhow::Error {
     warn(findings);
+    error_of(findings, said)
+}
+
+/// Returns an error with a text that stands for the findings, which only annotations show one by one.
+pub(crate) fn briefly_reported_error(findings: &[Finding], said: &str) -> anyhow::Error {
+    annotate::findings(findings);
+    error_of(findings, said)
+}
+
+fn error_of(findings: &[Finding], said: &str) -> anyhow::Error {
     let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
     let said = &*term::with_flags(said);
     term::note(&format!("{word} {said}"));

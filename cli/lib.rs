@@ -50,6 +50,7 @@ mod plugin;
 mod products;
 mod reference;
 mod run;
+mod sampling;
 mod schema;
 mod serve_command;
 mod show;

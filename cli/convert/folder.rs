@@ -10,11 +10,13 @@ use conversion::folder::{self, CalibratedScales, FolderFormat, FolderItem, Listi
 use conversion::{OutFolder, SideFile, Work};
 use engine::Engine;
 use formats::python_json::texts_as_words;
+use models::config::long_name;
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
+use registry::dtype::Dtype;
 
 use super::folder_plan::FolderPlan;
-use super::{ConvertArgs, set_id, several};
+use super::{ConvertArgs, gguf_source, set_id, several};
 use crate::target::{self, ModelArgs};
 use crate::{CommandOutcome, term};
 
@@ -39,6 +41,11 @@ pub(super) fn run(
     let target = target::open(which, &args.choice)?;
     let checkpoint = target.checkpoint()?;
     target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
+    gguf_source::refuse_twice(&target, &checkpoint, format.quantizes(), args.requantize)?;
+    if target.is_gguf() {
+        gguf_source::note_encoders(&target);
+    }
+    let format = format.of_source(&checkpoint);
     let mut plan = plan(&target, &checkpoint, format, output, args.quantize_output)?;
     plan.compat = args.compat;
     plan.scales = args.calibration.planned(&plan)?;
@@ -194,7 +201,11 @@ fn reopen(plan: &FolderPlan<'_>) -> Result<()> {
 
 /// Returns the config of the new checkpoint.
 pub(super) fn config_text(plan: &FolderPlan<'_>) -> Result<String> {
-    let mut json = plan.target.config.value()?;
+    let mut json = if plan.target.is_gguf() {
+        gguf_source::config(plan.target)?
+    } else {
+        plan.target.config.value()?
+    };
     let map = json.as_object_mut().context("the config is no object")?;
     for key in ["quantization_config", "compression_config"] {
         map.remove(key);
@@ -206,7 +217,8 @@ pub(super) fn config_text(plan: &FolderPlan<'_>) -> Result<String> {
         map.insert("quantization_config".to_owned(), quantization);
     } else {
         let key = if map.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
-        map.insert(key.to_owned(), "bfloat16".into());
+        let dtype = plan.format.dtype().unwrap_or(Dtype::Bf16);
+        map.insert(key.to_owned(), long_name(dtype).into());
     }
     if plan.compat {
         crate::launch::extend(plan.target, &mut json)?;

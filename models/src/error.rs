@@ -87,12 +87,6 @@ pub enum Error {
     QuantMethod { folder: PathBuf, method: String, used: usize, tensors: usize, known: String },
 
     #[error(
-        "`{}` is a GGUF file; this reads the folder of the checkpoint it was made from",
-        path.display()
-    )]
-    NotFolder { path: PathBuf },
-
-    #[error(
         "`{}` was made with the spec `{spec}`, which is not here; give it by the option `spec FILE`, \
          or its folder by the option `specs`",
         path.display()

@@ -9,6 +9,7 @@ use conversion::SideFile;
 use conversion::folder::index;
 
 use super::super::folder_plan::FolderPlan;
+use super::super::gguf_source;
 use super::{CONFIG, config_text};
 
 /// Renders the files, before anything is written; the config is the last.
@@ -21,15 +22,15 @@ pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
             folder.join(TEMPLATES).display()
         );
     }
-    let mut files = read_files(&plan.target.dir, &plan.target.dir, folder, carried)?;
-    let templates = plan.target.dir.join(TEMPLATES);
+    let source = &plan.target.dir;
+    let mut files = if plan.target.is_gguf() {
+        gguf_source::side_files(plan.target, folder)?
+    } else {
+        read_files(source, source, folder, carried)?
+    };
+    let templates = source.join(TEMPLATES);
     if templates.is_dir() {
-        files.extend(read_files(
-            &plan.target.dir,
-            &templates,
-            &folder.join(TEMPLATES),
-            is_template,
-        )?);
+        files.extend(read_files(source, &templates, &folder.join(TEMPLATES), is_template)?);
     }
     let mut add =
         |name: &str, bytes: Vec<u8>| files.push(SideFile { path: folder.join(name), bytes });

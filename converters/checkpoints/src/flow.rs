@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use registry::weight_map::{HeadLayout, StepError, WeightStep, shapes};
+use registry::weight_map::{HeadLayout, StepError, WeightStep, inverse, shapes};
 
 pub(crate) use compute::ValueStep;
 use formats::mmap::MappedRange;
@@ -259,6 +259,27 @@ impl<'a> Flow<'a> {
             flows = one(step, flows, after)?;
         }
         Ok(flows)
+    }
+
+    /// Undoes steps: returns the tensor of a given shape from which the steps make these flows.
+    pub fn undo(
+        steps: &[WeightStep],
+        shape: Vec<usize>,
+        mut flows: Vec<Self>,
+    ) -> Result<Self, Error> {
+        let Some((step, rest)) = steps.split_first() else {
+            let found = flows.len();
+            return flows.pop().ok_or(Error::NoOutput { found, number: 1 });
+        };
+        let step = std::slice::from_ref(step);
+        let made = shapes(step, vec![shape.clone()])?;
+        let each = flows.len().checked_div(made.len()).unwrap_or(0).max(1);
+        let parts = flows.chunks(each).zip(made);
+        let parts = parts.map(|(flows, shape)| Self::undo(rest, shape, flows.to_vec()));
+        let parts: Vec<Self> = parts.collect::<Result<_, _>>()?;
+        let mut whole = Self::run(&inverse(step, vec![shape])?, parts)?;
+        let found = whole.len();
+        whole.pop().ok_or(Error::NoOutput { found, number: 1 })
     }
 
     fn made(shape: Vec<usize>, node: FlowNode<'a>) -> Self {

@@ -261,10 +261,10 @@ fn find(
         let name = &weight.name;
         let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
         used.insert(name.clone());
-        if checkpoint.is_quantized(name) {
+        if checkpoint.is_quantized(name) || checkpoint.is_gguf() {
             let tensors = vec![name.clone()];
             let source = WeightLocation::Computed(WeightRecipe { rule: None, tensors, output: 0 });
-            return Ok(LocatedWeight { dtype: FileDtype::F32, shape: info.shape.clone(), source });
+            return Ok(LocatedWeight { dtype: info.dtype, shape: info.shape.clone(), source });
         }
         let source =
             WeightLocation::View { tensor: name.clone(), file: info.file, range: info.range };
@@ -279,8 +279,8 @@ fn find(
     let flow = flows::computed_flow(checkpoint, &weight.name, rule, &tensors, output)?;
     let (dtype, shape) = (flow.dtype().unwrap_or(FileDtype::F32), flow.shape().to_vec());
     let source = match flow.stretch() {
-        Some(bytes) => locate(checkpoint, &tensors, bytes)?,
-        None => WeightLocation::Computed(WeightRecipe { rule: Some(number), tensors, output }),
+        Some(bytes) if !checkpoint.is_gguf() => locate(checkpoint, &tensors, bytes)?,
+        _ => WeightLocation::Computed(WeightRecipe { rule: Some(number), tensors, output }),
     };
     Ok(LocatedWeight { dtype, shape, source })
 }
