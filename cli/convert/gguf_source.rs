@@ -129,6 +129,7 @@ pub(super) fn config(target: &LocalModel) -> Result<Value> {
     if file.metadata().get(models::gguf::CONFIG_KEY).is_some() {
         return Ok(json);
     }
+    drop_nulls(map);
     let model = &target.model;
     let mut set = |key: &str, value: Value| {
         map.entry(key).or_insert(value);
@@ -146,6 +147,12 @@ pub(super) fn config(target: &LocalModel) -> Result<Value> {
         }
     }
     Ok(json)
+}
+
+/// Removes keys without a value at every depth: they are absent here, and values to transformers.
+fn drop_nulls(map: &mut Map<String, Value>) {
+    map.retain(|_, value| !value.is_null());
+    map.values_mut().filter_map(Value::as_object_mut).for_each(drop_nulls);
 }
 
 /// Notes that encoders beside the text model are not in a file.
