@@ -70,7 +70,7 @@ pub(crate) fn error(said: &str) {
     }
 }
 
-/// Annotates each run that differs with its first divergence, at the call of the spec that makes it.
+/// Annotates each run that differs with its cause and its first divergence, at the call of the spec that makes it.
 pub(crate) fn report(report: &Report, model: &Model) {
     if !is_github() {
         return;
@@ -81,7 +81,9 @@ pub(crate) fn report(report: &Report, model: &Model) {
             term::note(&command("error", None, &title, "tokens or routes differ"));
             continue;
         };
-        let mut text = format!(
+        let mut text = report.cause_of(run).map(|cause| format!("{cause}\n")).unwrap_or_default();
+        let _ = write!(
+            text,
             "first divergence: {} in {}, prompt {}, step {}: {}",
             first.subject, first.phase, first.prompt, first.step, first.message
         );
