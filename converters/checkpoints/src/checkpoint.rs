@@ -302,6 +302,12 @@ impl Checkpoint {
         Ok(self.fingerprint.get_or_init(|| made).clone())
     }
 
+    /// Returns the first 16 digits of a SHA-256 over dtype, shape and (samples of) bytes of each stored tensor, by name:
+    /// `checkpoint.tensors` of a dump.
+    pub fn tensor_hashes(&self) -> Result<BTreeMap<String, String>, Error> {
+        fingerprint::tensor_hashes(self)
+    }
+
     /// Returns a SHA-256 over one window of each file. Beside the stamps, it tells checkpoints apart whose files
     /// have one length and time.
     pub fn file_samples(&self) -> Result<String, Error> {

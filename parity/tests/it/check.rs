@@ -24,6 +24,37 @@ fn only(dtype: Dtype) -> CheckOptions {
     CheckOptions { dtypes: vec![dtype], schedules: false, ..CheckOptions::default() }
 }
 
+#[test]
+fn a_changed_checkpoint_names_what_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let change = |edit: fn(&mut serde_json::Value), config: &str, flipped: bool| {
+        write_dump(dir.path(), edit);
+        let dump = Dump::open(dir.path()).unwrap();
+        fs_err::write(dir.path().join("config.json"), config).unwrap();
+        if flipped {
+            let path = dir.path().join("model.safetensors");
+            let mut bytes = fs_err::read(&path).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            fs_err::write(&path, bytes).unwrap();
+        }
+        let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
+        let fake = Fake { fault: Fault::None, reversed: false, blind: false };
+        check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string()
+    };
+    let key = change(|_| {}, "{\"rope_theta\": 5}", true);
+    assert!(key.contains("`rope_theta` is `5` here and absent in the dump"), "{key}");
+    let tensor = change(|_| {}, "{}", true);
+    assert!(tensor.contains(" has other values, another shape or another dtype"), "{tensor}");
+    assert!(tensor.contains("tensor `"), "{tensor}");
+    // A dump that records neither.
+    let hash = change(|manifest| manifest["checkpoint"] = serde_json::json!({}), "{ }", false);
+    assert!(hash.contains("the SHA-256 of `config.json` is "), "{hash}");
+    // The script that makes dumps computes the same.
+    let llama = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    let hashes = checkpoints::Checkpoint::open(&llama).unwrap().tensor_hashes().unwrap();
+    assert_eq!(hashes["lm_head.weight"], "4b9c8a36a231c0e0");
+}
+
 /// Returns the first finding of a run: subject, phase, step, and mode.
 fn headline(report: &Report) -> (String, Phase, usize, Mode) {
     let first = report.runs[0].headline().expect("the run fails");
