@@ -12,8 +12,10 @@ pub(crate) use compute::ValueStep;
 use formats::mmap::MappedRange;
 use formats::numbers;
 use formats::safetensors::FileDtype;
+pub use strided::StridedValues;
 
 mod compute;
+mod strided;
 mod walk;
 
 /// Reason that a tensor cannot be read as values, or steps cannot make tensors.
@@ -189,10 +191,10 @@ enum FlowNode<'a> {
         half: usize,
         to: HeadLayout,
     },
-    /// Two swapped axes: the strides in the source of each axis of the result.
+    /// Two swapped axes.
     Swapped {
         of: Flow<'a>,
-        strides: Vec<usize>,
+        axes: [usize; 2],
     },
     /// The first values, followed by zeros.
     Resized {
@@ -348,11 +350,7 @@ fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'
         | WeightStep::Reshape(_)
         | WeightStep::Flatten(_)
         | WeightStep::Unflatten { .. } => FlowNode::Shaped(of),
-        WeightStep::Transpose(a, b) => {
-            let mut strides: Vec<usize> = (0..of.shape.len()).map(|axis| of.inner(axis)).collect();
-            strides.swap(*a, *b);
-            FlowNode::Swapped { of, strides }
-        }
+        WeightStep::Transpose(a, b) => FlowNode::Swapped { of, axes: [*a, *b] },
         WeightStep::Reverse(axis) => {
             let mut thin = of.shape.clone();
             let length = std::mem::replace(&mut thin[*axis], 1);
