@@ -277,18 +277,24 @@ impl ParityCheckArgs {
         dump: &Dump,
         options: &CheckOptions,
     ) -> Result<CommandOutcome> {
-        let engine = self.engine.of_models()?;
-        let mut report = check(engine.as_ref(), &target::source(target), dump, options)?;
+        let mut report = self.judged(&target::source(target), dump, options)?;
         report.subject.sha256.spec = Some(target.spec.sha256.clone());
+        self.conclude(&report, &target.model)
+    }
+
+    /// Compares the engine with a dump, and looks for the cause of a difference if that was asked for.
+    fn judged(
+        &self,
+        source: &ModelSource<'_>,
+        dump: &Dump,
+        options: &CheckOptions,
+    ) -> Result<Report> {
+        let engine = self.engine.of_models()?;
+        let mut report = check(engine.as_ref(), source, dump, options)?;
         if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
             if self.diagnose {
-                report.diagnosis = self.diagnosis(
-                    engine.as_ref(),
-                    &target::source(target),
-                    dump,
-                    &report,
-                    options,
-                )?;
+                report.diagnosis =
+                    self.diagnosis(engine.as_ref(), source, dump, &report, options)?;
             } else {
                 term::note(&format!(
                     "hint: `parity diagnose {}`, with the same flags, looks for the edit of the spec that restores the reference",
@@ -296,7 +302,7 @@ impl ParityCheckArgs {
                 ));
             }
         }
-        self.conclude(&report, &target.model)
+        Ok(report)
     }
 
     /// Prints a report and returns the outcome of the command.

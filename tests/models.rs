@@ -22,6 +22,7 @@ static LINES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 pub(crate) fn trials() -> Vec<Trial> {
     let mut all = trials::each("models", names(), agrees_with_its_reference);
     all.push(trials::one("models", the_table_has_a_line_for_each_fixture));
+    all.push(trials::one("models", cells_have_labels_in_a_narrow_window));
     all
 }
 
@@ -99,6 +100,19 @@ const LIMITED: &[(&str, &[&str])] = &[
     ("phimoe", &["runs"]),
     ("solar_open", &["runs"]),
 ];
+
+/// The head of the table is not shown there.
+fn cells_have_labels_in_a_narrow_window() {
+    let read = |name: &str| fs_err::read_to_string(root().join(name)).unwrap();
+    assert!(read("book.toml").contains("additional-css = [\"docs/book.css\"]"));
+    assert!(page().0.trim_end().ends_with("<div class=\"families\">"));
+    let style = read("docs/book.css");
+    let columns = HEAD.lines().next().unwrap().split('|').map(str::trim);
+    for (n, name) in columns.filter(|name| !name.is_empty()).enumerate() {
+        let label = format!(".families td:nth-child({})::before {{ content: \"{name}\"; }}", n + 1);
+        assert!(style.contains(&label), "no `{label}` in {style}");
+    }
+}
 
 fn agrees_with_its_reference(name: &str) {
     let ran = run(parity().args(["check", &format!("fixtures/{name}"), "--json"])).code(0);

@@ -338,3 +338,72 @@ fn a_mixture_that_a_loader_does_not_take_is_warned_of() {
     to("fp8:ct-block").code(0).says("does not load mixtures of fp8:ct-block");
     assert!(!to("fp8:block").code(0).err.contains("does not load"));
 }
+
+/// Specs of the fixture with one mistake each, whose effect a quantization of four bits exceeds.
+const WRONG_GRAPHS: [(&str, &str); 3] = [
+    (
+        "a layer without positions",
+        "functions:
+  turn(x): |
+    return rope(x, main) if rotary else x
+  attention(x): |
+    q = turn(heads(linear(x, self_attn.q_proj, heads * head_dim), heads))
+    k = turn(heads(linear(x, self_attn.k_proj, kv_heads * head_dim), kv_heads))
+    v = heads(linear(x, self_attn.v_proj, kv_heads * head_dim), kv_heads)
+    return linear(attend(q, k, v, kv, scale, window=window), self_attn.o_proj, hidden)
+layers:
+  each:
+    window: null
+    rotary: i != 1
+",
+    ),
+    ("a window", "layers:\n  each:\n    window: 4\n"),
+    ("another scale", "dims:\n  scale: = 1.3 * head_dim ** -0.5\n"),
+];
+
+#[test]
+fn quantized_weights_hide_no_wrong_graph() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let file = dir.path().join("model.gguf");
+    run(convert().arg(&source).args(["--to", "gguf:q4_k_m", "-o"]).arg(&file)).code(0);
+    let folder = dir.path().join("fp8");
+    run(convert().arg(&source).args(["--to", "fp8", "-o"]).arg(&folder)).code(0);
+    let check = |model: &Path, more: &[&str]| {
+        let mut check = parity();
+        check.arg("check").arg(model).arg("--reference").arg(source.join("reference"));
+        run(check.args(more))
+    };
+    let given = ["--source", source.to_str().unwrap()];
+    for model in [&file, &folder] {
+        // The dump lies in the folder of its source, which needs no flag then.
+        for flags in [&given[..], &[]] {
+            let right = check(model, flags).code(0).prints("graph: the reference's in");
+            assert!(right.out.ends_with("within its bands\n"), "{}", right.out);
+        }
+        for (name, text) in WRONG_GRAPHS {
+            let spec = dir.path().join("wrong.yaml");
+            fs_err::write(&spec, format!("spec: 1\nname: wrong\nextends: llama\n{text}")).unwrap();
+            let flags = [&given[..], &["--spec", spec.to_str().unwrap()]].concat();
+            let ran = check(model, &flags).code(1).prints("first divergence: ");
+            assert!(ran.out.contains("self_attn"), "{name}:\n{}", ran.out);
+        }
+    }
+}
+
+#[test]
+fn a_graph_without_its_source_is_not_proven() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let file = dir.path().join("model.gguf");
+    run(convert().arg(&source).args(["--to", "gguf:q8_0", "-o"]).arg(&file)).code(0);
+    let dump = dir.path().join("dump");
+    crate::tool::copy_folder(&source.join("reference"), &dump);
+    let mut check = parity();
+    check.arg("check").arg(&file).arg("--reference").arg(&dump);
+    run(&mut check).code(0).prints("within its bands, graph not proven").says("--source DIR");
+    let costs = run(check.arg("--json")).code(0).out;
+    let costs: serde_json::Value = serde_json::from_str(&costs).unwrap();
+    assert!(costs["graph"]["source"].is_null());
+    assert_eq!(costs["verdict"], "within its bands, graph not proven");
+}

@@ -7,7 +7,7 @@ use engine::drivers::EngineDriver;
 use engine::{InputRounding, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error};
 use formats::gguf::GgufFile;
-use parity::quantized::{QuantizedWeights, is_quantized};
+use parity::quantized::{GraphProof, QuantizedWeights, is_quantized};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
@@ -47,6 +47,7 @@ impl ParityCheckArgs {
                 threads: self.threads,
                 ..SessionOptions::default()
             };
+            self.refuse_pages()?;
             let tensors = match &self.source {
                 Some(source) => tensors(convert::distances(source, &self.choice, path)?),
                 None => Vec::new(),
@@ -56,6 +57,8 @@ impl ParityCheckArgs {
             let quantized =
                 QuantizedWeights { inputs, ..QuantizedWeights::of_file(&file, tensors) };
             let engine = opened.engine.as_ref();
+            // The engine builds a graph of its own, and runs no other weights.
+            let quantized = (quantized, GraphProof::default());
             return self.show_cost(engine, &model, (reference, &dump), &options, quantized);
         }
         let bound = match self.bound {

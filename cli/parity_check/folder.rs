@@ -12,6 +12,7 @@ use parity::quantized::QuantizedWeights;
 use registry::dtype::Dtype;
 
 use super::ParityCheckArgs;
+use super::costs::GraphOutcome;
 use crate::findings::check_error;
 use crate::{CommandOutcome, target};
 
@@ -22,6 +23,12 @@ impl ParityCheckArgs {
         checkpoint: &Checkpoint,
         reference: (&Path, &Dump),
     ) -> Result<CommandOutcome> {
+        self.refuse_pages()?;
+        let weights = self.source_of(reference.1);
+        let graph = match self.graph(target, weights.as_deref(), reference.1)? {
+            GraphOutcome::Proof(graph) => graph,
+            GraphOutcome::Differs(report) => return self.show_other_graph(target, *report),
+        };
         let options = SessionOptions {
             dtype: Dtype::F32,
             threads: self.threads,
@@ -29,12 +36,14 @@ impl ParityCheckArgs {
             rounds: self.rounds().unwrap_or_default(),
             ..SessionOptions::default()
         };
-        let source = self.source.as_deref().map(|source| {
-            Checkpoint::open(source).context("cannot read the checkpoint given as --source")
+        let source = weights.as_deref().map(|source| {
+            Checkpoint::open(source)
+                .with_context(|| format!("cannot read the checkpoint `{}`", source.display()))
         });
         let quantized = QuantizedWeights::of_checkpoint(checkpoint, source.transpose()?.as_ref())
             .map_err(check_error)?;
         let engine = self.engine.of_models()?;
+        let quantized = (quantized, graph);
         self.show_cost(engine.as_ref(), &target::source(target), reference, &options, quantized)
     }
 }

@@ -12,6 +12,7 @@ use parity::quantized::{QuantizedTensor, QuantizedWeights, is_quantized};
 use registry::dtype::Dtype;
 
 use super::ParityCheckArgs;
+use super::costs::GraphOutcome;
 use crate::CommandOutcome;
 use crate::convert::{self, TensorDeviation};
 use crate::reference::open_dump;
@@ -33,12 +34,19 @@ impl ParityCheckArgs {
                 threads: self.threads,
                 ..SessionOptions::default()
             };
-            let tensors = match self.source(target) {
+            self.refuse_pages()?;
+            let weights = self.source(target).or_else(|| self.source_of(&dump));
+            let graph = match self.graph(target, weights.as_deref(), &dump)? {
+                GraphOutcome::Proof(graph) => graph,
+                GraphOutcome::Differs(report) => return self.show_other_graph(target, *report),
+            };
+            let tensors = match weights {
                 Some(source) => tensors(convert::distances(&source, &self.choice, &target.dir)?),
                 None => Vec::new(),
             };
-            let quantized = QuantizedWeights::of_file(&file, tensors);
-            let (engine, source) = (self.engine.of_models()?, target::source(target));
+            let quantized = (QuantizedWeights::of_file(&file, tensors), graph);
+            let engine = self.engine.of_models()?;
+            let source = target::source(target);
             return self.show_cost(engine.as_ref(), &source, (&path, &dump), &options, quantized);
         }
         let options = CheckOptions {
@@ -59,10 +67,9 @@ impl ParityCheckArgs {
     }
 }
 
-/// Returns the quantized tensors of a file, with their errors.
+/// Returns the tensors of a file, with their errors.
 pub(super) fn tensors(distances: Vec<TensorDeviation>) -> Vec<QuantizedTensor> {
-    let quantized = distances.into_iter().filter(|one| one.ty.is_quantized());
-    quantized
-        .map(|one| QuantizedTensor::of_blocks(one.name, one.ty, one.measure.relative()))
-        .collect()
+    let tensor =
+        |one: TensorDeviation| QuantizedTensor::of_file(one.name, one.ty, one.measure.relative());
+    distances.into_iter().map(tensor).collect()
 }

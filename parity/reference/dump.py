@@ -63,6 +63,8 @@ OTHER_ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "token_type_id
 FAR = 1e30
 # Bytes of a tensor up to which all of them are hashed; seconds between lines of progress meanwhile.
 WHOLE, PACE = 4 << 20, 15.0
+# Larger configs, and checkpoints of more tensors, are recorded by their hash alone.
+MOST_CONFIG, MOST_TENSORS = 1 << 20, 20_000
 
 
 class Fail(Exception):
@@ -152,36 +154,38 @@ def entries_of(files: list[Path], wanted=None) -> dict[str, tuple]:
     return {name: (path, dtype, shape, begin) for path in files for name, dtype, shape, begin, _ in safetensors_entries(path) if wanted is None or wanted(name)}
 
 
-def hash_weights(files: list[Path], wanted=None) -> tuple[str, str, int]:
-    """The weights' hash as docs/dump.md defines it, the dtype that most bytes are stored in, and the number of tensors. With `wanted`, of tensors with a
-    name that it accepts."""
+def hash_weights(files: list[Path], wanted=None) -> tuple[str, str, dict[str, str]]:
+    """The weights' hash as docs/dump.md defines it, the dtype that most bytes are stored in, and the first digits of the hash of each tensor. With
+    `wanted`, of tensors with a name that it accepts."""
     entries = [(entry[0].encode(), entry, path) for path in files for entry in safetensors_entries(path) if wanted is None or wanted(entry[0])]
     entries.sort(key=lambda item: item[0])
     for before, after in zip(entries, entries[1:]):
         if before[0] == after[0]:
             raise Fail(f"tensor {before[1][0]} is both in {before[2].name} and in {after[2].name}")
-    digest, by_dtype = hashlib.sha256(), {}
+    digest, by_dtype, tensors = hashlib.sha256(), {}, {}
     maps, done, said = {}, 0, time.monotonic()
     total = sum(min(end - begin, WHOLE) for _, (*_, begin, end), _ in entries)
     for path in files:
         with path.open("rb") as file:
             maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    for raw, (_, dtype, shape, begin, end), path in entries:
+    for raw, (name, dtype, shape, begin, end), path in entries:
         data, length = maps[path], end - begin
         by_dtype[dtype] = by_dtype.get(dtype, 0) + length
-        digest.update(raw + b"\0" + dtype.encode() + b"\0" + ",".join(map(str, shape)).encode() + b"\0")
+        head = dtype.encode() + b"\0" + ",".join(map(str, shape)).encode() + b"\0"
+        digest.update(raw + b"\0" + head)
+        of_tensor = hashlib.sha256(head)
         done += min(length, WHOLE)
         if time.monotonic() - said > PACE:
             said = time.monotonic()
             say(f"{path.parent.name}: hash of the weights: {done / 1e9:.1f} of {total / 1e9:.1f} GB")
-        if length <= WHOLE:
-            digest.update(memoryview(data)[begin:end])
-        else:
-            for window in range(64):
-                start = begin + window * (length - 4096) // 63
-                digest.update(data[start : start + 4096])
+        starts = [begin + window * (length - 4096) // 63 for window in range(64)]
+        pieces = [(begin, end)] if length <= WHOLE else [(start, start + 4096) for start in starts]
+        for first, last in pieces:
+            for hash_of in (digest, of_tensor):
+                hash_of.update(memoryview(data)[first:last])
+        tensors[name] = of_tensor.hexdigest()[:16]
     most = max(by_dtype, key=by_dtype.get) if by_dtype else "F32"
-    return digest.hexdigest(), {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, most.lower()), len(entries)
+    return digest.hexdigest(), {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, most.lower()), tensors
 
 
 def check_layer_count(path: Path, config: dict, tensors: int) -> None:
@@ -1843,9 +1847,9 @@ def dump(args) -> None:
     choice = chosen_layers(args, folder, config, layerwise, notes) if args.layers else None
     wanted = (lambda name: layerwise.belongs(name, choice["prefix"], choice["chosen"])) if choice else None
     files = weight_files(folder, wanted)
-    weights_hash, stored, tensor_count = hash_weights(files, wanted)
+    weights_hash, stored, tensors = hash_weights(files, wanted)
     if choice is None:
-        check_layer_count(folder / "config.json", plain, tensor_count)
+        check_layer_count(folder / "config.json", plain, len(tensors))
     kernels = []
     for package in KERNEL_PACKAGES:
         if importlib.util.find_spec(package) is not None:
@@ -2069,6 +2073,10 @@ def dump(args) -> None:
             "config_sha256": config_hash.hexdigest(),
             "weights_sha256": weights_hash,
             "dtype": dtype,
+        },
+        "checkpoint": {
+            "config": raw.decode() if len(raw) <= MOST_CONFIG else None,
+            "tensors": tensors if len(tensors) <= MOST_TENSORS else {},
         },
         "pins": {"attn_implementation": "eager", "experts_implementation": "eager", "position_ids": "explicit", "kernels": kernels},
         "vocab": vocab,

@@ -4,6 +4,7 @@
 //! and every tensor's dtype and shape against the manifest, before anything is compared. Tensors are
 //! widened on demand.
 
+mod changed;
 mod manifest;
 mod seal;
 mod tensor_file;
@@ -11,14 +12,15 @@ mod tensor_file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use checkpoints::Checkpoint;
 use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
 use crate::metrics;
 
 pub use manifest::{
-    Audit, EnsembleMembers, HeadEntry, KvRounding, Manifest, ModelId, Phase, Prompt, PromptError,
-    ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION, check_prompts,
+    Audit, CheckpointContents, EnsembleMembers, HeadEntry, KvRounding, Manifest, ModelId, Phase,
+    Prompt, PromptError, ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION, check_prompts,
 };
 pub use seal::{FileChecksums, sealed};
 use tensor_file::TensorFile;
@@ -84,19 +86,15 @@ pub enum Error {
     },
     /// The dump was made from another checkpoint.
     #[error(
-        "the dump `{dir}` was made from another model: {what} is {got} here and {want} in the dump; \
+        "the dump `{dir}` was made from another model: {change}; \
          write a new dump with `parity dump`, or measure the cost of a conversion with \
          `parity check CONVERTED`, the option `reference DUMP` and the option `source MODEL`"
     )]
     OtherModel {
         /// The dump.
         dir: PathBuf,
-        /// `config.json`, or the weights.
-        what: &'static str,
-        /// Hash of the model at hand.
-        got: String,
-        /// Hash in the dump.
-        want: String,
+        /// First key or tensor that changed, or hashes that differ.
+        change: String,
     },
     /// The reference ran without some layers, and the whole model is needed.
     #[error(
@@ -249,20 +247,24 @@ impl Dump {
             .collect()
     }
 
-    /// Returns an error for a checkpoint other than the one the dump was made from.
-    pub fn verify_model(&self, config_sha256: &str, weights_sha256: &str) -> Result<(), Error> {
+    /// Returns an error for a checkpoint other than the one the dump was made from, with the hashes of its config and
+    /// its weights. The error names the first key or tensor that changed, if the dump records them.
+    pub fn verify_model(
+        &self,
+        config: (&Path, &str),
+        weights: (&Checkpoint, &str),
+    ) -> Result<(), Error> {
         let model = &self.manifest.model;
+        let ((path, config_sha256), (checkpoint, weights_sha256)) = (config, weights);
         for (what, got, want) in [
             ("the SHA-256 of `config.json`", config_sha256, &model.config_sha256),
             ("the fingerprint of the weights", weights_sha256, &model.weights_sha256),
         ] {
             if !got.eq_ignore_ascii_case(want) {
-                return Err(Error::OtherModel {
-                    dir: self.dir.clone(),
-                    what,
-                    got: got.to_owned(),
-                    want: want.clone(),
-                });
+                let change = changed::first_change(&self.manifest.checkpoint, path, checkpoint);
+                let hashes = || format!("{what} is {got} here and {want} in the dump");
+                let change = change.unwrap_or_else(hashes);
+                return Err(Error::OtherModel { dir: self.dir.clone(), change });
             }
         }
         Ok(())

@@ -347,7 +347,7 @@ fn left_out(dump: Option<&Dump>, cases: &[ServerPrompt], room: usize) -> Option<
     (!names.is_empty()).then(|| {
         format!(
             "the server has room for {room} tokens: not compared are the prompts {}",
-            names.join(", ")
+            registry::listing::items(&names)
         )
     })
 }

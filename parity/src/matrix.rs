@@ -171,8 +171,12 @@ pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Ve
     };
     if report["schema"] == "onboard-cost/1" {
         let (kl, bound) = (report["cost"]["kl"]["mean"].as_f64(), report["kl_bound"].as_f64());
-        let well = report["verdict"] == "within its bands";
-        let message = format!("mean KL {:.1e}", kl.unwrap_or(f64::NAN));
+        let verdict = report["verdict"].as_str().unwrap_or_default();
+        let (well, aside) = match verdict.strip_prefix("within its bands") {
+            Some(aside) => (true, aside),
+            None => (false, ""),
+        };
+        let message = format!("mean KL {:.1e}{aside}", kl.unwrap_or(f64::NAN));
         let outcome = if well { CellOutcome::Pass } else { CellOutcome::Differ };
         let share = kl.zip(bound).map(|(kl, bound)| kl / bound);
         let all = dtypes.iter().map(|dtype| bare(dtype, outcome, message.clone()));

@@ -7,11 +7,13 @@ use checkpoints::{Checkpoint, TensorInfo};
 use engine::{Engine, ModelSource, SessionOptions};
 use formats::codec::{BlockType, expected_error, sums};
 use formats::gguf::GgufFile;
+use registry::dtype::Dtype;
 use serde::Serialize;
 
 use crate::check::Error;
 use crate::cost::{Cost, constant_prediction_cost, cost, rounding};
 use crate::dump::Dump;
+use crate::rule::roundoff;
 
 /// Values compared at a time.
 const SLAB: usize = 1 << 18;
@@ -33,14 +35,34 @@ pub struct QuantizedTensor {
 }
 
 impl QuantizedTensor {
-    /// Returns a tensor of blocks with its measured error.
-    pub fn of_blocks(name: String, ty: BlockType, relative_error: f64) -> Self {
+    /// Returns a tensor of a file with its measured error.
+    pub fn of_file(name: String, ty: BlockType, relative_error: f64) -> Self {
         /// Factor above the expected error from which a tensor is out of band: outliers, or a wrong tensor.
         const BAND: f64 = 1.5;
-        let expected = expected_error(ty);
+        let expected = expected_error(ty).or_else(|| float_error(ty));
         let in_band = expected.is_none_or(|expected| relative_error <= BAND * expected);
         Self { name, ty: ty.name(), relative_error, expected, in_band }
     }
+}
+
+/// Returns the largest relative error of values that are stored as floating-point numbers. Steps of a weight map
+/// (an exponential and its logarithm) cost a few units in the last place of f32.
+fn float_error(ty: BlockType) -> Option<f64> {
+    /// Units in the last place of f32 that the steps of a weight map cost.
+    const STEPS: f64 = 8.0;
+    match ty.plain()? {
+        Dtype::F32 => Some(STEPS * roundoff(Dtype::F32)),
+        narrow => Some(roundoff(narrow)),
+    }
+}
+
+/// Proof of the graph of quantized weights: the same graph, run with the weights that the reference had.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct GraphProof {
+    /// Folder of the weights that the reference had; none if nothing was compared.
+    pub source: Option<String>,
+    /// Number of comparisons, all of which passed.
+    pub comparisons: usize,
 }
 
 /// Static facts about quantized weights.
@@ -183,7 +205,9 @@ pub struct CostReport {
     pub kl_bound: f64,
     /// Tensors compared with their sources, the largest error first.
     pub tensors: Vec<QuantizedTensor>,
-    /// `within its bands`, or `out of its bands`.
+    /// Comparison of the graph, without the error of the weights.
+    pub graph: GraphProof,
+    /// `within its bands`, `within its bands, graph not proven`, or `out of its bands`.
     pub verdict: &'static str,
     /// True if the dump has a 16-bit run, which shows the cost of rounding for this model.
     #[serde(skip)]
@@ -196,7 +220,7 @@ pub fn judge(
     source: &ModelSource<'_>,
     (path, dump): (&Path, &Dump),
     options: &SessionOptions,
-    mut quantized: QuantizedWeights,
+    (mut quantized, graph): (QuantizedWeights, GraphProof),
 ) -> Result<CostReport, Error> {
     let cost = cost(engine, source, dump, options)?;
     quantized.tensors.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
@@ -212,11 +236,14 @@ pub fn judge(
         cost,
         kl_bound,
         tensors: quantized.tensors,
+        graph,
         verdict: "out of its bands",
         calibrated: rounding.is_some(),
     };
     if costs.is_explained() {
-        costs.verdict = "within its bands";
+        let proven = costs.graph.source.is_some();
+        costs.verdict =
+            if proven { "within its bands" } else { "within its bands, graph not proven" };
     }
     Ok(costs)
 }
@@ -265,6 +292,17 @@ impl CostReport {
                 "  tensors were not compared: give the checkpoint with the option `source DIR`\n",
             );
         }
+        let _ = match &self.graph {
+            GraphProof { source: Some(source), comparisons } => writeln!(
+                text,
+                "  graph: the reference's in {comparisons} comparisons, with the weights of {source}"
+            ),
+            GraphProof { source: None, .. } => writeln!(
+                text,
+                "  graph: not proven, a wrong one may cost less than the types explain; give the checkpoint of the \
+                 reference with the option `source DIR`"
+            ),
+        };
         let _ = writeln!(text, "{}", self.verdict);
         text
     }
@@ -297,8 +335,9 @@ mod tests {
 
     #[test]
     fn tensors_are_held_to_their_types() {
-        let tensor = |ty, error| QuantizedTensor::of_blocks("a".to_owned(), ty, error).in_band;
+        let tensor = |ty, error| QuantizedTensor::of_file("a".to_owned(), ty, error).in_band;
         assert!(tensor(BlockType::Q80, 0.008) && !tensor(BlockType::Q80, 0.009));
-        assert!(tensor(BlockType::F16, 9.0), "types without expectation are not judged");
+        assert!(tensor(BlockType::F16, 2e-4) && !tensor(BlockType::F16, 1e-3));
+        assert!(tensor(BlockType::F32, 1e-7) && !tensor(BlockType::F32, 1e-6));
     }
 }

@@ -14,7 +14,7 @@ use crate::route::RouterRow;
 use crate::schedules::ScheduleRow;
 
 pub use causes::causes;
-pub(crate) use causes::share;
+pub(crate) use causes::{ignored, restores};
 pub(crate) use text::place_in_sequence;
 pub use text::{schedules, text};
 
@@ -260,6 +260,18 @@ impl Report {
     /// True if steps were not proven.
     pub(crate) fn is_prefill_only(&self) -> bool {
         self.limits.iter().any(|limit| limit.kind == Unproven::Decode)
+    }
+
+    /// Returns the diagnosis, if it is of a run.
+    pub(crate) fn diagnosis_of(&self, run: &RunReport) -> Option<&Diagnosis> {
+        let first = self.first_failing()?;
+        let diagnosed = (first.dtype, first.part) == (run.dtype, run.part);
+        self.diagnosis.as_ref().filter(|_| diagnosed)
+    }
+
+    /// Returns the cause of a run's failure in one line; none if no diagnosis of the run found one.
+    pub fn cause_of(&self, run: &RunReport) -> Option<String> {
+        self.diagnosis_of(run).and_then(causes::headline)
     }
 
     /// Returns the exit code: 0 if both agree, 1 if they differ. Code 2, "could not run", is an error, not

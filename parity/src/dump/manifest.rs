@@ -32,6 +32,9 @@ pub struct Manifest {
     pub producer: BTreeMap<String, serde_json::Value>,
     /// Model that was run.
     pub model: ModelId,
+    /// Config and tensors of the checkpoint, if they are recorded.
+    #[serde(default)]
+    pub checkpoint: CheckpointContents,
     /// Pinned versions of the reference, for display.
     #[serde(default)]
     pub pins: BTreeMap<String, serde_json::Value>,
@@ -137,6 +140,17 @@ pub struct ModelId {
     /// Dtype of the checkpoint.
     #[serde(default)]
     pub dtype: Option<String>,
+}
+
+/// Contents of the checkpoint, with which a change is named.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct CheckpointContents {
+    /// Text of `config.json`.
+    #[serde(default)]
+    pub config: Option<String>,
+    /// First digits of the SHA-256 of each tensor, see `docs/dump.md`.
+    #[serde(default)]
+    pub tensors: BTreeMap<String, String>,
 }
 
 /// Storage format of log-probabilities: `{"kind": "full"}` or `{"kind": "topk", "k": 64}`.
