@@ -27,7 +27,7 @@ pub(crate) fn reported_error(findings: &[Finding], said: &str) -> anyhow::Error 
     error_of(findings, said)
 }
 
-/// Returns an error with a text that stands for the findings, which only annotations show one by one.
+/// Returns an error with a text in place of the findings, which only annotations show one by one.
 pub(crate) fn briefly_reported_error(findings: &[Finding], said: &str) -> anyhow::Error {
     annotate::findings(findings);
     error_of(findings, said)

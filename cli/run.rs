@@ -22,7 +22,7 @@ use crate::{CommandOutcome, chat_template, term};
 mod conversation;
 mod generation;
 
-use generation::{Generation, generate};
+use generation::{GeneratedTokens, generate};
 
 /// Continues a prompt with a model, or chats with it
 ///
@@ -40,7 +40,7 @@ Examples:
   onboard run MODEL --prompt - < prompt.txt          the prompt from standard input
   onboard run MODEL --prompt Hi --json               tokens and text as one object
 
-In a conversation, Ctrl-C ends an answer, and twice the program; /clear forgets what was said, /exit or Ctrl-D ends.
+In a conversation, Ctrl-C ends an answer, and twice the program; /clear forgets what was said, /exit or the end of the input ends.
 Sampling there is as generation_config.json or the file says; a continued text takes the likeliest tokens.")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -229,7 +229,7 @@ impl RunArgs {
         }
         let mut said = String::new();
         let ends = output.ends(target.home());
-        let Generation { tokens, ended } = generate(
+        let GeneratedTokens { tokens, ended } = generate(
             session.as_mut(),
             slot,
             &prompt,

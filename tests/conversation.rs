@@ -68,7 +68,11 @@ fn a_pipe_continues_text_and_a_flag_renders_it() {
     let system = ["Hello", "-n", "4", "--json", "--system", "Be brief."];
     assert!(length(&typed(&model, &system, "").code(0)) > length(&rendered));
     typed(&model, &["Hello", "--chat", "--raw"], "").code(2).says("--raw");
-    typed(&fixture("mamba"), &["--chat"], "Hello\n").code(2).says("chat template");
+    let dir = tempfile::tempdir().unwrap();
+    let plain = dir.path().join("plain");
+    copy("mamba", &plain);
+    fs_err::remove_file(plain.join("chat_template.jinja")).unwrap();
+    typed(&plain, &["--chat"], "Hello\n").code(2).says("chat template");
 }
 
 #[test]

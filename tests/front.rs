@@ -467,7 +467,8 @@ fn annotations_tests_and_pages_begin_with_the_cause() {
     let cause = "cause: `eps` of `rms_norm` = 1e-5 instead of 1e-4 (in 7 nodes)";
     typed(&line, folder.path())
         .code(1)
-        .says(&format!("title=parity%3A f32 differs::{cause}%0Afirst divergence: "));
+        .says("title=parity%3A f32 differs::registry/specs/llama.yaml:")
+        .says(&format!(": {cause}%0Afirst divergence: "));
     let read = |name: &str| fs_err::read_to_string(folder.path().join(name)).unwrap();
     assert!(read("p.xml").contains(&format!("<failure message=\"{cause}; first divergence: ")));
     let page = read("p.html");

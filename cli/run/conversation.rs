@@ -12,7 +12,7 @@ use models::local_model::LocalModel;
 use serde_json::json;
 use serve::{ServedTokenizer, TextStream};
 
-use super::generation::{EndReason, Generation, Limits, generate};
+use super::generation::{GeneratedTokens, GenerationEnd, Limits, generate};
 use super::{MOST, RunArgs};
 use crate::sampling::SamplingDefaults;
 use crate::{CommandOutcome, interrupt, term};
@@ -36,7 +36,7 @@ struct Conversation<'a> {
 struct Answer {
     text: String,
     prompt: Vec<u32>,
-    generation: Generation,
+    generation: GeneratedTokens,
 }
 
 /// Answers one prompt, or a line of standard input after the other.
@@ -93,7 +93,9 @@ impl Conversation<'_> {
     fn answer_lines(&mut self) -> Result<()> {
         let asks = std::io::stdin().is_terminal();
         if asks {
-            term::note("/clear forgets what was said, /exit or Ctrl-D ends; Ctrl-C ends an answer");
+            term::note(
+                "/clear forgets what was said, /exit or the end of the input ends; Ctrl-C ends an answer",
+            );
         }
         loop {
             if asks {
@@ -169,8 +171,10 @@ impl Conversation<'_> {
         }
         // The last token was not fed, unless a token after it ended the answer or the user did.
         let fed = match generation.ended {
-            EndReason::EndToken | EndReason::Stopped => generation.tokens.len(),
-            EndReason::Length | EndReason::Context => generation.tokens.len().saturating_sub(1),
+            GenerationEnd::EndToken | GenerationEnd::Stopped => generation.tokens.len(),
+            GenerationEnd::Length | GenerationEnd::Context => {
+                generation.tokens.len().saturating_sub(1)
+            }
         };
         self.held.clone_from(&prompt);
         self.held.extend(&generation.tokens[..fed]);
@@ -209,7 +213,7 @@ impl Conversation<'_> {
                 "ended": ended.word(),
             });
             term::print(&serde_json::to_string_pretty(&whole)?)?;
-        } else if ended == EndReason::Context {
+        } else if ended == GenerationEnd::Context {
             term::note("note: the answer ends where the context of the model does");
         }
         Ok(())

@@ -21,14 +21,14 @@ pub(super) struct Limits<'a> {
 
 /// Reason that a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EndReason {
+pub(super) enum GenerationEnd {
     Length,
     Context,
     EndToken,
     Stopped,
 }
 
-impl EndReason {
+impl GenerationEnd {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Length => "length",
@@ -41,9 +41,9 @@ impl EndReason {
 
 /// Generated tokens, without the one that ended them.
 #[derive(Debug)]
-pub(super) struct Generation {
+pub(super) struct GeneratedTokens {
     pub(super) tokens: Vec<u32>,
-    pub(super) ended: EndReason,
+    pub(super) ended: GenerationEnd,
 }
 
 /// Feeds `prompt` to a slot and generates tokens, each of which is passed to `pass`.
@@ -56,27 +56,28 @@ pub(super) fn generate(
     sampler: &mut Sampler,
     limits: Limits<'_>,
     mut pass: impl FnMut(u32) -> Result<()>,
-) -> Result<Generation> {
+) -> Result<GeneratedTokens> {
     let most = limits.asked.min(limits.room);
     if most == 0 {
         // No tokens to add, but the prompt is still checked: ids in range, within the context.
         session.step(&[Chunk { slot, tokens: prompt, rows: OutputRows::None }], &mut NoProbe)?;
     }
-    let full = if limits.room < limits.asked { EndReason::Context } else { EndReason::Length };
+    let full =
+        if limits.room < limits.asked { GenerationEnd::Context } else { GenerationEnd::Length };
     let (mut tokens, mut next) = (Vec::new(), prompt.to_vec());
     while tokens.len() < most {
         let chunk = Chunk { slot, tokens: &next, rows: OutputRows::Last };
         let logits = session.step(&[chunk], &mut NoProbe)?;
         if limits.stop.is_some_and(|stop| stop.load(Ordering::SeqCst)) {
-            return Ok(Generation { tokens, ended: EndReason::Stopped });
+            return Ok(GeneratedTokens { tokens, ended: GenerationEnd::Stopped });
         }
         let token = sampler.choose(logits[0].row(0));
         if limits.ends.contains(&token) {
-            return Ok(Generation { tokens, ended: EndReason::EndToken });
+            return Ok(GeneratedTokens { tokens, ended: GenerationEnd::EndToken });
         }
         pass(token)?;
         tokens.push(token);
         next = vec![token];
     }
-    Ok(Generation { tokens, ended: full })
+    Ok(GeneratedTokens { tokens, ended: full })
 }

@@ -72,7 +72,7 @@ fn refused(header: &str, value: &str) -> ApiError {
         "other_site",
         format!(
             "the header `{header}: {value}` is of another site; expected localhost, a loopback address, or the name \
-             of `--host`: start the server with `--allow-host NAME`, or with a key, to serve other names"
+             of the option `host`: start the server with the option `allow-host NAME`, or with a key, to serve other names"
         ),
     )
 }

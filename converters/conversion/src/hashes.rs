@@ -56,7 +56,7 @@ pub enum Error {
     Schema { file: PathBuf, found: String },
     #[error(
         "`{}` is damaged: {what}; nothing can be checked with it: compare the files with their source \
-         (`convert MODEL --verify`), or convert again", file.display()
+         (the option `verify` of `convert MODEL`), or convert again", file.display()
     )]
     Damaged { file: PathBuf, what: String },
 }

@@ -34,8 +34,8 @@ pub enum RestoreError {
     #[error(transparent)]
     Keys(#[from] gguf::Error),
     #[error(
-        "a tokenizer of kind `{model}` is not restored, only `gpt2` and `llama`: copy tokenizer.json and \
-         tokenizer_config.json from the checkpoint that the file was made from"
+        "a tokenizer of kind `{model}` is not restored, only byte-level BPE and SentencePiece BPE: copy tokenizer.json \
+         and tokenizer_config.json from the checkpoint that the file was made from"
     )]
     Kind { model: String },
     #[error(

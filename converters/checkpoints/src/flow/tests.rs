@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use registry::weight_map::{SplitSizes, inverse};
+use registry::weight_map::SplitSizes;
 
 use super::*;
 
