@@ -42,6 +42,7 @@ Examples:
 
 In a conversation, Ctrl-C ends an answer, and twice the program; /clear forgets what was said, /exit or the end of the input ends.
 Sampling there is as generation_config.json or the file says; a continued text takes the likeliest tokens.")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     which: ModelArgs,

@@ -148,9 +148,8 @@ fn folder(path: &Path) -> Result<Option<VerifiedFiles>> {
     if known.is_empty() {
         return Ok(None);
     }
-    let is_tensors = |name: &&String| name.ends_with(".safetensors") || name.ends_with(".gguf");
     let names: Vec<String> = names.iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    for name in names.iter().filter(is_tensors) {
+    for name in names.iter().filter(|name| is_tensor_file(name)) {
         if !known.iter().any(|(known, _)| known == name) {
             verified.faults.push(format!("`{}` has no hashes", path.join(name).display()));
         }
@@ -192,4 +191,10 @@ fn unsound(path: &Path) -> Option<String> {
         Ok(())
     };
     opened.err().map(|why| format!("{why:#}"))
+}
+
+/// True for the name of a file of tensors.
+fn is_tensor_file(name: &str) -> bool {
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|extension| extension == "safetensors" || extension == "gguf")
 }

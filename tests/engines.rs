@@ -253,7 +253,7 @@ fn processes_in_other_sessions_end_with_the_engine() {
     run(&mut command).code(1);
     let runs = || {
         let ids = fs_err::read_dir("/proc").unwrap().flatten();
-        let words = ids.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        let words = ids.filter_map(|entry| fs_err::read(entry.path().join("cmdline")).ok());
         words
             .into_iter()
             .any(|words| words.split(|byte| *byte == 0).any(|word| word == seconds.as_bytes()))

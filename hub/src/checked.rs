@@ -103,7 +103,7 @@ fn lines(list: &Path) -> BTreeSet<String> {
 
 fn keep(list: &Path, checked: &BTreeSet<String>) -> io::Result<()> {
     let draft = list.with_extension(format!("{}.tmp", std::process::id()));
-    let lines: String = checked.iter().map(|line| format!("{line}\n")).collect();
+    let lines: String = checked.iter().flat_map(|line| [line, "\n"]).collect();
     fs_err::write(&draft, lines)?;
     fs_err::rename(&draft, list)
 }

@@ -231,12 +231,11 @@ pub(crate) async fn render(
     let render = move |control: &RenderControl| {
         let tools = request.tools.is_some();
         let known = &server.contents[usize::from(tools)];
-        let form = match known.get() {
-            Some(form) => *form,
-            None => {
-                let form = template.template.content_form(tools, control)?;
-                *known.get_or_init(|| form)
-            }
+        let form = if let Some(form) = known.get() {
+            *form
+        } else {
+            let form = template.template.content_form(tools, control)?;
+            *known.get_or_init(|| form)
         };
         template.template.render_contents(request, form, control)
     };

@@ -18,7 +18,7 @@ pub(crate) fn check(options: &ServeOptions, request: &Request) -> Result<(), Api
     }
     let text = |name| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
     // A request line with a whole address counts before the header.
-    let host = request.uri().authority().map(|authority| authority.as_str());
+    let host = request.uri().authority().map(axum::http::uri::Authority::as_str);
     if let Some(host) = host.or_else(|| text(header::HOST))
         && !allows(options, host)
     {

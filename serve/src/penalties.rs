@@ -112,7 +112,9 @@ mod tests {
         ] {
             let penalties = check(presence, frequency, repetition).unwrap().unwrap();
             let mut state = PenaltyState::new(penalties, &[0, 1, 99]);
-            [1, 2, 2].into_iter().for_each(|id| state.accept(id));
+            for id in [1, 2, 2] {
+                state.accept(id);
+            }
             let mut row = row;
             state.apply(&mut row);
             assert_eq!(row, changed, "{penalties:?}");

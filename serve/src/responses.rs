@@ -133,7 +133,7 @@ impl ResponseFields {
                 |key: &str| text(item, key).ok_or_else(|| wrong(format!("has no text `{key}`")));
             match text(item, "type").unwrap_or("message") {
                 "message" => {
-                    messages.push(json!({ "role": need("role")?, "content": item.get("content") }))
+                    messages.push(json!({ "role": need("role")?, "content": item.get("content") }));
                 }
                 "function_call" => {
                     let call = json!({
@@ -191,7 +191,7 @@ fn add_call(messages: &mut Vec<Value>, call: Value) {
             }
         }
         None => {
-            messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }))
+            messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
         }
     }
 }

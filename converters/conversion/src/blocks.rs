@@ -145,13 +145,13 @@ fn expect_factors(
     (matrix, matrices): (usize, usize),
 ) {
     for n in 0..matrices {
-        let expected = match planned.packed.as_ref().filter(|packed| packed.ty == ty) {
-            Some(packed) => one_of(&packed.factors, n),
-            None => {
-                let mut numbers = vec![0.0; matrix];
-                planned.flow.read(n * matrix, &mut numbers);
-                ty.factor(numbers.iter().fold(0.0, |peak: f32, x| peak.max(x.abs())))
-            }
+        let packed = planned.packed.as_ref().filter(|packed| packed.ty == ty);
+        let expected = if let Some(packed) = packed {
+            one_of(&packed.factors, n)
+        } else {
+            let mut numbers = vec![0.0; matrix];
+            planned.flow.read(n * matrix, &mut numbers);
+            ty.factor(numbers.iter().fold(0.0, |peak: f32, x| peak.max(x.abs())))
         };
         if one_of(stored, n) != expected {
             whole.unequal.iter_mut().for_each(|(count, first)| {

@@ -223,19 +223,18 @@ pub fn read(path: &Path) -> Result<Vec<HashedFile>, Error> {
     let mut files: Vec<HashedFile> = Vec::new();
     for line in body.lines().skip(1) {
         let wrong = || damaged(&format!("`{}` is no line of it", shown(line)));
-        match line.strip_prefix("file ") {
-            Some(line) => files.push(file_line(line).ok_or_else(wrong)?),
-            None => {
-                let file = files.last_mut().ok_or_else(wrong)?;
-                let range = range_line(line).ok_or_else(wrong)?;
-                let begin = file.ranges.last().map_or(0, |before| before.offset + before.len);
-                let end = range.offset.checked_add(range.len).filter(|end| *end <= file.len);
-                if range.offset < begin || end.is_none() {
-                    return Err(wrong());
-                }
-                file.ranges.push(range);
-            }
+        if let Some(line) = line.strip_prefix("file ") {
+            files.push(file_line(line).ok_or_else(wrong)?);
+            continue;
         }
+        let file = files.last_mut().ok_or_else(wrong)?;
+        let range = range_line(line).ok_or_else(wrong)?;
+        let begin = file.ranges.last().map_or(0, |before| before.offset + before.len);
+        let end = range.offset.checked_add(range.len).filter(|end| *end <= file.len);
+        if range.offset < begin || end.is_none() {
+            return Err(wrong());
+        }
+        file.ranges.push(range);
     }
     Ok(files)
 }

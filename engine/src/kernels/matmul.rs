@@ -136,7 +136,7 @@ impl<'a> MatrixView<'a> {
             panic!("there is no row {row}");
         }
         if let Some(strides) = self.strides {
-            return strides.gather(strides.from_row(row, self.bytes), self.inputs, into);
+            return strides.gather(strides.row_onwards(row, self.bytes), self.inputs, into);
         }
         let size = self.row_bytes().expect("rows divide into blocks");
         let bytes = &self.bytes[row * size..(row + 1) * size];
@@ -399,7 +399,7 @@ fn blocks<'a>(
             let count = height.min(outputs - first);
             blocks.push(RowBlock {
                 weight: match strides {
-                    Some(strides) => strides.from_row(first, bytes),
+                    Some(strides) => strides.row_onwards(first, bytes),
                     None => &bytes[first * stored..],
                 },
                 strides,

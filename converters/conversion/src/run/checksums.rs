@@ -80,7 +80,9 @@ fn tensor_files(
             });
         }
     }
-    files.iter_mut().for_each(|file| file.ranges.sort_by_key(|range| range.offset));
+    for file in &mut files {
+        file.ranges.sort_by_key(|range| range.offset);
+    }
     files
 }
 

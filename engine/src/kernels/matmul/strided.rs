@@ -30,7 +30,7 @@ impl Strides {
     }
 
     /// Returns the bytes from a row on.
-    pub(super) fn from_row<'a>(&self, row: usize, bytes: &'a [u8]) -> &'a [u8] {
+    pub(super) fn row_onwards<'a>(&self, row: usize, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[row * self.by[0] * self.dtype.size()..]
     }
 
@@ -42,7 +42,7 @@ impl Strides {
                 f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)
             }),
             Dtype::F16 => {
-                self.gather_as(bytes, inputs, rows, |b| half::f16::from_le_bytes(b).to_f32())
+                self.gather_as(bytes, inputs, rows, |b| half::f16::from_le_bytes(b).to_f32());
             }
         }
         round(self.round, rows);
