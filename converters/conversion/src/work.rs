@@ -138,7 +138,7 @@ impl Task<'_> {
     }
 
     /// Returns the number of rows in a piece of the hashes, in slabs of about `numbers` values. It is the same for all
-    /// slabs of at least [`PIECE`] values, so the hashes do not depend on slabs.
+    /// slabs of at least `PIECE` values, so the hashes do not depend on slabs.
     pub fn piece_rows(&self, numbers: usize) -> usize {
         if self.targets.iter().all(|target| target.encode.elementwise()) {
             return numbers.clamp(1, PIECE);
