@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use models::draft::SpecDraft;
 use registry::diag::{Finding, Severity};
-use registry::render::{RenderStyle, render};
+use registry::render::{RenderStyle, count, render_one};
 
 use crate::term;
 use crate::text::plural;
@@ -20,9 +20,13 @@ pub(super) fn list_path(draft: &Path) -> PathBuf {
     draft.with_extension("findings.txt")
 }
 
-/// Returns the full list of findings.
+/// Returns all findings, however many; reports show the first of many.
 pub(super) fn list(draft: &SpecDraft) -> String {
-    render(&draft.findings, RenderStyle::Plain)
+    let findings = draft.findings.iter();
+    let mut texts: Vec<String> =
+        findings.map(|finding| render_one(finding, RenderStyle::Plain)).collect();
+    texts.push(count(&draft.findings));
+    texts.join("\n\n") + "\n"
 }
 
 /// Returns what a user has to know about a draft that is not complete, in at most 24 lines.
