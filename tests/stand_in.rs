@@ -66,7 +66,7 @@ pub(crate) enum Fault {
     Status(u16),
     /// This status, `.1` times, and then regular responses.
     Busy(u16, usize),
-    /// The same status for all requests, with a wait of a day.
+    /// Status of all answers, with a wait of a day.
     Tomorrow(u16),
     /// A list of models of this many bytes, in the shortest values.
     ManyModels(usize),

@@ -12,7 +12,7 @@ pub enum Unproven {
     Decode,
     /// Ops on the reference's own inputs.
     Ops,
-    /// What steps keep.
+    /// States that steps keep.
     States,
     /// Whole runs, judged by the reference's ensemble.
     Runs,

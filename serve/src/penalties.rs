@@ -20,7 +20,7 @@ pub(crate) struct PenaltyFields {
 pub(crate) struct Penalties {
     /// Number to take from the logit of each token that was generated, as in the OpenAI API.
     presence: f32,
-    /// The same for each time that it was generated.
+    /// Amount taken off for each time that the token was generated.
     frequency: f32,
     /// Divisor of positive logits and factor of negative ones, for each token of the prompt and of the answer, as in
     /// transformers.
