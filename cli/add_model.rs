@@ -20,7 +20,9 @@ use registry::dtype::Dtype;
 use registry::file;
 
 use crate::card::{Card, ChatSummary, ProofResults, ProofStatus, WeightsSummary};
-use crate::findings::{check_error, engine_error, model_error, reported_error};
+use crate::findings::{
+    briefly_reported_error, check_error, engine_error, model_error, reported_error,
+};
 use crate::parity_check;
 use crate::reference::{beside, no_reference, open_dump};
 use crate::specs;
@@ -28,6 +30,8 @@ use crate::target::{self, ModelArgs, SpecArgs};
 use crate::term::{Tone, paint};
 use crate::text::{TextTable, count, plural};
 use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
+
+mod draft_summary;
 
 /// Matches or drafts a spec, builds the model, runs it and proves it against its reference
 #[derive(Debug, Args)]
@@ -77,7 +81,11 @@ impl AddModelArgs {
         let checkpoint = target.checkpoint()?;
         let coverage = TensorCoverage::of(&target.model, &checkpoint);
         self.print_model(&target, drafted.as_ref())?;
-        target::covered(&coverage, &target.dir)?;
+        match &drafted {
+            // Its findings are listed beside it.
+            Some(_) => coverage.refuse(&target.dir).map_err(model_error)?,
+            None => target::covered(&coverage, &target.dir)?,
+        }
         self.print_progress("weights", &coverage.summary());
         let nonfinite = target.nonfinite()?;
         if !nonfinite.is_empty() {
@@ -189,6 +197,9 @@ impl AddModelArgs {
         let outcome = match report.map(Report::verdict) {
             None => ProofStatus::NotProven,
             Some(Verdict::Fail) => ProofStatus::Differs,
+            Some(_) if report.is_some_and(|report| !report.limits.is_empty()) => {
+                ProofStatus::ProvenInPart
+            }
             Some(Verdict::Pass | Verdict::Skip) => ProofStatus::Proven,
         };
         let chat = ChatSummary::read(&target.dir, self.reference.as_deref());
@@ -221,7 +232,7 @@ impl AddModelArgs {
             annotate::report(report, &target.model);
         }
         Ok(match outcome {
-            ProofStatus::Proven => CommandOutcome::Ok,
+            ProofStatus::Proven | ProofStatus::ProvenInPart => CommandOutcome::Ok,
             ProofStatus::Differs => CommandOutcome::Differs,
             ProofStatus::NotProven => CommandOutcome::CouldNotRun,
         })
@@ -258,7 +269,11 @@ impl AddModelArgs {
             (draft.name.clone(), Some(draft))
         };
         let set = &self.choice.set;
-        let opened = open::resolve(folder, config, &specs, &spec, set).map_err(model_error)?;
+        let mut opened = open::resolve(folder, config, &specs, &spec, set).map_err(model_error)?;
+        if drafted.is_some() {
+            // The list beside the draft has them.
+            opened.warnings.clear();
+        }
         Ok((target::shown(opened), drafted))
     }
 
@@ -282,25 +297,19 @@ impl AddModelArgs {
         write::atomic(&draft.path, text.as_bytes()).context("cannot write the draft")?;
         schema::beside(&draft.path)?;
         specs.add(&draft.path).map_err(model_error)?;
-        term::note(&format!("drafted {path}; complete it, and give it with --spec {path}"));
+        if !draft.findings.is_empty() {
+            let list = draft_summary::list_path(&draft.path);
+            let listed = draft_summary::list(&draft);
+            write::atomic(&list, listed.as_bytes()).context("cannot write the list of findings")?;
+        }
         if draft.is_whole() {
+            term::note(&format!("drafted {path}; complete it, and give it with --spec {path}"));
+            draft_summary::note_warnings(&draft);
             return Ok(draft);
         }
-        let SpecDraft { base, used, tensors, findings, .. } = &draft;
-        let said = format!(
-            "no spec matches the architecture `{}`. {} `{base}`, which explains {used} of {tensors} tensors; the \
-             draft `{path}` extends it and lists what is left. Complete it (`onboard help spec` explains the \
-             language, `onboard show {base} --source` shows what is inherited), then: onboard add-model {} --spec \
-             {path}",
-            config.architecture(),
-            if 2 * used < *tensors {
-                "No known spec is close: take what you need from several. The closest is"
-            } else {
-                "The closest is"
-            },
-            self.which.model.display(),
-        );
-        Err(reported_error(findings, &said))
+        let model = &self.which.model;
+        let screen = draft_summary::screen(&draft, &config.architecture(), model);
+        Err(briefly_reported_error(&draft.findings, &screen))
     }
 
     /// Runs a few tokens in the checkpoint's own dtype: prefill, then decode.
@@ -382,6 +391,11 @@ fn verdict_line(outcome: ProofStatus, report: Option<&Report>) -> String {
         report.map_or(0, |report| report.runs.iter().map(|run| run.gates.len()).sum());
     match outcome {
         ProofStatus::Proven => format!("{}: {gates} gates hold", paint(Tone::Good, "proven")),
+        ProofStatus::ProvenInPart => {
+            let unproven = report.and_then(Report::unproven).unwrap_or_default();
+            let word = paint(Tone::Strong, "proven in part");
+            format!("{word}: {gates} gates hold, but not proven: {unproven}")
+        }
         ProofStatus::Differs => paint(Tone::Bad, "differs"),
         ProofStatus::NotProven => paint(Tone::Strong, "not proven"),
     }

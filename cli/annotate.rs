@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Args, ValueEnum};
 use parity::{Report, Verdict};
 use registry::diag::{Finding, Severity, Span};
+use registry::listing;
 use registry::model::Model;
 
 use crate::term;
@@ -48,9 +49,9 @@ fn is_github() -> bool {
     GITHUB.load(Ordering::Relaxed)
 }
 
-/// Annotates findings at their source locations.
+/// Annotates findings at their source locations. CI shows ten of a step.
 pub(crate) fn findings(findings: &[Finding]) {
-    for finding in findings.iter().filter(|_| is_github()) {
+    for finding in listing::lines(findings).0.iter().filter(|_| is_github()) {
         let level = match finding.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -70,7 +71,7 @@ pub(crate) fn error(said: &str) {
     }
 }
 
-/// Annotates each run that differs with its first divergence, at the call of the spec that makes it.
+/// Annotates each run that differs with its cause and its first divergence, at the call of the spec that makes it.
 pub(crate) fn report(report: &Report, model: &Model) {
     if !is_github() {
         return;
@@ -81,7 +82,9 @@ pub(crate) fn report(report: &Report, model: &Model) {
             term::note(&command("error", None, &title, "tokens or routes differ"));
             continue;
         };
-        let mut text = format!(
+        let mut text = report.cause_of(run).map(|cause| format!("{cause}\n")).unwrap_or_default();
+        let _ = write!(
+            text,
             "first divergence: {} in {}, prompt {}, step {}: {}",
             first.subject, first.phase, first.prompt, first.step, first.message
         );

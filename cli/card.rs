@@ -25,6 +25,8 @@ use crate::text::{TextTable, bytes};
 pub(crate) enum ProofStatus {
     /// All comparisons agree.
     Proven,
+    /// All comparisons agree, and parts of the model were not compared.
+    ProvenInPart,
     /// A comparison differs.
     Differs,
     /// There is no reference to compare with.
@@ -35,6 +37,7 @@ impl ProofStatus {
     fn word(self) -> &'static str {
         match self {
             Self::Proven => "proven",
+            Self::ProvenInPart => "proven in part",
             Self::Differs => "differs",
             Self::NotProven => "not proven",
         }
@@ -210,6 +213,9 @@ impl<'a> Card<'a> {
         let mut table = TextTable::new(&[]);
         table.row(["fact", "value"]);
         table.row(["verdict".to_owned(), format!("**{}**", self.outcome.word())]);
+        if let Some(unproven) = self.evidence.report.and_then(Report::unproven) {
+            table.row(["not proven".to_owned(), unproven]);
+        }
         table.row(["architecture".to_owned(), fact("architecture")]);
         table.row(["parameters".to_owned(), format!("{} in {}", fact("parameters"), bytes(size))]);
         if let Some(coverage) = &self.coverage {

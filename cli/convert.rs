@@ -21,7 +21,7 @@ use registry::gguf_head::with_head;
 use tokenizer::TokenizerOptions;
 
 use crate::findings::reported_error;
-use crate::target::{self, CheckpointArgs, SpecArgs};
+use crate::target::{self, ModelArgs, SpecArgs};
 use crate::{CommandOutcome, products, term};
 
 mod calibration;
@@ -29,7 +29,9 @@ mod compat;
 mod draft;
 mod folder;
 mod folder_plan;
+mod folder_verify;
 mod format;
+mod gguf_source;
 mod goal;
 mod measured;
 mod merge;
@@ -64,18 +66,22 @@ Examples:
   convert MODEL --to fp8 -o DIR --target-kl 5e-3        the same, some matrices kept so that it costs no more
   convert MODEL --to fp8:tensor -o DIR --static-activations --kv-scales --calibrate text.txt
                                                         the same with scales for activations and the KV cache
+  convert FILE.gguf --to hf -o DIR                      a folder for transformers, of a GGUF file
+  convert FILE.gguf --to gguf:q4_k_m -o model.gguf      a GGUF file of f32, bf16 or f16 in another type
   convert MODEL --compat -o DIR/config.json             the config alone, with the keys that every engine reads
   convert merge-check model-00001-of-00008.gguf         whether a set of files is complete
-  convert MODEL --verify model.gguf                     compare a file with the checkpoint, tensor by tensor
+  convert MODEL --verify model.gguf                     compare a file with the checkpoint, block by block
+  onboard verify model.gguf                             compare a file with the hashes that were written with it
 
 Files appear under their name when they are whole and were read back; until then there are
-NAME.part and its journal, which --resume goes on with. The bytes do not depend on threads or slabs."
+NAME.part and its journal, which --resume goes on with. The bytes do not depend on threads or slabs.
+Their hashes are written beside them: NAME.hashes, or onboard.hashes in a folder."
 )]
 pub(crate) struct ConvertArgs {
     #[command(subcommand)]
     command: Option<ConvertCommand>,
     #[command(flatten)]
-    weights: Option<CheckpointArgs>,
+    weights: Option<ModelArgs>,
     #[command(flatten)]
     choice: SpecArgs,
     /// The format, gguf:TYPE (repeatable), fp8, nvfp4, ...; `convert --to help` lists them
@@ -96,8 +102,12 @@ pub(crate) struct ConvertArgs {
     /// Write over files that are there
     #[arg(long)]
     force: bool,
-    /// Compare a file with the checkpoint, and write nothing; one made with --identity, with the same
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "output", "plan", "resume"])]
+    /// Quantize the weights of a GGUF file again, which rounds them twice
+    #[arg(long, conflicts_with = "verify")]
+    requantize: bool,
+    /// Compare a file or folder with the checkpoint, and write nothing; one made with --identity or
+    /// --imatrix, with the same
+    #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["to", "output", "plan", "resume"])]
     verify: Option<PathBuf>,
     /// Several files of at most so much each: 4G, 500M
     #[arg(long, value_name = "SIZE", value_parser = format::parse_size)]
@@ -112,6 +122,9 @@ pub(crate) struct ConvertArgs {
     /// rope_theta, ...); without --to, write that config and nothing else
     #[arg(long, conflicts_with = "verify")]
     compat: bool,
+    /// With a checkpoint format: copy the code of the checkpoint too (`.py` files), which is left out otherwise
+    #[arg(long, conflicts_with = "verify")]
+    copy_code: bool,
     #[command(flatten)]
     goal: goal::DivergenceArgs,
     #[command(flatten)]
@@ -137,14 +150,15 @@ impl ConvertArgs {
         if let Some(ConvertCommand::MergeCheck(check)) = &self.command {
             return check.run();
         }
-        let Some(weights) = &self.weights else {
+        let Some(which) = &self.weights else {
             bail!("which checkpoint? give its folder: convert MODEL --to gguf:q4_k_m -o FILE");
         };
-        let which = &weights.which(
-            "its numbers are rounded already: converted again they would be rounded twice",
-        )?;
         if let Some(file) = &self.verify {
-            return verify::run(which, &self.choice, file, self.types.arithmetic(), self.json);
+            return if file.is_dir() {
+                folder_verify::run(&self, which, file)
+            } else {
+                verify::run(which, &self.choice, file, &self.types, self.json)
+            };
         }
         if self.compat && self.to.is_empty() {
             return self.config_alone(which);
@@ -189,6 +203,8 @@ impl ConvertArgs {
         let coverage = TensorCoverage::of(&target.model, &checkpoint);
         target::covered(&coverage, &target.dir)?;
         self.calibration.refuse_lost(None, &checkpoint)?;
+        let quantizes = formats.iter().any(GgufFormat::quantizes);
+        gguf_source::refuse_twice(&target, &checkpoint, quantizes, self.requantize)?;
         let outputs = format::paths(&formats, &self.output, &target.name)?;
         let source = GgufModel::new(&target, &checkpoint, self.types.arithmetic())?;
         if coverage.head > 0 && source.gguf.ahead == 0 {
@@ -256,7 +272,8 @@ impl ConvertArgs {
         for (output, _) in planned {
             plan::measure(&source.tensors, output, self.threads())?;
         }
-        let work = plan::work(&source.tensors, planned, fingerprint);
+        let mut work = plan::work(&source.tensors, planned, fingerprint);
+        work.hashed = true;
         for (_, files) in planned {
             self.note_fewer(files.len())?;
         }
@@ -318,12 +335,10 @@ impl ConvertArgs {
         crate::interrupt::hint("");
         watch.finish();
         then()?;
-        let beside = work.beside.iter().map(|side| &side.path);
-        work.files
-            .iter()
-            .map(|file| &file.path)
-            .chain(beside)
-            .for_each(|path| products::note(path));
+        let beside = work.beside.iter().map(|side| side.path.clone());
+        let files = work.files.iter().map(|file| file.path.clone());
+        let hashes = work.hash_paths();
+        files.chain(beside).chain(hashes).for_each(|path| products::note(&path));
         if done.already {
             term::print(&summary::finished_before(work))?;
             return Ok(CommandOutcome::Ok);
@@ -396,9 +411,13 @@ impl<'c> GgufModel<'c> {
         warnings.extend(gguf.doubts.iter().map(doubt));
         // Arithmetic in the source's dtype belongs to --identity.
         let identity = arithmetic == Arithmetic::OfSource;
-        let tokenizer = tokenizer(target, &gguf, identity, &mut warnings)?;
+        let tokenizer = if target.is_gguf() {
+            gguf_source::carried_keys(target)?
+        } else {
+            tokenizer(target, &gguf, identity, &mut warnings)?
+        };
         Ok(Self {
-            name: target.name.clone(),
+            name: if target.is_gguf() { gguf_source::name(target)? } else { target.name.clone() },
             matrices: matrices(&weights),
             config: target.config.json()?,
             gguf,

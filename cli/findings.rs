@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use models::FindingSubject;
 use registry::diag::Finding;
+use registry::listing;
 use registry::render::{RenderStyle, render};
 
 use crate::{annotate, term};
@@ -23,11 +24,23 @@ impl std::error::Error for ReportedError {}
 /// Shows all findings, and returns an error with their consequence.
 pub(crate) fn reported_error(findings: &[Finding], said: &str) -> anyhow::Error {
     warn(findings);
+    error_of(findings, said)
+}
+
+/// Returns an error with a text in place of the findings, which only annotations show one by one.
+pub(crate) fn briefly_reported_error(findings: &[Finding], said: &str) -> anyhow::Error {
+    annotate::findings(findings);
+    error_of(findings, said)
+}
+
+fn error_of(findings: &[Finding], said: &str) -> anyhow::Error {
     let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
     let said = &*term::with_flags(said);
     term::note(&format!("{word} {said}"));
     annotate::error(said);
-    let found = findings.iter().map(|finding| format!("\n{}", finding.message));
+    let (first, others) = listing::lines(findings);
+    let messages = first.iter().map(|finding| finding.message.clone()).chain(others);
+    let found = messages.map(|message| format!("\n{message}"));
     ReportedError(std::iter::once(said.to_owned()).chain(found).collect()).into()
 }
 

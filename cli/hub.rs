@@ -11,8 +11,7 @@ use checkpoints::checkpoint::pickled;
 use hub::cache::ModelCache;
 use hub::{Client, Error, HubOptions, check_file};
 
-use crate::interrupt;
-use crate::term;
+use crate::{interrupt, term, text};
 
 pub(crate) use hub::is_id;
 pub(crate) use settings::HubSettings;
@@ -41,6 +40,7 @@ impl HubSettings {
         let cache = ModelCache::new(&self.cache, id)?;
         let missing = match whole(&cache, revision) {
             Ok(folder) => {
+                check(&cache, &folder)?;
                 term::note(&format!("using `{id}` from the cache: {}", folder.display()));
                 return Ok(folder);
             }
@@ -72,8 +72,10 @@ impl HubSettings {
         cache
             .set_commit(revision, &listing.commit)
             .with_context(|| format!("cannot write in the cache `{}`", self.cache.display()))?;
-        whole(&cache, revision)
-            .map_err(|missing| anyhow!("the hub's `{id}` is not whole: {missing}"))
+        let folder = whole(&cache, revision)
+            .map_err(|missing| anyhow!("the hub's `{id}` is not whole: {missing}"))?;
+        check(&cache, &folder)?;
+        Ok(folder)
     }
 
     /// Fetches the config, the weights and the useful files beside them.
@@ -158,6 +160,26 @@ fn whole(cache: &ModelCache, revision: &str) -> Result<PathBuf, String> {
         return Err(lacks(SINGLE));
     }
     Ok(folder)
+}
+
+/// Compares the files of a checkpoint in the cache with their hashes, once.
+fn check(cache: &ModelCache, folder: &Path) -> Result<()> {
+    /// Number of bytes that take a while.
+    const MANY: u64 = 1 << 30;
+    let mut names: BTreeSet<String> = [CONFIG, INDEX, SINGLE].map(str::to_owned).into();
+    names.extend(OPTIONAL.map(str::to_owned));
+    if folder.join(INDEX).exists() {
+        names.extend(shards(&folder.join(INDEX))?);
+    }
+    names.retain(|name| folder.join(name).exists());
+    let names: Vec<String> = names.into_iter().collect();
+    let commit = folder.file_name().unwrap_or_default().to_string_lossy();
+    cache.check(&commit, &names, |bytes| {
+        if bytes >= MANY {
+            term::note(&format!("comparing {} with their hashes, once", text::bytes(bytes)));
+        }
+    })?;
+    Ok(())
 }
 
 /// Returns the files that an index names, each checked to lie inside the repository.

@@ -42,6 +42,12 @@ pub(crate) fn requested() -> Option<i32> {
     Some(REQUESTED.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 
+/// Ends the action of [`on_first`], used or not: the next signal stops the command.
+pub(crate) fn forget() {
+    *FIRST.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    REQUESTED.store(0, Ordering::SeqCst);
+}
+
 /// Installs handlers that remove unfinished files when a signal stops the command. The exit code is the
 /// shell's for the signal: 130 for SIGINT, 143 for SIGTERM.
 ///

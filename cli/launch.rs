@@ -304,11 +304,12 @@ fn chat_facts(target: &LocalModel, engine: &str) -> ChatFacts {
         }
     };
     let Some(format) = template.format() else { return ChatFacts::default() };
+    let reasons = template.variants().iter().any(|variant| format.has_reasoning(&variant.text));
     let parsers = format.engine(engine).cloned().unwrap_or_default();
     ChatFacts {
         format: Some(format.name().to_owned()),
         tools: parsers.tools,
-        reasoning: parsers.reasoning,
+        reasoning: parsers.reasoning.filter(|_| reasons),
     }
 }
 

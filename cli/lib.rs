@@ -50,6 +50,7 @@ mod plugin;
 mod products;
 mod reference;
 mod run;
+mod sampling;
 mod schema;
 mod serve_command;
 mod show;
@@ -59,6 +60,7 @@ mod target;
 mod term;
 mod text;
 mod token_io;
+mod verify;
 mod write;
 
 /// Outcome of a command that could run.
@@ -125,6 +127,7 @@ enum OnboardCommand {
         command: engine_command::EngineCommand,
     },
     Convert(convert::ConvertArgs),
+    Verify(verify::VerifyArgs),
     Imatrix(imatrix::ImatrixArgs),
     /// Divides a long command into pieces for many machines, by Ray, Slurm or Kubernetes
     Jobs {
@@ -245,6 +248,7 @@ impl OnboardCommand {
             Self::Parity { command } => command.run(),
             Self::Engine { command } => command.run(),
             Self::Convert(args) => args.run(),
+            Self::Verify(args) => args.run(),
             Self::Imatrix(args) => args.run(),
             Self::Jobs { command } => command.run(),
             Self::Launch(args) => args.run(),

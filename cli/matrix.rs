@@ -283,7 +283,10 @@ impl MatrixCheck<'_> {
             ("--source", &self.model.source),
         ] {
             if let Some(value) = value {
-                command.arg(flag).arg(place(value));
+                let path = place(value);
+                // No folder is a spec: one that is named like a known spec does not hide it.
+                let named = flag == "--spec" && path.is_dir();
+                command.arg(flag).arg(if named { PathBuf::from(value) } else { path });
             }
         }
         let dtypes: Vec<&str> = self.dtypes.iter().map(|dtype| dtype.name()).collect();

@@ -99,6 +99,9 @@ pub(crate) struct ParityCheckArgs {
     /// Multiply what is not rounded by the dequantized weights, whatever the reference did
     #[arg(long)]
     w8a16: bool,
+    /// Exit with 1, too, if a part of the model was not proven (onboard help report)
+    #[arg(long)]
+    strict: bool,
     /// Do not feed the engine in other ways (chunks, batches, forks, ...)
     #[arg(long)]
     no_schedules: bool,
@@ -141,6 +144,7 @@ impl ParityCheckArgs {
             plain_graph: false,
             w8a8: false,
             w8a16: false,
+            strict: false,
             no_schedules: false,
             diagnose: false,
             budget: BUDGET,
@@ -307,6 +311,7 @@ impl ParityCheckArgs {
         annotate::report(report, model);
         Ok(match report.verdict() {
             Verdict::Fail => CommandOutcome::Differs,
+            _ if self.strict && !report.limits.is_empty() => CommandOutcome::Differs,
             Verdict::Pass | Verdict::Skip => CommandOutcome::Ok,
         })
     }

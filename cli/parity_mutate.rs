@@ -60,7 +60,7 @@ pub(crate) struct MutateArgs {
     /// Diagnose each mutant that is caught, and count those whose undoing edit is named first
     #[arg(long)]
     diagnose: bool,
-    /// Worker threads of the engine
+    /// Mutants that are run at once, each on one thread
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     #[command(flatten)]

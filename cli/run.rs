@@ -1,52 +1,77 @@
-//! Implements `onboard run`, which continues a prompt.
+//! Implements `onboard run`, which continues a prompt or holds a conversation.
 
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use chat::Template;
 use clap::Args;
 use engine::sample::{Sampler, Sampling};
-use engine::{Chunk, NoProbe, OutputRows, SessionOptions};
+use engine::{ProductArithmetic, Session, SessionOptions};
+use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 use serde_json::json;
 
 use crate::arithmetic::ArithmeticArgs;
 use crate::engines::DeviceArgs;
 use crate::findings::{engine_error, warn};
+use crate::sampling::SamplingDefaults;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::token_io::TokenIo;
-use crate::{CommandOutcome, term};
+use crate::token_io::{ModelTokenizer, TokenIo};
+use crate::{CommandOutcome, chat_template, term};
 
-/// Continues a prompt with a model
+mod conversation;
+mod generation;
+
+use generation::{GeneratedTokens, generate};
+
+/// Continues a prompt with a model, or chats with it
+///
+/// On a terminal, a model with a chat template answers: a prompt is the user's message, and without one
+/// a conversation is held, a line for each message. Without a terminal, a prompt is continued as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  onboard run MODEL --prompt 'Once upon a time' -n 64
+  onboard run FILE.gguf                              a conversation, on a terminal
+  onboard run FILE.gguf 'Why is the sky blue?'       one answer
+  onboard run MODEL --raw 'Once upon a time' -n 64   the text is continued, without the chat template
+  onboard run MODEL --chat < questions.txt           a conversation, a line for each message
   onboard run MODEL --tokens 1,17,4 -n 8             token ids in and out; needs no tokenizer
-  onboard run MODEL --prompt Hi --temperature 0.7 --top-p 0.9 --seed 1
+  onboard run MODEL 'Hi' --temperature 0.7 --top-p 0.9 --seed 1
   onboard run MODEL --prompt - < prompt.txt          the prompt from standard input
-  onboard run MODEL --prompt Hi --json               tokens and text as one object")]
+  onboard run MODEL --prompt Hi --json               tokens and text as one object
+
+In a conversation, Ctrl-C ends an answer, and twice the program; /clear forgets what was said, /exit or the end of the input ends.
+Sampling there is as generation_config.json or the file says; a continued text takes the likeliest tokens.")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     which: ModelArgs,
+    /// The text to continue, or the message to answer
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "tokens"])]
+    words: Option<String>,
     #[command(flatten)]
     choice: SpecArgs,
-    /// The text to continue; `-` reads it from standard input, without a newline at its end
-    #[arg(
-        long,
-        value_name = "TEXT",
-        required_unless_present = "tokens",
-        conflicts_with = "tokens"
-    )]
+    /// The same as PROMPT; `-` reads it from standard input, without a newline at its end
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     prompt: Option<String>,
     /// The token ids to continue, with commas
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Vec<u32>,
-    /// Number of tokens to add
-    #[arg(short, value_name = "N", default_value_t = 32)]
-    n: usize,
-    /// 0 takes the likeliest token; higher is more varied
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    temperature: f32,
+    /// Answer through the chat template, without a terminal too
+    #[arg(long, conflicts_with_all = ["raw", "tokens"])]
+    chat: bool,
+    /// Continue the text as it is, on a terminal too
+    #[arg(long)]
+    raw: bool,
+    /// A message of the system before the conversation
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens"])]
+    system: Option<String>,
+    /// Number of tokens to add [default: 32; in a conversation as many as the model takes]
+    #[arg(short, value_name = "N")]
+    n: Option<usize>,
+    /// 0 takes the likeliest token; higher is more varied [default: 0; in a conversation as the model recommends]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f32>,
     /// Choose among the K likeliest only
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
@@ -61,6 +86,9 @@ pub(crate) struct RunArgs {
     dtype: Option<Dtype>,
     #[command(flatten)]
     arithmetic: ArithmeticArgs,
+    /// Leave weights in blocks as they lie in the file: opens at once, and every token takes longer
+    #[arg(long)]
+    no_repack: bool,
     #[command(flatten)]
     device: DeviceArgs,
     /// Worker threads
@@ -74,10 +102,13 @@ pub(crate) struct RunArgs {
 /// Maximum size of a prompt on standard input, in bytes.
 const MOST: u64 = 64 << 20;
 
+/// Number of tokens that a text is continued by.
+const CONTINUED: usize = 32;
+
 impl RunArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         ensure!(
-            self.temperature >= 0.0 && self.temperature.is_finite(),
+            self.temperature.is_none_or(|t| t >= 0.0 && t.is_finite()),
             "--temperature must be 0 or more"
         );
         ensure!(self.top_k != Some(0), "--top-k must be at least 1");
@@ -87,67 +118,133 @@ impl RunArgs {
         );
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
-        let mut output = match &self.prompt {
-            Some(_) => TokenIo::of(&target)?,
-            None => TokenIo::Ids { first: true },
-        };
-        let text = match self.prompt.as_deref() {
-            Some("-") => Some(standard_input()?),
-            text => text.map(str::to_owned),
-        };
-        let prompt = output.prompt(text.as_deref(), &self.tokens)?;
-        let dtype = self.dtype.unwrap_or_else(|| target.dtype());
-        target::check_dtypes(&target, &[dtype])?;
+        match self.template(&target)? {
+            Some(template) => conversation::hold(&self, &target, &template),
+            None => self.continue_text(&target),
+        }
+    }
+
+    /// Returns the chat template if the prompt is a message to answer.
+    fn template(&self, target: &LocalModel) -> Result<Option<Template>> {
+        if self.raw || !self.tokens.is_empty() {
+            return Ok(None);
+        }
+        let found = chat_template::of_model(&target.dir);
+        if self.chat || self.system.is_some() {
+            let template = found.context("--chat and --system need a chat template")?;
+            return Ok(Some(template));
+        }
+        if self.json || !std::io::stdout().is_terminal() {
+            return Ok(None);
+        }
+        let usable = found.and_then(|template| template.check().map(|()| template));
+        if let Err(why) = &usable {
+            term::note(&format!("note: the text is continued as it is: {why}"));
+        }
+        Ok(usable.ok())
+    }
+
+    /// Returns the text of the prompt; none if there is none, and standard input has it.
+    fn text(&self) -> Result<Option<String>> {
+        match self.words.as_deref().or(self.prompt.as_deref()) {
+            Some("-") => standard_input().map(Some),
+            text => Ok(text.map(str::to_owned)),
+        }
+    }
+
+    /// Opens a session.
+    fn session(&self, target: &LocalModel, dtype: Dtype) -> Result<Box<dyn Session>> {
+        target::check_dtypes(target, &[dtype])?;
         warn(&target.nonfinite()?);
-        let arithmetic = self.arithmetic.of(&target, self.device.is_cpu())?;
+        let arithmetic = match self.arithmetic.of(target, self.device.is_cpu())? {
+            ProductArithmetic::Q8 { .. } if self.no_repack => {
+                ProductArithmetic::Q8 { repack: false }
+            }
+            arithmetic => arithmetic,
+        };
         let options = SessionOptions {
             dtype,
             threads: self.threads,
             arithmetic,
             ..SessionOptions::default()
         };
-        let mut session =
-            self.device.native()?.open(&target::source(&target), &options).map_err(engine_error)?;
-        let slot = session.open_slot();
-        let sampling = Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: None,
+        let engine = self.device.native()?;
+        engine.open(&target::source(target), &options).map_err(engine_error)
+    }
+
+    /// Opens a session, and reads the tokenizer meanwhile: both take long for large vocabularies.
+    fn open_with_tokenizer(
+        &self,
+        target: &LocalModel,
+    ) -> Result<(ModelTokenizer, Box<dyn Session>)> {
+        let (path, home) = (target.dir.as_path(), target.home());
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || ModelTokenizer::at(path, home));
+            let session = self.session(target, self.dtype(target));
+            let read = reader.join().map_err(|_| anyhow!("reading the tokenizer failed"))?;
+            Ok((read?, session?))
+        })
+    }
+
+    fn dtype(&self, target: &LocalModel) -> Dtype {
+        self.dtype.unwrap_or_else(|| target.dtype())
+    }
+
+    fn sampler(&self, defaults: SamplingDefaults) -> Sampler {
+        Sampler::new(Sampling {
+            temperature: self.temperature.or(defaults.temperature).unwrap_or(0.0),
+            top_k: self.top_k.or(defaults.top_k),
+            top_p: self.top_p.or(defaults.top_p),
+            min_p: defaults.min_p,
             seed: self.seed,
+        })
+    }
+
+    /// Continues a text or tokens once.
+    fn continue_text(&self, target: &LocalModel) -> Result<CommandOutcome> {
+        let ids = !self.tokens.is_empty();
+        let text = match self.text()? {
+            None if !ids => {
+                ensure!(
+                    !std::io::stdin().is_terminal(),
+                    "what shall be continued? give a prompt, or --tokens 1,2,3"
+                );
+                Some(standard_input()?)
+            }
+            text => text,
         };
-        let mut sampler = Sampler::new(sampling);
+        let dtype = self.dtype(target);
+        let (mut output, mut session) = if ids {
+            (TokenIo::Ids { first: true }, self.session(target, dtype)?)
+        } else {
+            let (tokenizer, session) = self.open_with_tokenizer(target)?;
+            (TokenIo::with(tokenizer), session)
+        };
+        let prompt = output.prompt(text.as_deref(), &self.tokens)?;
+        let slot = session.open_slot();
+        let asked = self.n.unwrap_or(CONTINUED);
+        let room =
+            target.model.context.map_or(usize::MAX, |most| most.saturating_sub(prompt.len()));
+        if room < asked {
+            term::note(&format!("note: the model handles {room} more tokens, not {asked}"));
+        }
+        let mut said = String::new();
         let ends = output.ends(target.home());
-        let mut next = prompt.clone();
-        let room = target.model.context.map_or(usize::MAX, |most| most.saturating_sub(next.len()));
-        if room < self.n {
-            term::note(&format!("note: the model handles {} more tokens, not {}", room, self.n));
-        }
-        if self.n.min(room) == 0 {
-            // No tokens to add, but the prompt is still checked: ids in range, within the context.
-            session.step(&[Chunk { slot, tokens: &next, rows: OutputRows::None }], &mut NoProbe)?;
-        }
-        let (mut made, mut said, mut ended) = (Vec::new(), String::new(), "length");
-        if room < self.n {
-            ended = "context";
-        }
-        for _ in 0..self.n.min(room) {
-            let chunk = Chunk { slot, tokens: &next, rows: OutputRows::Last };
-            let logits = session.step(&[chunk], &mut NoProbe)?;
-            let token = sampler.choose(logits[0].row(0));
-            if ends.contains(&token) {
-                ended = "end token";
-                break;
-            }
-            let piece = output.next_text(token);
-            if self.json {
-                said.push_str(&piece);
-            } else {
-                term::stream(&piece)?;
-            }
-            made.push(token);
-            next = vec![token];
-        }
+        let GeneratedTokens { tokens, ended } = generate(
+            session.as_mut(),
+            slot,
+            &prompt,
+            &mut self.sampler(SamplingDefaults::default()),
+            generation::Limits { asked, room, ends: &ends, stop: None },
+            |token| {
+                let piece = output.next_text(token);
+                if self.json {
+                    said.push_str(&piece);
+                    return Ok(());
+                }
+                Ok(term::stream(&piece)?)
+            },
+        )?;
         if !self.json {
             term::print(&output.remaining_text())?;
             return Ok(CommandOutcome::Ok);
@@ -158,9 +255,9 @@ impl RunArgs {
             "model": target.name,
             "dtype": dtype.name(),
             "prompt_tokens": prompt,
-            "tokens": made,
-            "text": self.prompt.is_some().then_some(said),
-            "ended": ended,
+            "tokens": tokens,
+            "text": (!ids).then_some(said),
+            "ended": ended.word(),
         });
         term::print(&serde_json::to_string_pretty(&whole)?)?;
         Ok(CommandOutcome::Ok)

@@ -47,7 +47,10 @@ pub(crate) struct ServeArgs {
     choice: SpecArgs,
     /// Address or name to listen on; 0.0.0.0 lets every other machine connect
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = parse_host)]
-    host: IpAddr,
+    host: ListenHost,
+    /// Further name that requests may give in `Host` and `Origin`, where no key is set; may be repeated
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
     /// Port to listen on; 0 takes any free port and prints it
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
@@ -93,6 +96,9 @@ pub(crate) struct ServeArgs {
     /// Most seconds for a request
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = parse_seconds)]
     request_timeout: Duration,
+    /// Most seconds for the chat template of a conversation
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    template_timeout: Duration,
     /// Most seconds that a client may take to send a request or to read a part of the answer
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds)]
     client_timeout: Duration,
@@ -113,8 +119,21 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Clone, Copy)]
 struct ToolFormat(Option<&'static Format>);
 
+/// Choice of `--host`.
+#[derive(Debug, Clone)]
+struct ListenHost {
+    address: IpAddr,
+    /// The name or address as it was given.
+    name: String,
+}
+
+/// Parses an address or a name.
+fn parse_host(text: &str) -> Result<ListenHost, String> {
+    Ok(ListenHost { address: parse_address(text)?, name: text.to_owned() })
+}
+
 /// Parses an address. Of the addresses of a name, the first IPv4 address is taken, else the first.
-fn parse_host(text: &str) -> Result<IpAddr, String> {
+fn parse_address(text: &str) -> Result<IpAddr, String> {
     const EXPECTED: &str = "expected an IP address such as 127.0.0.1, or a name of this machine";
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -241,10 +260,10 @@ impl ServeArgs {
             },
             memory: available(),
         };
-        if !self.host.is_loopback() && api_key.is_none() {
+        if !self.host.address.is_loopback() && api_key.is_none() {
             term::note(&format!(
                 "warning: everyone who reaches {} can use this server; set a key in {KEY} or with --api-key-file",
-                self.host
+                self.host.name
             ));
         }
         let keyed = if api_key.is_some() { ", for requests with the key" } else { "" };
@@ -279,7 +298,8 @@ impl ServeArgs {
 
     fn options(&self, api_key: Option<String>) -> ServeOptions {
         ServeOptions {
-            host: self.host,
+            host: self.host.address,
+            hosts: self.allow_host.iter().cloned().chain([self.host.name.clone()]).collect(),
             port: self.port,
             api_key,
             slots: self.slots,
@@ -293,6 +313,7 @@ impl ServeArgs {
             logprobs: self.max_scores,
             connections: usize::from(self.max_connections),
             request_time: self.request_timeout,
+            template_time: self.template_timeout,
             client_time: self.client_timeout,
             drain_time: self.drain_timeout,
         }

@@ -122,7 +122,9 @@ impl ShowArgs {
     /// Returns the name of the spec that is given in place of a model, if one is.
     fn spec_name(&self) -> Result<Option<String>> {
         let word = &self.which.model;
-        if word.exists() || word.components().count() > 1 {
+        // A model of this name is shown, except for its source, which is the spec's.
+        let is_model = word.join("config.json").is_file() || word.is_file();
+        if word.components().count() > 1 || (is_model && !self.source) {
             return Ok(None);
         }
         let specs = specs::open(self.choice.specs.as_deref())?;

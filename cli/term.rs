@@ -1,14 +1,16 @@
 //! Terminal output: data to stdout, everything else to stderr, colour only on terminals.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{LazyLock, Mutex, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, WeakProgressBar};
+
+use crate::text::{count, rate};
 
 /// Time between two lines of progress without a terminal.
 const PACE: Duration = Duration::from_secs(15);
@@ -110,6 +112,12 @@ pub(crate) fn stream(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Writes a prompt for input to stderr.
+pub(crate) fn prompt(text: &str) {
+    let mut err = io::stderr().lock();
+    write!(err, "{text}").and_then(|()| err.flush()).ok();
+}
+
 /// Writes a message to stderr. A closed stderr is no error, because nobody reads it.
 pub(crate) fn note(text: &str) {
     let mut err = io::stderr().lock();
@@ -164,7 +172,7 @@ pub(crate) fn byte_bar(length: u64, what: &str) -> ProgressBar {
 
 /// Returns a progress bar on stderr for a count; lines without a terminal.
 pub(crate) fn count_bar(length: u64, what: &str) -> ProgressBar {
-    bar(length, what, "  {wide_bar} {human_pos}/{human_len} {msg}  {per_sec}  {eta} left")
+    bar(length, what, "  {wide_bar} {human_pos}/{human_len} {msg}  {rate}  {eta} left")
 }
 
 fn bar(length: u64, what: &str, template: &str) -> ProgressBar {
@@ -172,8 +180,15 @@ fn bar(length: u64, what: &str, template: &str) -> ProgressBar {
         return in_lines(Some(length), what);
     }
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-    bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
-    bar.set_message(clean(what).into_owned());
+    let style = ProgressStyle::with_template(template).expect("a constant template");
+    let noun = clean(what).into_owned();
+    bar.set_message(noun.clone());
+    bar.set_style(style.with_key(
+        "rate",
+        move |state: &ProgressState, out: &mut dyn fmt::Write| {
+            out.write_str(&rate(state.per_sec(), &noun)).ok();
+        },
+    ));
     bar
 }
 
@@ -216,7 +231,10 @@ fn in_lines(length: Option<u64>, what: &str) -> ProgressBar {
 fn line(bar: &ProgressBar) -> String {
     let (what, seconds) = (bar.message(), bar.elapsed().as_secs());
     match bar.length() {
-        Some(length) => format!("  {} of {length} {what}, {seconds} s", bar.position()),
+        Some(length) => {
+            let (done, all) = (count(bar.position()), count(length));
+            format!("  {done} of {all} {what}, {seconds} s, {}", rate(bar.per_sec(), &what))
+        }
         None => format!("  {what}, {seconds} s"),
     }
 }
@@ -288,7 +306,8 @@ mod tests {
     fn bars_without_a_terminal_are_lines() {
         let bar = in_lines(Some(3), "chunks");
         bar.inc(2);
-        assert_eq!(line(&bar), "  2 of 3 chunks, 0 s");
+        assert!(line(&bar).starts_with("  2 of 3 chunks, 0 s, "), "{}", line(&bar));
+        assert!(line(&bar).ends_with(" chunks/s"), "{}", line(&bar));
         let bar = in_lines(None, "writing");
         bar.set_message("reading");
         assert_eq!(line(&bar), "  reading, 0 s");

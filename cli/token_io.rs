@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use formats::gguf::GgufFile;
+use models::is_gguf;
 use models::local_model::LocalModel;
 use registry::file::CONFIG;
 use serve::{ServedTokenizer, TextStream};
@@ -24,15 +25,20 @@ pub(crate) enum ModelTokenizer {
 impl ModelTokenizer {
     /// Returns the tokenizer of a model.
     pub(crate) fn of(target: &LocalModel) -> Result<Self> {
-        if !target.is_gguf() {
-            return Ok(Self::Json(Box::new(tokenizer(target.home())?)));
+        Self::at(&target.dir, target.home())
+    }
+
+    /// Returns the tokenizer of a folder or GGUF file; `home` is the folder that it is in.
+    pub(crate) fn at(path: &Path, home: &Path) -> Result<Self> {
+        if !is_gguf(path) {
+            return Ok(Self::Json(Box::new(tokenizer(home)?)));
         }
-        let file = GgufFile::open(&target.dir)?;
+        let file = GgufFile::open(path)?;
         match LlamaTokenizer::new(file.metadata()) {
             Ok(loaded) => Ok(Self::Gguf(Box::new(loaded))),
             // Unsupported kind of tokenizer: the tokenizer beside the file is used.
-            Err(why) => Ok(Self::Json(Box::new(tokenizer(target.home()).with_context(|| {
-                format!("the tokenizer in `{}` is not used: {why}", target.dir.display())
+            Err(why) => Ok(Self::Json(Box::new(tokenizer(home).with_context(|| {
+                format!("the tokenizer in `{}` is not used: {why}", path.display())
             })?))),
         }
     }
@@ -94,12 +100,12 @@ pub(crate) enum TokenIo {
 }
 
 impl TokenIo {
-    /// Returns the text form with the tokenizer of a model.
-    pub(crate) fn of(target: &LocalModel) -> Result<Self> {
-        let words = Arc::new(ModelTokenizer::of(target)?);
+    /// Returns the text form with a tokenizer.
+    pub(crate) fn with(tokenizer: ModelTokenizer) -> Self {
+        let words = Arc::new(tokenizer);
         let codec = Arc::clone(&words) as Arc<dyn ServedTokenizer>;
         let stream = Box::new(TextStream::new(Some(codec), &[], Vec::new(), true));
-        Ok(Self::Text { words, stream })
+        Self::Text { words, stream }
     }
 
     /// Returns the tokens that end a text.

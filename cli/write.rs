@@ -64,7 +64,7 @@ pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Returns the disk that renames files.
 ///
-/// For tests of a killed process, `ONBOARD_ABORT_AT=N` aborts it before the rename or removal with that
+/// For tests of a killed process, `ONBOARD_ABORT_AT=N` aborts it before the rename, exchange or removal with that
 /// number, counted from one.
 pub(crate) fn disk() -> Arc<dyn Disk> {
     static DISK: LazyLock<Arc<dyn Disk>> = LazyLock::new(|| {
@@ -77,7 +77,7 @@ pub(crate) fn disk() -> Arc<dyn Disk> {
     Arc::clone(&DISK)
 }
 
-/// Disk that aborts the process before one rename or removal, like a kill: nothing is cleaned up.
+/// Disk that aborts the process before one rename, exchange or removal, like a kill: nothing is cleaned up.
 #[derive(Debug)]
 struct AbortingDisk {
     at: usize,
@@ -96,6 +96,11 @@ impl Disk for AbortingDisk {
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
         self.step();
         DirectDisk.rename(from, to)
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> std::io::Result<()> {
+        self.step();
+        DirectDisk.exchange(one, other)
     }
 
     fn remove(&self, path: &Path) -> std::io::Result<()> {

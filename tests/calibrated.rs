@@ -148,6 +148,7 @@ fn retold(dir: &Path, from: &Path, word: Option<&str>) -> PathBuf {
     fs_err::copy(from.join("reference.safetensors"), to.join("reference.safetensors")).unwrap();
     let text = fs_err::read(from.join("manifest.json")).unwrap();
     let mut manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    manifest.as_object_mut().unwrap().remove("sha256");
     match word {
         Some(word) => manifest["caches"] = word.into(),
         None => drop(manifest.as_object_mut().unwrap().remove("caches")),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::tool::{convert, fixture, onboard, parity, root, run};
+use crate::tool::{convert, copy, fixture, onboard, parity, root, run};
 
 #[test]
 fn a_model_with_a_reference_is_proven_and_gets_a_card() {
@@ -86,8 +86,45 @@ fn a_draft_lists_what_it_cannot_explain() {
         .arg(out.path().join("card")))
     .code(2)
     .says("StrangerForCausalLM")
-    .says("gpt_neox.layers.{0..2}.attention.query_key_value.weight")
-    .says("extends it");
+    .says("onboard show llama --source");
+    let list = out.path().join("card/gpt_neox_draft.findings.txt");
+    let list = fs_err::read_to_string(list).unwrap();
+    assert!(list.contains("gpt_neox.layers.{0..2}.attention.query_key_value.weight"), "{list}");
+}
+
+#[test]
+fn a_draft_fits_on_a_screen_and_a_folder_hides_no_spec() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("stranger");
+    copy_model("nemotron_h_moe", &model);
+    edit_config(&model, |config| {
+        config["architectures"] = serde_json::json!(["StrangerForCausalLM"]);
+        for n in 0..60 {
+            config[format!("strange_setting_{n}")] = n.into();
+        }
+    });
+    // Folders and files of these names are no specs.
+    fs_err::create_dir(dir.path().join("llama")).unwrap();
+    fs_err::write(dir.path().join("qwen3"), "no spec").unwrap();
+    for (like, code) in [("llama", 2), ("qwen3", 2), ("nemotron_h", 2)] {
+        let out = format!("out-{like}");
+        let mut command = onboard();
+        command.args(["add-model", "stranger", "--like", like, "--out", &out]);
+        let ran = run(command.current_dir(dir.path())).code(code);
+        let lines = ran.out.lines().count() + ran.err.lines().count();
+        assert!(lines <= 24, "{lines} lines\n{}{}", ran.out, ran.err);
+        let list = dir.path().join(out).join("nemotron_h_draft.findings.txt");
+        let list = fs_err::read_to_string(list).unwrap();
+        assert!(list.contains("strange_setting_59"), "{list}");
+    }
+    for name in ["llama", "qwen3"] {
+        let mut command = onboard();
+        command.args(["show", name, "--source"]).current_dir(dir.path());
+        run(&mut command).code(0).prints(&format!("name: {name}"));
+        let mut command = onboard();
+        command.args(["check", name]).current_dir(dir.path());
+        run(&mut command).code(0).prints("reads as a spec");
+    }
 }
 
 #[test]
@@ -300,6 +337,24 @@ fn the_python_of_the_active_environment_comes_before_uv() {
     python(&env.join("bin/python"), true);
     dump().says("env/bin/python");
     assert!(called(&env.join("bin")));
+}
+
+#[test]
+fn code_of_a_checkpoint_is_copied_only_if_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy("lfm2", &model);
+    fs_err::write(model.join("modeling_x.py"), "print('code')\n").unwrap();
+    let to = |out: &str, more: &[&str]| {
+        let mut command = convert();
+        command.arg(&model).args(["--to", "bf16", "-o"]).arg(dir.path().join(out)).args(more);
+        run(&mut command).code(0)
+    };
+    let code = |out: &str| dir.path().join(out).join("modeling_x.py").exists();
+    to("plain", &[]).says("left out (modeling_x.py)").says("--copy-code");
+    assert!(!code("plain"));
+    assert!(!to("wanted", &["--copy-code"]).err.contains("left out"));
+    assert!(code("wanted"));
 }
 
 #[test]

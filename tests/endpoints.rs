@@ -217,6 +217,22 @@ fn time_and_size_are_limited() {
     }
 }
 
+/// A wait that a server asks for ends with the time of the request, and a report takes little memory.
+#[test]
+fn servers_decide_over_neither_time_nor_memory() {
+    let server = StandIn::start(Form::Vllm, "llama", Twist::None, Fault::Tomorrow(503));
+    let mut command = check("llama", &server.url);
+    run(command.args(["--engine-timeout", "5"])).code(2).says("answered 503");
+    // No attempt came after the wait that has no end.
+    let posts = server.seen().iter().filter(|line| line.starts_with("POST")).count();
+    assert_eq!(posts, 1, "{:?}", server.seen());
+    for (bytes, words) in [(60 << 20, "is longer than 8388608 bytes"), (7 << 20, "too many values")]
+    {
+        let server = StandIn::start(Form::OpenAi, "llama", Twist::None, Fault::ManyModels(bytes));
+        run(&mut check("llama", &server.url)).code(2).says(words);
+    }
+}
+
 #[test]
 fn what_may_pass_is_tried_again() {
     let server = StandIn::start(Form::Vllm, "llama", Twist::None, Fault::Busy(429, 2));

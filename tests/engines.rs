@@ -242,3 +242,26 @@ fn a_stopped_command_leaves_no_engine_behind() {
     });
     assert!(ended, "the engine {engine} still runs");
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn processes_in_other_sessions_end_with_the_engine() {
+    // A number of seconds that no other process has in its command line.
+    let seconds = format!("9{:07}.25", std::process::id());
+    let option = format!("seconds={seconds}");
+    let mut command = check(&engine("bad.py"), &["fault=own session", &option]);
+    run(&mut command).code(1);
+    let runs = || {
+        let ids = fs_err::read_dir("/proc").unwrap().flatten();
+        let words = ids.filter_map(|entry| fs_err::read(entry.path().join("cmdline")).ok());
+        words
+            .into_iter()
+            .any(|words| words.split(|byte| *byte == 0).any(|word| word == seconds.as_bytes()))
+    };
+    // A killed process stays a zombie, without words, until it is waited for.
+    let ended = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        !runs()
+    });
+    assert!(ended, "a process of the engine still runs");
+}

@@ -53,6 +53,14 @@ fn a_launch_names_the_parsers_of_the_chat_template() {
         plain.contains("--no-jinja") && plain.contains("refuses requests with tools"),
         "{plain}"
     );
+    // A template of calls without marks of reasoning names a parser of calls alone.
+    let calls = TEMPLATE.replace("<think></think>", "");
+    let (_home, folder, _) = model(&calls);
+    for engine in ["vllm", "sglang"] {
+        let plain = launch(&folder, engine, &[]);
+        assert!(plain.contains("--tool-call-parser hermes"), "{plain}");
+        assert!(!plain.contains("--reasoning-parser"), "{plain}");
+    }
     // A template without tool calls names no parser.
     let (_home, folder, _) = model("{{ messages[0].content }}");
     let none = launch(&folder, "vllm", &[]);

@@ -72,8 +72,13 @@ fn the_workflow_of_the_ci_page_runs_as_written() {
         workflow.lines().filter_map(|line| line.trim().strip_prefix("- run: ")).collect();
     assert_eq!(steps.len(), 2, "{workflow}");
     for step in steps {
-        typed(step, folder.path()).code(0);
+        let command = step.split(" | ").next().unwrap();
+        assert!(command.starts_with("onboard") || command.contains(" --diagnose "), "{step}");
+        typed(command, folder.path()).code(0);
     }
+    assert!(workflow.contains("GITHUB_STEP_SUMMARY"), "{workflow}");
+    let plan = page.split("```yaml").nth(2).unwrap().split("```").next().unwrap();
+    assert!(plan.contains("spec: specs/mine.yaml"), "{plan}");
     assert!(
         folder.path().join("parity.xml").is_file() && folder.path().join("parity.html").is_file()
     );
@@ -300,9 +305,7 @@ fn a_gguf_file_is_taken_or_refused_with_the_reason() {
     let ran = typed(&line("add-model", "q8_0.gguf"), folder.path()).code(0);
     ran.prints("bits per weight").says("not proven but measured");
     typed("onboard check lfm2 --model f32.gguf", folder.path()).code(0).prints("6 layers");
-    typed("convert f32.gguf --to gguf:q8_0 -o x.gguf", folder.path())
-        .code(2)
-        .says("is a GGUF file");
+    typed("convert f32.gguf --to gguf:q8_0 -o x.gguf", folder.path()).code(0);
     let ran = typed("onboard add-model f32.gguf --out out", folder.path()).code(2);
     ran.says("parity dump CHECKPOINT");
 }
@@ -452,6 +455,26 @@ fn findings_and_failures_are_annotated() {
         .code(1)
         .says("::error file=wrong.yaml,line=6,")
         .says("title=parity%3A f32 differs::first divergence: model.layers.0.mlp.down_proj");
+}
+
+#[test]
+fn annotations_tests_and_pages_begin_with_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fixture("llama").display().to_string();
+    let line = format!(
+        "parity check {model} --set dims.eps=1e-4 --dtype f32 --no-schedules --diagnose --format github --junit p.xml --html p.html"
+    );
+    let cause = "cause: `eps` of `rms_norm` = 1e-5 instead of 1e-4 (in 7 nodes)";
+    typed(&line, folder.path())
+        .code(1)
+        .says("title=parity%3A f32 differs::registry/specs/llama.yaml:")
+        .says(&format!(": {cause}%0Afirst divergence: "));
+    let read = |name: &str| fs_err::read_to_string(folder.path().join(name)).unwrap();
+    assert!(read("p.xml").contains(&format!("<failure message=\"{cause}; first divergence: ")));
+    let page = read("p.html");
+    let text = page.split("<body>").nth(1).unwrap();
+    let (before, _) = text.split_once("<table").unwrap();
+    assert!(before.contains("<code>eps</code>") && before.contains("First divergence"), "{before}");
 }
 
 /// The description of a command describes its action, not its group of options.

@@ -56,6 +56,24 @@ fn a_checkpoint_is_fetched_once_and_then_found_in_the_cache() {
     assert_eq!(blobs.count(), files().len() - usize::from(files().contains_key("README.md")));
 }
 
+/// A disk, a copy or another program may have changed the bytes.
+#[test]
+fn a_changed_file_of_the_cache_is_refused() {
+    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    fetch(&hub, home.path()).code(0);
+    fetch(&hub, home.path()).code(0).says("from the cache");
+    let link = snapshot(home.path()).join(WEIGHTS);
+    let blob = fs_err::canonicalize(&link).unwrap();
+    let mut bytes = fs_err::read(&blob).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs_err::write(&blob, bytes).unwrap();
+    let etag = blob.file_name().unwrap().to_string_lossy().into_owned();
+    fetch(&hub, home.path()).code(2).says("in the cache is damaged").says(&etag);
+    fs_err::remove_file(&blob).unwrap();
+    fetch(&hub, home.path()).code(0);
+}
+
 #[test]
 fn shards_named_by_an_index_are_fetched() {
     let mut all = files();

@@ -65,6 +65,12 @@ fn an_interrupted_measurement_goes_on() {
     let kept = fs_err::read(at("two.gguf.sums")).unwrap();
     imatrix(&at("two.gguf"), &[]).code(0).says("3 of 7 chunks were measured by an earlier run");
     assert!(fs_err::read(at("two.gguf")).unwrap() == fs_err::read(at("one.gguf")).unwrap());
+    let mut damaged = kept.clone();
+    let last = damaged.len() - 20;
+    damaged[last] ^= 1;
+    fs_err::write(at("two.gguf.sums"), &damaged).unwrap();
+    imatrix(&at("two.gguf"), &["--force"]).code(2).says("two.gguf.sums` is damaged");
+    merge(&[&at("two.gguf.sums")], &at("x.gguf")).code(2).says("two.gguf.sums` is damaged");
     // Sums of another measurement are not used, and a file of something else is not replaced.
     fs_err::write(at("two.gguf.sums"), &kept).unwrap();
     let ran = imatrix(&at("two.gguf"), &["--chunks", "5", "--force"]);

@@ -115,6 +115,19 @@ fn killed_checkpoints_resume_to_the_same_bytes() {
 /// Weights that changed in place keep the length of their file, and archives can restore its time.
 #[test]
 fn other_weights_with_the_stamps_of_the_first_are_not_resumed() {
+    let every_second = |bytes: &mut [u8]| bytes.iter_mut().step_by(2).for_each(|byte| *byte ^= 1);
+    changed(every_second, "other weights");
+}
+
+/// A single byte, of the values that were read first.
+#[test]
+fn one_changed_byte_of_the_source_is_not_resumed() {
+    changed(|bytes| bytes[0] ^= 1, "was changed since it was read");
+}
+
+/// Stops a conversion, changes its source without its stamps, and resumes it.
+#[track_caller]
+fn changed(change: fn(&mut [u8]), says: &str) {
     let dir = tempfile::tempdir().unwrap();
     let (model, output) = (dir.path().join("model"), dir.path().join("model.gguf"));
     copy("lfm2_256", &model);
@@ -135,8 +148,8 @@ fn other_weights_with_the_stamps_of_the_first_are_not_resumed() {
     let modified = fs_err::metadata(&weights).unwrap().modified().unwrap();
     let mut bytes = fs_err::read(&weights).unwrap();
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    bytes[header..].iter_mut().step_by(2).for_each(|byte| *byte ^= 1);
+    change(&mut bytes[header..]);
     fs_err::write(&weights, bytes).unwrap();
     std::fs::File::options().write(true).open(&weights).unwrap().set_modified(modified).unwrap();
-    run(command().arg("--resume")).code(2).says("other weights");
+    run(command().arg("--resume")).code(2).says(says);
 }

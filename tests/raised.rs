@@ -41,9 +41,11 @@ fn raised(ran: &Ran) -> (usize, usize) {
     (numbers[0], numbers[1])
 }
 
+/// Returns the names in a folder, without the hashes beside files.
 fn entries(dir: &Path) -> Vec<String> {
-    let names = fs_err::read_dir(dir).unwrap();
-    names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    let entries = fs_err::read_dir(dir).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    names.filter(|name| !name.ends_with(".hashes")).collect()
 }
 
 /// Copies a fixture without its dump.

@@ -69,6 +69,10 @@ pub(crate) enum Fault {
     Status(u16),
     /// This status, `.1` times, and then regular responses.
     Busy(u16, usize),
+    /// Status of all answers, with a wait of a day.
+    Tomorrow(u16),
+    /// A list of models of this many bytes, in the shortest values.
+    ManyModels(usize),
     /// Redirect to another origin.
     Redirect,
     /// At most this many log-probabilities per token.

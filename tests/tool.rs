@@ -109,6 +109,14 @@ pub(crate) fn copy(name: &str, to: &Path) {
     copy_folder(&fixture(name), to);
 }
 
+/// Removes the checksums of a dump, so that a changed one is read.
+pub(crate) fn remove_checksums(dump: &Path) {
+    let file = dump.join("manifest.json");
+    let text = fs_err::read_to_string(&file).unwrap();
+    let (before, _) = text.split_once(",\n \"sha256\": ").unwrap();
+    fs_err::write(file, format!("{before}\n}}\n")).unwrap();
+}
+
 /// Copies the files of a folder, without subfolders.
 pub(crate) fn copy_folder(from: &Path, to: &Path) {
     fs_err::create_dir_all(to).unwrap();

@@ -19,7 +19,7 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
     let dir = tempfile::tempdir().unwrap();
     let (source, file) = (fixture("llama_256"), dir.path().join("m.gguf"));
     run(convert().arg(&source).args(["--to", "gguf:q8_0", "-o"]).arg(&file)).code(0);
-    let verify = || run(convert().arg(&source).args(["--json", "--verify"]).arg(&file)).code(0);
+    let verify = || run(convert().arg(&source).args(["--json", "--verify"]).arg(&file));
     let shown = json(&run(onboard().arg("show").arg(&file).arg("--json")).code(0).out);
     assert_eq!(shown["keys"]["general.architecture"]["value"], "llama");
     let vocab = shown["keys"]["llama.vocab_size"]["value"].as_u64().unwrap();
@@ -32,7 +32,7 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
         let rows = report["tensors"].as_array().unwrap();
         rows.iter().map(|row| (text(&row["name"]), text(&row["sha256"]))).collect()
     };
-    let before = hashes(&json(&verify().out));
+    let before = hashes(&json(&verify().code(0).out));
     let tensors = shown["tensors"].as_array().unwrap();
     assert_eq!(before.len(), tensors.len());
     for tensor in tensors {
@@ -46,7 +46,7 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
     let at = usize::try_from(tensors[0]["offset"].as_u64().unwrap()).unwrap() + 2;
     bytes[at] ^= 1;
     fs_err::write(&file, bytes).unwrap();
-    let after = hashes(&json(&verify().out));
+    let after = hashes(&json(&verify().code(1).out));
     let changed: Vec<_> = before.iter().filter(|(name, hash)| after[*name] != **hash).collect();
     assert_eq!(changed.len(), 1);
 }
@@ -102,4 +102,168 @@ fn several_tensors_in_one_are_compared() {
         fs_err::write(&fused, bytes).unwrap();
         verify().code(1).says(&format!("tensor `{named}` is off"));
     }
+}
+
+/// Formats of [`two_hundred_damages_of_six_formats_are_found`].
+const FORMATS: [&str; 6] = ["gguf:q4_k_m", "gguf:q8_0", "gguf:f16", "bf16", "fp8", "nvfp4"];
+
+/// Range of a file that holds the bytes of a tensor, and the size of its rows.
+struct TensorRange {
+    begin: usize,
+    len: usize,
+    row: usize,
+}
+
+/// Returns the tensors of a file whose encoding determines every byte.
+fn ranges(file: &std::path::Path) -> Vec<TensorRange> {
+    if file.extension().is_some_and(|end| end == "gguf") {
+        let shown = json(&run(onboard().arg("show").arg(file).arg("--json")).code(0).out);
+        let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+        let range = |tensor: &Value| {
+            let len = number(&tensor["bytes"]);
+            let rows = tensor["shape"].as_array().unwrap().iter().rev().skip(1).map(number);
+            let row = len / rows.product::<usize>().max(1);
+            TensorRange { begin: number(&tensor["offset"]), len, row }
+        };
+        let tensors = shown["tensors"].as_array().unwrap();
+        return tensors.iter().filter(|tensor| tensor["type"] != "F32").map(range).collect();
+    }
+    let bytes = fs_err::read(file).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let parsed: Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let tensors = parsed.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
+    let range = |(_, tensor): (&String, &Value)| {
+        let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+        let (begin, end) = (number(&tensor["data_offsets"][0]), number(&tensor["data_offsets"][1]));
+        let rows = tensor["shape"].as_array().unwrap().iter().rev().skip(1).map(number);
+        let row = (end - begin) / rows.product::<usize>().max(1);
+        TensorRange { begin: header + begin, len: end - begin, row }
+    };
+    tensors.map(range).collect()
+}
+
+/// Applies one of several kinds of damage to a tensor: bits, signs, zeros, exchanged rows.
+fn damage(
+    bytes: &mut [u8],
+    TensorRange { begin, len, row }: &TensorRange,
+    random: &mut impl FnMut(usize) -> usize,
+) {
+    let tensor = &mut bytes[*begin..begin + len];
+    let rows = len / row;
+    let at = random(*len);
+    match random(5) {
+        0 => tensor[at] ^= 1 << random(8),
+        1 => tensor[at] ^= 0x80,
+        2 => tensor[at / row * row..][..*row].fill(0),
+        3 if rows > 1 => {
+            let first = random(rows - 1) * row;
+            tensor[first..first + 2 * row].rotate_left(*row);
+        }
+        _ => {
+            let end = (at + 1 + random(64)).min(*len);
+            tensor[at..end].fill(0);
+        }
+    }
+}
+
+#[test]
+fn two_hundred_damages_of_six_formats_are_found() {
+    const DAMAGES: usize = 34;
+    let source = fixture("llama_256");
+    let mut seed = 5_u64;
+    let mut random = move |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    for format in FORMATS {
+        let dir = tempfile::tempdir().unwrap();
+        let (output, weights) = if format.starts_with("gguf:") {
+            (dir.path().join("m.gguf"), dir.path().join("m.gguf"))
+        } else {
+            (dir.path().to_owned(), dir.path().join("model.safetensors"))
+        };
+        let to = ["--to", format, "--force", "-o"];
+        run(convert().arg(&source).args(to).arg(&output)).code(0);
+        let verify = || run(onboard().arg("verify").arg(&output));
+        let compare = || run(convert().arg(&source).arg("--verify").arg(&output));
+        verify().code(0).prints("as written");
+        compare().code(0);
+        let hashes = if output == weights { "m.gguf.hashes" } else { "onboard.hashes" };
+        let (hashes, kept) = (dir.path().join(hashes), dir.path().join("kept"));
+        let sound = fs_err::read(&weights).unwrap();
+        let tensors = ranges(&weights);
+        for n in 0..DAMAGES {
+            let mut bytes = sound.clone();
+            damage(&mut bytes, &tensors[random(tensors.len())], &mut random);
+            if bytes == sound {
+                continue;
+            }
+            fs_err::write(&weights, &bytes).unwrap();
+            let ran = verify();
+            assert_eq!(ran.code, 1, "{format}, damage {n}: {ran:?}");
+            // The source finds it without hashes.
+            fs_err::rename(&hashes, &kept).unwrap();
+            let ran = compare();
+            assert!(ran.code == 1 || ran.code == 2, "{format}, damage {n}: {ran:?}");
+            fs_err::rename(&kept, &hashes).unwrap();
+        }
+        fs_err::write(&weights, &sound).unwrap();
+        compare().code(0);
+        fs_err::remove_file(&hashes).unwrap();
+        verify().code(2).says("has no hashes");
+    }
+}
+
+/// Blocks that an importance matrix weighted have other bytes than the source gives alone.
+#[test]
+fn blocks_of_other_encoders_are_compared_one_by_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let (file, imatrix) = (dir.path().join("m.gguf"), dir.path().join("m.imatrix.gguf"));
+    let ids: Vec<String> = (1..65).map(|n| (n * 7 % 90).to_string()).collect();
+    let measure = ["--chunk", "32", "--tokens", &ids.join(",")];
+    run(onboard().arg("imatrix").arg(&source).args(measure).arg("-o").arg(&imatrix)).code(0);
+    let to = ["--to", "gguf:q4_k_m", "-o"];
+    run(convert().arg(&source).args(to).arg(&file).arg("--imatrix").arg(&imatrix)).code(0);
+    fs_err::remove_file(dir.path().join("m.gguf.hashes")).unwrap();
+    let compare = |more: &[&std::ffi::OsStr]| {
+        run(convert().arg(&source).args(more).arg("--verify").arg(&file))
+    };
+    compare(&[]).code(0).says("is compared with the error that its type explains");
+    let exact = compare(&["--imatrix".as_ref(), imatrix.as_os_str()]).code(0);
+    assert!(!exact.err.contains("explains"), "{}", exact.err);
+    let sound = fs_err::read(&file).unwrap();
+    let tensors = ranges(&file);
+    for TensorRange { begin, row, .. } in tensors.iter().step_by(3) {
+        let mut zeroed = sound.clone();
+        zeroed[*begin..begin + row].fill(0);
+        let mut exchanged = sound.clone();
+        exchanged[*begin..begin + 2 * row].rotate_left(*row);
+        for bytes in [zeroed, exchanged] {
+            fs_err::write(&file, bytes).unwrap();
+            compare(&[]).code(1).says("are farther from the source");
+        }
+    }
+}
+
+#[test]
+fn files_of_a_folder_that_changed_or_are_missing_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let to = ["--to", "bf16", "--split-max-size", "600k", "-o"];
+    run(convert().arg(fixture("llama_256")).args(to).arg(&out)).code(0);
+    let verify = || run(onboard().arg("verify").arg(&out));
+    verify().code(0);
+    let config = out.join("config.json");
+    let text = fs_err::read_to_string(&config).unwrap();
+    fs_err::write(&config, format!("{text} ")).unwrap();
+    verify().code(1).says("config.json");
+    fs_err::write(&config, &text).unwrap();
+    fs_err::write(out.join("notes.txt"), "mine").unwrap();
+    verify().code(0);
+    fs_err::write(out.join("model-more.safetensors"), "").unwrap();
+    verify().code(1).says("model-more.safetensors` has no hashes");
+    fs_err::remove_file(out.join("model-more.safetensors")).unwrap();
+    fs_err::remove_file(out.join("tokenizer.json")).unwrap();
+    verify().code(1).says("tokenizer.json` is missing");
 }

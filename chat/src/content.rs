@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 
 use crate::json::OrderedJson;
 use crate::request::{ChatRequest, RequestError, form};
-use crate::template::{Template, TemplateError};
+use crate::template::{RenderControl, Template, TemplateError};
 
 /// Form of contents that a template reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,12 @@ const PROBE: &str = "ProbeOfContents";
 const BETWEEN: &str = "\n";
 
 impl Template {
-    /// Returns the form of contents that a template reads, with or without tools.
-    pub fn content_form(&self, tools: bool) -> ContentForm {
+    /// Returns the form of contents that a template reads, with or without tools; an error if the control ended it.
+    pub fn content_form(
+        &self,
+        tools: bool,
+        control: &RenderControl,
+    ) -> Result<ContentForm, TemplateError> {
         let rendered = |content: OrderedJson| {
             let message = [("role", "user".into()), ("content", content)];
             let request = ChatRequest {
@@ -37,17 +41,22 @@ impl Template {
                 add_generation_prompt: true,
                 ..ChatRequest::default()
             };
-            self.render(&request).ok().filter(|text| text.contains(PROBE))
+            match self.render_within(&request, control) {
+                Err(stop @ (TemplateError::Late { .. } | TemplateError::Cancelled { .. })) => {
+                    Err(stop)
+                }
+                rendered => Ok(rendered.ok().filter(|text| text.contains(PROBE))),
+            }
         };
-        let text = rendered(PROBE.into());
-        let parts = rendered(OrderedJson::List(vec![part(PROBE.to_owned())]));
+        let text = rendered(PROBE.into())?;
+        let parts = rendered(OrderedJson::List(vec![part(PROBE.to_owned())]))?;
         // A template for texts may print the list itself.
         let parts = parts.filter(|parts| text.as_ref() == Some(parts) || !prints_list(parts));
-        match (text, parts) {
+        Ok(match (text, parts) {
             (Some(_), None) => ContentForm::Text,
             (None, Some(_)) => ContentForm::Parts,
             _ => ContentForm::Any,
-        }
+        })
     }
 
     /// Renders a conversation whose contents are brought into the form of the template. A template that fails
@@ -56,17 +65,23 @@ impl Template {
         &self,
         request: ChatRequest,
         form: ContentForm,
+        control: &RenderControl,
     ) -> Result<String, TemplateError> {
         let text = &self.variants()[self.variant(request.tools.is_some())?].text;
         let knows = ["'developer'", "\"developer\""].iter().any(|word| text.contains(word));
         let request = if knows { request } else { request.with_system_role()? };
         let request = request.with_contents(form)?;
-        let first = match self.render(&request) {
+        let first = match self.render_within(&request, control) {
             Err(error @ TemplateError::Run { .. }) => error,
             rendered => return rendered,
         };
         match request.clone().with_texts() {
-            texts if texts.messages != request.messages => self.render(&texts).map_err(|_| first),
+            texts if texts.messages != request.messages => {
+                self.render_within(&texts, control).map_err(|error| match error {
+                    stop @ (TemplateError::Late { .. } | TemplateError::Cancelled { .. }) => stop,
+                    _ => first,
+                })
+            }
             _ => Err(first),
         }
     }
@@ -232,18 +247,22 @@ mod tests {
         let json = format!("{{\"messages\": {messages}}}");
         let request = ChatRequest::from_json(&OrderedJson::parse(&json).unwrap()).unwrap();
         let template = template(text);
-        let form = template.content_form(false);
-        template.render_contents(request, form).map_err(|error| error.to_string())
+        let control = RenderControl::default();
+        let form = template.content_form(false, &control).unwrap();
+        template.render_contents(request, form, &control).map_err(|error| error.to_string())
     }
 
     #[test]
     fn templates_get_the_contents_that_they_read() {
+        let form = |text: &str, tools: bool| {
+            template(text).content_form(tools, &RenderControl::default()).unwrap()
+        };
         for text in TEXTS {
-            assert_eq!(template(text).content_form(false), ContentForm::Text, "{text}");
+            assert_eq!(form(text, false), ContentForm::Text, "{text}");
         }
-        assert_eq!(template(BOTH).content_form(false), ContentForm::Any);
-        assert_eq!(template(PARTS).content_form(true), ContentForm::Parts);
-        assert_eq!(template("{{ raise_exception('no') }}").content_form(false), ContentForm::Any);
+        assert_eq!(form(BOTH, false), ContentForm::Any);
+        assert_eq!(form(PARTS, true), ContentForm::Parts);
+        assert_eq!(form("{{ raise_exception('no') }}", false), ContentForm::Any);
         let list = r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, "b", {"type": "text", "text": ""}]},
             {"role": "tool", "content": [{"type": "text", "text": "c"}]}, {"role": "user", "content": "d"}]"#;
         for text in TEXTS {

@@ -54,6 +54,15 @@ impl Format {
         best.map(|(_, format)| format)
     }
 
+    /// True if a template has the words of the format's marks of reasoning. A format of calls may have marks that only
+    /// some of its models write.
+    pub fn has_reasoning(&self, template: &str) -> bool {
+        self.reasoning.as_ref().is_some_and(|marks| {
+            let words = marks.open.split(|c: char| !c.is_alphanumeric() && c != '_');
+            words.filter(|word| !word.is_empty()).all(|word| template.contains(word))
+        })
+    }
+
     /// Returns the format of forced calls where a model's own cannot express them: with the reasoning of the own format.
     pub(crate) fn fallback(own: Option<&'static Self>) -> Option<&'static Self> {
         static JOINED: OnceLock<Vec<Format>> = OnceLock::new();

@@ -49,5 +49,5 @@ pub use event::OutputEvent;
 pub use format::{Format, OutputParser, ParserOptions, ReasoningMode};
 pub use json::OrderedJson;
 pub use request::{ChatRequest, RequestError};
-pub use template::{Template, TemplateError, TemplateVariant};
+pub use template::{RenderControl, Template, TemplateError, TemplateVariant};
 pub use tokenizer::TokenBytes;

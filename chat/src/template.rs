@@ -8,14 +8,19 @@ use formats::shown;
 use indexmap::IndexMap;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
+use registry::listing;
 
 use crate::format::Format;
 use crate::json::OrderedJson;
 use crate::request::{ChatRequest, RequestError, TemplateMessages};
+use control::StopReason;
 use environment::Raised;
+
+pub use control::RenderControl;
 
 mod charge;
 mod clock;
+mod control;
 mod environment;
 mod filters;
 mod generator;
@@ -97,6 +102,15 @@ pub enum TemplateError {
     Limit { place: String, line: usize, most: u64, unit: &'static str },
 
     #[error(
+        "the template in {place} was stopped at line {line}: its time is over; it loops or repeats text \
+         without need, so correct it, or send a shorter conversation"
+    )]
+    Late { place: String, line: usize },
+
+    #[error("the template in {place} was stopped: nobody waits for its text any more")]
+    Cancelled { place: String },
+
+    #[error(
         "the template in {place} leaves out or changes the last message, so it cannot be continued; \
          start a new answer with `add_generation_prompt` instead"
     )]
@@ -162,19 +176,28 @@ impl Template {
         let named = |name: &str| self.variants.iter().position(|variant| variant.name == name);
         let tool_use = if tools { named(TOOLS) } else { None };
         tool_use.or_else(|| named(DEFAULT)).ok_or_else(|| {
-            let names: Vec<String> =
-                self.variants.iter().map(|variant| format!("`{}`", shown(&variant.name))).collect();
-            TemplateError::Unknown { name: DEFAULT.to_owned(), names: names.join(", ") }
+            let names = self.variants.iter().map(|variant| format!("`{}`", shown(&variant.name)));
+            TemplateError::Unknown { name: DEFAULT.to_owned(), names: listing::items(names) }
         })
     }
 
     /// Returns an error if a text of the template cannot be compiled.
     pub fn check(&self) -> Result<(), TemplateError> {
-        (0..self.variants.len()).try_for_each(|n| self.run(n, |_, _| Ok(())))
+        let control = RenderControl::default();
+        (0..self.variants.len()).try_for_each(|n| self.run(n, &control, |_, _| Ok(())))
     }
 
     /// Renders a conversation: the prompt of the model.
     pub fn render(&self, request: &ChatRequest) -> Result<String, TemplateError> {
+        self.render_within(request, &RenderControl::default())
+    }
+
+    /// Renders a conversation, unless the control ends the rendering before.
+    pub fn render_within(
+        &self,
+        request: &ChatRequest,
+        control: &RenderControl,
+    ) -> Result<String, TemplateError> {
         request.check()?;
         let messages = request.for_template()?;
         let fuel = FUEL.saturating_add(FUEL_PER_BYTE.saturating_mul(request.size() as u64));
@@ -184,7 +207,7 @@ impl Template {
         if messages.continued.is_some() && !variant.text.contains("content") {
             return Err(TemplateError::NotContinued { place: variant.place.clone() });
         }
-        let text = self.run(n, |env, name| {
+        let text = self.run(n, control, |env, name| {
             env.set_fuel(Some(fuel));
             let context = self.context(request, &messages);
             let mut out = LimitedText { bytes: Vec::new(), full: false };
@@ -212,12 +235,14 @@ impl Template {
     fn run<T: Send>(
         &self,
         n: usize,
+        control: &RenderControl,
         use_it: impl FnOnce(&mut Environment<'static>, &str) -> Result<T, TemplateError> + Send,
     ) -> Result<T, TemplateError> {
         let variant = &self.variants[n];
         let stopped =
             |why: String| TemplateError::Run { place: variant.place.clone(), line: 1, why };
         let work = || {
+            control::begin(control.clone());
             let source = source::prepare(&variant.text).map_err(|fault| TemplateError::Syntax {
                 place: variant.place.clone(),
                 line: fault.line,
@@ -271,6 +296,11 @@ impl TemplateVariant {
         while let Some(inner) = source {
             if let Some(Raised(message)) = inner.downcast_ref::<Raised>() {
                 return TemplateError::Raised { place, line, message: shown(message) };
+            }
+            match inner.downcast_ref::<StopReason>() {
+                Some(StopReason::Late) => return TemplateError::Late { place, line },
+                Some(StopReason::Cancelled) => return TemplateError::Cancelled { place },
+                None => {}
             }
             if inner
                 .downcast_ref::<minijinja::Error>()

@@ -2,7 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use onboard_chat::{ChatRequest, OrderedJson, RequestError, Template, TemplateError};
+use std::time::Instant;
+
+use onboard_chat::{
+    ChatRequest, OrderedJson, RenderControl, RequestError, Template, TemplateError,
+};
 
 fn request() -> ChatRequest {
     let json =
@@ -118,6 +122,101 @@ fn endless_templates_are_stopped() {
         assert!(error.contains("hostile.jinja"), "{shown}: {error}");
         assert!(error.len() < 2000, "{shown}: {} bytes of error", error.len());
     }
+}
+
+/// Results that read a list or a text anew are charged for its size, each time: a chain of them would read it through
+/// every level. The limit is of steps, so it ends each of these templates before their loops end.
+#[test]
+fn lazy_values_are_charged() {
+    for (begin, next) in [
+        ("range(4000)|list", "ns.x[0:]"),
+        ("range(4000)|list", "ns.x[::-1]"),
+        ("range(4000)|list", "ns.x[:4000:1]"),
+        ("range(4000)|list", "([ns.x][0])[0:]"),
+        ("range(4000)|list", "ns.x[0:]|list"),
+        ("range(4000)|list", "ns.x|reverse|list"),
+        ("range(4000)|list", "ns.x|reverse"),
+        ("range(4000)|list", "ns.x|map('int')"),
+        ("range(4000)|list", "ns.x|select('number')"),
+        ("range(4000)|list", "ns.x|reject('none')"),
+        ("range(4000)|list", "ns.x|batch(4000)|first"),
+        ("range(4000)|list", "ns.x|slice(1)|first"),
+        ("range(4000)|list", "ns.x|unique"),
+        ("range(4000)|list", "ns.x|sort"),
+        ("range(4000)|list", "ns.x + []"),
+        ("range(4000)|list", "ns.x * 1"),
+        ("range(4000)|list", "[ns.x[3999:], ns.x][1]"),
+        ("range(4000)|list", "[ns.x|last, ns.x[1:]|first, ns.x][2]"),
+        ("range(4000)|list", "[5000 in ns.x, ns.x][1]"),
+        ("range(4000)|list", "[ns.x.index(3999), ns.x][1]"),
+        ("range(4000)|list", "[ns.x.count(1), ns.x][1]"),
+        ("range(4000)|list", "[ns.x|sum, ns.x][1]"),
+        ("dict(range(4000)|batch(2))", "dict(ns.x)"),
+        ("dict(range(4000)|batch(2))", "dict(ns.x.items())"),
+        ("dict(range(4000)|batch(2))", "[ns.x.keys()|list, ns.x][1]"),
+        ("dict(range(4000)|batch(2))", "[ns.x.values()|list, ns.x][1]"),
+        ("dict(range(4000)|batch(2))", "[ns.x|items|list, ns.x][1]"),
+        ("dict(range(4000)|batch(2))", "[ns.x|dictsort, ns.x][1]"),
+        ("'x' * 400000", "ns.x[0:]"),
+        ("'x' * 400000", "ns.x[::-1]"),
+        ("'x' * 400000", "ns.x|reverse"),
+        ("'x' * 400000", "ns.x ~ ''"),
+        ("'x' * 400000", "ns.x|upper"),
+        ("'x' * 400000", "ns.x.strip()"),
+        ("'x' * 400000", "[ns.x.count('y'), ns.x][1]"),
+        ("'x' * 400000", "[ns.x == ns.x, ns.x][1]"),
+        ("'x' * 400000", "[ns.x in [ns.x], ns.x][1]"),
+        ("'x' * 400000", "[{ns.x: 1}, ns.x][1]"),
+    ] {
+        let source = format!(
+            "{{% set ns = namespace(x={begin}) %}}{{% for i in range(30000) %}}{{% set ns.x = {next} %}}{{% endfor %}}end"
+        );
+        match render(&source) {
+            Err(TemplateError::Limit { unit: "steps", .. }) => {}
+            Ok(_) => panic!("{next} of {begin} is not charged"),
+            Err(error) => panic!("{next} of {begin}: {error}"),
+        }
+    }
+}
+
+/// A rendering ends when its time is over or nobody waits, wherever it loops.
+#[test]
+fn renderings_are_ended_from_outside() {
+    let ended = RenderControl::default();
+    ended.cancel();
+    let late = RenderControl::until(Instant::now());
+    let template = |source: &str| Template::from_source("hostile.jinja", source, []);
+    for source in [
+        "{% for i in range(3) %}{% set x = i %}{% endfor %}",
+        "{% set x = messages[0].role.strip() %}",
+        "{% set x = messages|map('list') %}",
+        "{% set x = messages[0].role + 'x' %}",
+        "{% set x = messages[0:] %}",
+        "{% set x = [2] == messages %}",
+        "{{ messages }}",
+        "{{ messages|tojson }}",
+    ] {
+        let template = template(source);
+        let outcome = |control| template.render_within(&request(), control);
+        assert!(matches!(outcome(&ended), Err(TemplateError::Cancelled { .. })), "{source}");
+        assert!(matches!(outcome(&late), Err(TemplateError::Late { .. })), "{source}");
+        outcome(&RenderControl::default()).unwrap();
+    }
+    // In the middle of a loop without a filter, whose steps would last for minutes.
+    let control = RenderControl::default();
+    let message = format!(
+        "{{\"messages\": [{{\"role\": \"user\", \"content\": \"{}\"}}]}}",
+        "x".repeat(12 << 20)
+    );
+    let request = ChatRequest::from_json(&OrderedJson::parse(&message).unwrap()).unwrap();
+    let template = template(
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% set x = b %}{% endfor %}{% endfor %}",
+    );
+    let canceller = control.clone();
+    let waiting = std::thread::spawn(move || canceller.cancel());
+    let outcome = template.render_within(&request, &control);
+    assert!(matches!(outcome, Err(TemplateError::Cancelled { .. })), "{outcome:?}");
+    waiting.join().unwrap();
 }
 
 /// Values that are nested deeply are freed without harm.

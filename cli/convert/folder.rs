@@ -10,11 +10,13 @@ use conversion::folder::{self, CalibratedScales, FolderFormat, FolderItem, Listi
 use conversion::{OutFolder, SideFile, Work};
 use engine::Engine;
 use formats::python_json::texts_as_words;
+use models::config::long_name;
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
+use registry::dtype::Dtype;
 
 use super::folder_plan::FolderPlan;
-use super::{ConvertArgs, set_id, several};
+use super::{ConvertArgs, gguf_source, set_id, several};
 use crate::target::{self, ModelArgs};
 use crate::{CommandOutcome, term};
 
@@ -39,8 +41,14 @@ pub(super) fn run(
     let target = target::open(which, &args.choice)?;
     let checkpoint = target.checkpoint()?;
     target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;
+    gguf_source::refuse_twice(&target, &checkpoint, format.quantizes(), args.requantize)?;
+    if target.is_gguf() {
+        gguf_source::note_encoders(&target);
+    }
+    let format = format.of_source(&checkpoint);
     let mut plan = plan(&target, &checkpoint, format, output, args.quantize_output)?;
     plan.compat = args.compat;
+    plan.copy_code = args.copy_code;
     plan.scales = args.calibration.planned(&plan)?;
     ensure!(
         format.quantizes() || !args.goal.is_set(),
@@ -82,8 +90,9 @@ pub(super) fn run(
         return Ok(CommandOutcome::Ok);
     }
     let beside = side_files::files(&plan)?;
+    side_files::note_code(&plan)?;
     plan.scales = args.calibration.measure(&plan, &mut seen, args.threads())?;
-    plan.items = items(args, &plan)?;
+    plan.items = items(args.threads(), &plan)?;
     let ended = write(args, &plan, beside)?;
     match goal {
         Some(goal) => {
@@ -96,17 +105,17 @@ pub(super) fn run(
 }
 
 /// Returns the items to write. If scales are shared, the weights are read to compute them.
-fn items<'c>(args: &ConvertArgs, plan: &FolderPlan<'c>) -> Result<Vec<FolderItem<'c>>> {
+pub(super) fn items<'c>(threads: usize, plan: &FolderPlan<'c>) -> Result<Vec<FolderItem<'c>>> {
     let (tensors, choices) = (&plan.tensors, &plan.choices);
     let peaks = if plan.format.shares() {
-        Some(peaks::peaks(tensors, choices, &plan.target.model.quant, args.threads())?)
+        Some(peaks::peaks(tensors, choices, &plan.target.model.quant, threads)?)
     } else {
         None
     };
     Ok(folder::items(plan.format, tensors, choices, peaks.as_deref(), &plan.scales))
 }
 
-fn plan<'c>(
+pub(super) fn plan<'c>(
     target: &'c LocalModel,
     checkpoint: &'c Checkpoint,
     format: FolderFormat,
@@ -130,6 +139,7 @@ fn plan<'c>(
         files: Vec::new(),
         folder: into.to_owned(),
         compat: false,
+        copy_code: false,
     })
 }
 
@@ -142,7 +152,7 @@ pub(super) fn work<'c>(
     let folder = &plan.folder;
     fs_err::create_dir_all(folder)?;
     let mut work = folder::work(&plan.items, &plan.files, shard, set_id::of_folder_run(plan)?);
-    work.stale = side_files::stale_files(plan, &beside)?;
+    work.stale = side_files::stale_files(plan, &beside, shard.is_some())?;
     work.beside = beside;
     // Engines start with the config; programs that read only tensors start with the index.
     work.gates = vec![folder.join(INDEX), folder.join(CONFIG)];
@@ -156,7 +166,8 @@ fn write(
     beside: Vec<SideFile>,
 ) -> Result<CommandOutcome> {
     let shard = args.shard.map(|(no, _)| no);
-    let work = work(plan, shard, beside)?;
+    let mut work = work(plan, shard, beside)?;
+    work.hashed = true;
     let same = fs_err::canonicalize(&plan.folder)? == fs_err::canonicalize(&plan.target.dir)?;
     ensure!(!same, "`{}` is what is read; choose another folder", plan.folder.display());
     args.execute(&work, plan.checkpoint, plan.target, || {
@@ -194,7 +205,11 @@ fn reopen(plan: &FolderPlan<'_>) -> Result<()> {
 
 /// Returns the config of the new checkpoint.
 pub(super) fn config_text(plan: &FolderPlan<'_>) -> Result<String> {
-    let mut json = plan.target.config.value()?;
+    let mut json = if plan.target.is_gguf() {
+        gguf_source::config(plan.target)?
+    } else {
+        plan.target.config.value()?
+    };
     let map = json.as_object_mut().context("the config is no object")?;
     for key in ["quantization_config", "compression_config"] {
         map.remove(key);
@@ -206,7 +221,8 @@ pub(super) fn config_text(plan: &FolderPlan<'_>) -> Result<String> {
         map.insert("quantization_config".to_owned(), quantization);
     } else {
         let key = if map.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
-        map.insert(key.to_owned(), "bfloat16".into());
+        let dtype = plan.format.dtype().unwrap_or(Dtype::Bf16);
+        map.insert(key.to_owned(), long_name(dtype).into());
     }
     if plan.compat {
         crate::launch::extend(plan.target, &mut json)?;

@@ -29,6 +29,8 @@ pub(super) struct FolderPlan<'c> {
     pub(super) folder: PathBuf,
     /// True if the config gets the keys of engines in addition to those of transformers.
     pub(super) compat: bool,
+    /// True if code of the checkpoint is copied.
+    pub(super) copy_code: bool,
 }
 
 impl FolderPlan<'_> {

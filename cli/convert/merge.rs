@@ -25,7 +25,7 @@ impl MergeCheckArgs {
         let file = GgufFile::open(&self.file)
             .with_context(|| format!("`{}` is not part of a complete set", self.file.display()))?;
         for info in file.tensors() {
-            super::verify::sound(&file, info)?;
+            crate::verify::sound(&file, info)?;
         }
         let bytes: u64 = file.tensors().iter().map(|info| info.bytes).sum();
         complete(file.files().len(), file.tensors().len(), bytes)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conversion::{ConversionResult, Measure, Work};
 
-use crate::text::bytes as size;
+use crate::text::{bytes as size, rate};
 
 /// Number of tensors that a warning names; the others are counted.
 const NAMED: usize = 3;
@@ -79,11 +79,13 @@ pub(super) fn text(work: &Work<'_>, done: &ConversionResult, took: Duration) -> 
             );
         }
     }
-    let resumed = if done.resumed > 0 {
-        format!(", {} of {} slabs were there", done.resumed, done.slabs)
+    let seconds = took.as_secs_f64();
+    let pace = if done.resumed > 0 {
+        format!("{} of {} slabs were there", done.resumed, done.slabs)
     } else {
-        String::new()
+        let weights: usize = work.tasks.iter().map(|task| task.flow.len()).sum();
+        rate(weights as f64 / seconds, "weights")
     };
-    let _ = writeln!(text, "in {:.2} s{resumed}", took.as_secs_f64());
+    let _ = writeln!(text, "in {seconds:.2} s, {pace}");
     text
 }

@@ -1,4 +1,5 @@
-//! Implements `convert MODEL --verify FILE`, which checks a GGUF file against its checkpoint.
+//! Implements `convert MODEL --verify FILE`, which checks a GGUF file against its checkpoint: its hashes, its keys, and
+//! the bytes of its blocks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,10 +8,11 @@ use anyhow::{Context as _, Result, bail};
 use checkpoints::Checkpoint;
 use checkpoints::flow::Flow;
 use conversion::Measure;
+use conversion::blocks::{self, BlockComparison};
 use conversion::gguf::Arithmetic;
-use formats::codec::{self, BlockType, expected_error};
-use formats::gguf::companions::multiply;
-use formats::gguf::{FusedTensor, GgufFile, GgufTensor};
+use formats::codec::BlockType;
+use formats::gguf::{FusedTensor, GgufFile};
+use formats::imatrix::Imatrix;
 use models::local_model::LocalModel;
 use registry::gguf::key_differences;
 use registry::weight_map::WeightStep;
@@ -18,11 +20,10 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::GgufModel;
+use super::format::TypeArgs;
 use crate::target::{self, ModelArgs, SpecArgs};
+use crate::verify::{self, listed};
 use crate::{CommandOutcome, term};
-
-/// Values compared at a time.
-const SLAB: usize = 1 << 20;
 
 /// Checks a file against the rules of its loader.
 pub(super) fn loader_rules(path: &Path) -> Result<()> {
@@ -33,13 +34,6 @@ pub(super) fn loader_rules(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that every block of a tensor can be used.
-pub(super) fn sound(file: &GgufFile, info: &GgufTensor) -> Result<()> {
-    let bytes =
-        file.bytes(&info.name).with_context(|| format!("tensor `{}` has no bytes", info.name))?;
-    codec::validate(info.ty, bytes).with_context(|| format!("tensor `{}`", info.name))
-}
-
 /// Tensor of a file, with its error against the source.
 #[derive(Debug)]
 pub(crate) struct TensorDeviation {
@@ -48,30 +42,54 @@ pub(crate) struct TensorDeviation {
     pub(crate) measure: Measure,
     /// SHA-256 of its bytes.
     sha256: String,
+    /// Blocks compared with the encoding of the source.
+    compared: BlockComparison,
+    /// Number of values in a row.
+    row: usize,
 }
 
 impl TensorDeviation {
-    /// Describes the fault if the values differ from the source's by more than rounding.
-    fn fault(&self) -> Option<String> {
-        /// Margin for values with outliers, on which types lose more.
-        const MORE: f64 = 4.0;
-        let most = match self.ty {
-            BlockType::F32 => 1e-6,
-            ty if !ty.is_quantized() => 1e-2,
-            ty => expected_error(ty).map_or(0.9, |error| (MORE * error).min(0.9)),
+    /// Describes the fault if blocks have other bytes than they must have, or larger errors than their type explains.
+    fn fault(&self, is_determined: bool) -> Option<String> {
+        let is_determined = is_determined && self.ty.is_quantized();
+        let (count, first) =
+            if is_determined { self.compared.unequal() } else { self.compared.strayed };
+        if count == 0 {
+            return None;
+        }
+        let (name, off) = (&self.name, self.measure.relative());
+        let (blocks, ty) = (self.compared.blocks, self.ty.name());
+        let rule = if is_determined {
+            format!("have other bytes than the source gives in {ty}")
+        } else {
+            format!("are farther from the source than {ty} explains")
         };
-        let off = self.measure.relative();
-        // NaN does not compare as less, so it counts as a fault.
-        let within = off <= most;
-        (!within).then(|| {
-            let (name, ty) = (&self.name, self.ty.name());
-            format!("tensor `{name}` is off by {off:.4} of its size; {ty} explains {most:.1e}")
-        })
+        let first = first.unwrap_or_default();
+        let (row, value) = (first / self.row, first % self.row);
+        Some(format!(
+            "tensor `{name}` is off by {off:.4} of its size: {count} of {blocks} blocks {rule}, the first in row {row} \
+             at value {value}"
+        ))
     }
 }
 
+/// True if the quantized blocks of a file are those that the source gives, except damaged ones. Blocks that were weighted by
+/// an importance matrix, or encoded by another search, are rarely equal to them.
+fn is_determined(tensors: &[TensorDeviation]) -> bool {
+    /// Least share of equal blocks.
+    const SHARE: f64 = 15.0 / 16.0;
+    let quantized = tensors.iter().filter(|one| one.ty.is_quantized() && one.compared.is_encoded);
+    let counts = quantized.map(|one| (one.compared.unequal().0, one.compared.blocks));
+    let (unequal, blocks) = counts.fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1));
+    unequal as f64 <= (1.0 - SHARE) * blocks as f64
+}
+
 /// Compares every tensor of a file with its source; also returns tensors without a counterpart.
-fn compare_all(model: &GgufModel<'_>, file: &GgufFile) -> (Vec<TensorDeviation>, Vec<String>) {
+fn compare_all(
+    model: &GgufModel<'_>,
+    file: &GgufFile,
+    imatrix: Option<&Imatrix>,
+) -> (Vec<TensorDeviation>, Vec<String>) {
     let (mut distances, mut faults) = (Vec::new(), Vec::new());
     let tensors = as_fused(&model.tensors, file, &mut faults);
     for tensor in &tensors {
@@ -85,15 +103,15 @@ fn compare_all(model: &GgufModel<'_>, file: &GgufFile) -> (Vec<TensorDeviation>,
             faults.push(format!("tensor `{name}` has shape {found:?}, expected {expected:?}"));
             continue;
         }
-        match compare(file, info, tensor) {
-            Ok((measure, sha256)) => {
-                distances.push(TensorDeviation {
-                    name: name.clone(),
-                    ty: info.ty,
-                    measure,
-                    sha256,
-                });
-            }
+        match blocks::compare(file, info, tensor, imatrix) {
+            Ok(compared) => distances.push(TensorDeviation {
+                name: name.clone(),
+                ty: info.ty,
+                measure: compared.measure,
+                sha256: format!("{:x}", Sha256::digest(file.bytes(name).unwrap_or_default())),
+                compared,
+                row: info.shape.last().copied().unwrap_or(1).max(1),
+            }),
             Err(why) => faults.push(format!("tensor `{name}`: {why}")),
         }
     }
@@ -172,7 +190,7 @@ pub(crate) fn distances(
     let checkpoint = super::checkpoint(&target)?;
     let file = GgufFile::open(path)?;
     let model = as_file(&target, &checkpoint, Arithmetic::Wide, &file)?;
-    let (distances, faults) = compare_all(&model, &file);
+    let (distances, faults) = compare_all(&model, &file, None);
     if faults.is_empty() { Ok(distances) } else { Err(super::several(faults)) }
 }
 
@@ -180,28 +198,37 @@ pub(super) fn run(
     which: &ModelArgs,
     choice: &SpecArgs,
     path: &Path,
-    arithmetic: Arithmetic,
+    types: &TypeArgs,
     json: bool,
 ) -> Result<CommandOutcome> {
-    let is_folder = path.is_dir() || path.extension().is_some_and(|end| end == "safetensors");
-    if is_folder {
-        bail!(
-            "`{}` is no GGUF file, and --verify compares such a file; what a folder costs is measured by \
-             `parity check {0} --reference DUMP --source {}`",
-            path.display(),
-            which.model.display()
-        );
+    let arithmetic = types.arithmetic();
+    let imatrix = types.read_imatrix()?;
+    let imatrix = imatrix.as_ref();
+    if path.extension().is_some_and(|end| end == "safetensors") {
+        bail!("`{}` is a part of a folder; name its folder", path.display());
     }
+    let hashed = verify::hashed(path)?;
     let target = target::open(which, choice)?;
     let checkpoint = super::checkpoint(&target)?;
     let file = GgufFile::open(path)?;
     let model = as_file(&target, &checkpoint, arithmetic, &file)?;
-    let (mut distances, mut faults) = compare_all(&model, &file);
+    let (mut distances, mut faults) = compare_all(&model, &file, imatrix);
     if distances.is_empty() && !faults.is_empty() {
         bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
     }
-    faults.extend(distances.iter().filter_map(TensorDeviation::fault));
+    let determined = is_determined(&distances);
+    faults.extend(distances.iter().filter_map(|one| one.fault(determined)));
     faults.extend(keys(&model, &file)?);
+    if !determined {
+        term::note(
+            "note: an importance matrix or another program made these blocks; each is compared with the error that its type \
+             explains, and with its bytes if the same --imatrix is given",
+        );
+    }
+    match hashed {
+        Some(verified) => faults.extend(verified.faults),
+        None => term::note("note: no hashes lie beside the file"),
+    }
     distances.sort_by(|a, b| b.measure.relative().total_cmp(&a.measure.relative()));
     if json {
         let report =
@@ -213,17 +240,17 @@ pub(super) fn run(
     if faults.is_empty() {
         return Ok(CommandOutcome::Ok);
     }
-    term::note(&faults.join("\n"));
+    term::note(&listed(&faults));
     Ok(CommandOutcome::Differs)
 }
 
-fn line(TensorDeviation { name, ty, measure, sha256 }: &TensorDeviation) -> String {
+fn line(TensorDeviation { name, ty, measure, sha256, .. }: &TensorDeviation) -> String {
     let (relative, cosine) = (measure.relative(), measure.cosine());
     let (ty, hash) = (ty.name(), &sha256[..16]);
     format!("{name:<40} {ty:<8} relative error {relative:.6}  cosine {cosine:.6}  sha256 {hash}")
 }
 
-fn row(TensorDeviation { name, ty, measure, sha256 }: &TensorDeviation) -> serde_json::Value {
+fn row(TensorDeviation { name, ty, measure, sha256, .. }: &TensorDeviation) -> serde_json::Value {
     json!({
         "name": name,
         "type": ty.name(),
@@ -232,35 +259,4 @@ fn row(TensorDeviation { name, ty, measure, sha256 }: &TensorDeviation) -> serde
         "largest": measure.largest,
         "sha256": sha256,
     })
-}
-
-/// Returns the error of a tensor against its source, and the hash of its bytes.
-fn compare(
-    file: &GgufFile,
-    info: &GgufTensor,
-    tensor: &super::PlannedTensor<'_>,
-) -> Result<(Measure, String), String> {
-    let bytes = file.bytes(&info.name).ok_or("it has no bytes")?;
-    let step = SLAB / info.ty.elements() * info.ty.elements();
-    let (mut sum, count) = (Measure::default(), tensor.flow.len());
-    let factors = file.factors(info).map_err(|why| why.to_string())?;
-    let matrix: usize = info.shape.iter().rev().take(2).product();
-    let (mut numbers, mut seen) = (Vec::new(), Vec::new());
-    let mut hash = Sha256::new();
-    for at in (0..count).step_by(step.max(1)) {
-        let now = step.min(count - at);
-        numbers.resize(now, 0.0);
-        seen.resize(now, 0.0);
-        tensor.flow.read(at, &mut numbers);
-        let from = at / info.ty.elements() * info.ty.bytes();
-        let len = now / info.ty.elements() * info.ty.bytes();
-        let block = bytes.get(from..from + len).ok_or("it is too short")?;
-        hash.update(block);
-        codec::decode(info.ty, block, &mut seen).map_err(|e| e.to_string())?;
-        if let Some(factors) = &factors {
-            multiply(factors, matrix, at, &mut seen);
-        }
-        sum = sum.and(Measure::of(&numbers, &seen));
-    }
-    Ok((sum, format!("{:x}", hash.finalize())))
 }

@@ -1,5 +1,6 @@
 //! Identifies a server and reads its self-description.
 
+use registry::listing;
 use registry::sheet::SettingsReport;
 use registry::sheet::versions::Version;
 use serde_json::Value;
@@ -31,14 +32,14 @@ pub fn connect(url: &str, options: &EndpointOptions) -> Result<Box<dyn Endpoint>
 
 /// Reads the report at `path` of a server, with the limits of any other response.
 pub fn report(url: &str, path: &str, options: &EndpointOptions) -> Result<Value, Error> {
-    ServerConnection::new(url, options)?.get(path)?.json()
+    ServerConnection::new(url, options)?.get(path)?.report()
 }
 
 /// Reads JSON that a server may not have. A rejected key, a rate limit or an unreachable server is an
 /// error, because it says nothing about the address.
 fn optional_json(http: &ServerConnection, path: &str) -> Result<Result<Value, String>, Error> {
     match http.get(path) {
-        Ok(answer) => Ok(answer.json().map_err(|error| error.to_string())),
+        Ok(answer) => Ok(answer.report().map_err(|error| error.to_string())),
         Err(error @ Error::Status { code, .. }) if !matches!(code, 401 | 403 | 429) => {
             Ok(Err(error.to_string()))
         }
@@ -80,10 +81,9 @@ fn facts(
     let served = models.get("data").map(ids).unwrap_or_default();
     let model = match &options.model {
         Some(wanted) if !served.is_empty() && !served.contains(wanted) => {
-            let names: Vec<String> =
-                served.iter().map(|name| format!("`{}`", shown(name))).collect();
+            let names = served.iter().map(|name| format!("`{}`", shown(name)));
             let (url, wanted) = (http.base.clone(), wanted.clone());
-            return Err(Error::Model { url, wanted, served: names.join(", ") });
+            return Err(Error::Model { url, wanted, served: listing::items(names) });
         }
         Some(wanted) => wanted.clone(),
         None => served.first().cloned().unwrap_or_default(),

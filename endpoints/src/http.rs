@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::io::{self, Read as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use ureq::config::ConfigBuilder;
@@ -22,6 +22,10 @@ use crate::{EndpointOptions, Error, TrustedCertificates};
 const MOST_HOPS: usize = 5;
 /// Maximum bytes of a response's headers.
 const MOST_HEADERS: usize = 64 << 10;
+/// Maximum bytes of a report that a server gives about itself: a hundred times those of servers with many models.
+const MOST_REPORT: u64 = 8 << 20;
+/// Maximum bytes of an error that are read.
+const MOST_ERROR: u64 = 64 << 10;
 /// Maximum wait that a server may request with `Retry-After`.
 const MOST_WAIT: Duration = Duration::from_secs(30);
 
@@ -43,6 +47,8 @@ pub(crate) struct ServerConnection {
     tries: u32,
     backoff: Duration,
     most_bytes: u64,
+    /// Maximum time of a request with its attempts and waits.
+    patience: Duration,
     /// True once any response arrived: only then is a refused connection retried.
     reached: AtomicBool,
 }
@@ -121,18 +127,19 @@ impl ServerConnection {
             tries: options.tries.max(1),
             backoff: options.backoff,
             most_bytes: options.most_bytes,
+            patience: options.answer,
             reached: AtomicBool::new(false),
         })
     }
 
     /// Sends a GET request.
     pub(crate) fn get(&self, path: &str) -> Result<ServerResponse, Error> {
-        self.persist(path, None)
+        self.persist(path, None, self.most_bytes.min(MOST_REPORT))
     }
 
     /// Sends a POST request with a JSON body.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Result<ServerResponse, Error> {
-        self.persist(path, Some(body))
+        self.persist(path, Some(body), self.most_bytes)
     }
 
     /// Sends a POST request with JSON once, without redirects, and returns the response before its body.
@@ -147,11 +154,17 @@ impl ServerConnection {
     }
 
     /// Repeats an attempt until it succeeds, fails permanently, or has failed too often.
-    fn persist(&self, path: &str, body: Option<&Value>) -> Result<ServerResponse, Error> {
+    fn persist(
+        &self,
+        path: &str,
+        body: Option<&Value>,
+        limit: u64,
+    ) -> Result<ServerResponse, Error> {
         let bytes = body.map(|body| body.to_string().into_bytes());
+        let begun = Instant::now();
         let mut failed = 0;
         loop {
-            let failure = match self.follow(path, bytes.as_deref()) {
+            let failure = match self.follow(path, bytes.as_deref(), limit) {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -160,12 +173,22 @@ impl ServerConnection {
                 return Err(failure.error);
             }
             let backoff = self.backoff.saturating_mul(1 << (failed - 1).min(16));
-            thread::sleep(failure.after.unwrap_or(backoff).min(MOST_WAIT));
+            let wait = failure.after.unwrap_or(backoff).min(MOST_WAIT);
+            // A wait that leaves no time for an answer is of no use.
+            if begun.elapsed().saturating_add(wait) >= self.patience {
+                return Err(failure.error);
+            }
+            thread::sleep(wait);
         }
     }
 
     /// Sends a request and follows redirects that stay at the origin.
-    fn follow(&self, path: &str, body: Option<&[u8]>) -> Result<ServerResponse, FailedRequest> {
+    fn follow(
+        &self,
+        path: &str,
+        body: Option<&[u8]>,
+        limit: u64,
+    ) -> Result<ServerResponse, FailedRequest> {
         let address = format!("{}{path}", self.base);
         let mut uri: Uri = address.parse().map_err(|_| Error::Address(shown(&address)))?;
         for _ in 0..=MOST_HOPS {
@@ -195,11 +218,14 @@ impl ServerConnection {
             }
             let after = answer.headers().get("retry-after").and_then(|v| v.to_str().ok());
             let after = after.and_then(|v| v.trim().parse().ok()).map(Duration::from_secs);
-            let bytes = self.read(answer.body_mut(), &url)?;
             if status.is_success() {
+                let bytes = self.read(answer.body_mut(), &url, limit)?;
                 return Ok(ServerResponse { url, bytes });
             }
             let code = status.as_u16();
+            let mut bytes = Vec::new();
+            let mut reader = answer.body_mut().as_reader().take(MOST_ERROR);
+            reader.read_to_end(&mut bytes).map_err(|error| self.broken(&error, &url))?;
             let error = Error::Status { code, words: words(&bytes), help: advice(code), url };
             let again = matches!(code, 408 | 425 | 429 | 500..=599);
             return Err(FailedRequest { error, again, after });
@@ -216,13 +242,17 @@ impl ServerConnection {
         }
     }
 
-    fn read(&self, body: &mut ureq::Body, url: &str) -> Result<Vec<u8>, FailedRequest> {
+    fn read(&self, body: &mut ureq::Body, url: &str, limit: u64) -> Result<Vec<u8>, FailedRequest> {
         let mut bytes = Vec::new();
-        let mut reader = body.as_reader().take(self.most_bytes + 1);
+        let mut reader = body.as_reader().take(limit + 1);
         reader.read_to_end(&mut bytes).map_err(|error| self.broken(&error, url))?;
-        if bytes.len() as u64 > self.most_bytes {
-            let found = format!("it is longer than {} bytes", self.most_bytes);
-            let help = "ask for fewer log-probabilities with the engine option `top=COUNT`";
+        if bytes.len() as u64 > limit {
+            let found = format!("it is longer than {limit} bytes");
+            let help = if limit < self.most_bytes {
+                "check that the address is that of the server"
+            } else {
+                "ask for fewer log-probabilities with the engine option `top=COUNT`"
+            };
             return Err(Error::Answer { url: url.to_owned(), found, help }.into());
         }
         Ok(bytes)
@@ -292,8 +322,9 @@ fn tls(trust: &TrustedCertificates) -> Result<TlsConfig, Error> {
     })
 }
 
-/// Returns the server's error message: the message of a JSON error, or the text.
+/// Returns the server's error message: the message of a JSON error, or the text. At most [`MOST_ERROR`] bytes are read.
 pub(crate) fn words(bytes: &[u8]) -> String {
+    let bytes = &bytes[..bytes.len().min(MOST_ERROR as usize)];
     let json: Option<Value> = serde_json::from_slice(bytes).ok();
     let message = json.as_ref().and_then(|json| {
         let inner = json.get("error").unwrap_or(json);

@@ -1,7 +1,11 @@
 //! JSON responses, and errors for those that cannot be parsed.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+
 use serde::de::{
-    Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
+    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
+    Visitor,
 };
 use serde_json::Value;
 
@@ -13,6 +17,16 @@ impl ServerResponse {
     /// Parses the response.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.bytes).map_err(|error| self.explain(&error))
+    }
+
+    /// Parses a report that a server gives about itself. A value takes up to a hundred times the bytes of its text, so
+    /// the memory for all of them is bounded by a few times the size of the response.
+    pub(crate) fn report(&self) -> Result<Value, Error> {
+        let memory =
+            Cell::new(SMALL_REPORT.saturating_add(self.bytes.len().saturating_mul(FACTOR)));
+        let mut parser = serde_json::Deserializer::from_slice(&self.bytes);
+        let value = BoundedValue(&memory).deserialize(&mut parser);
+        value.and_then(|value| parser.end().map(|()| value)).map_err(|error| self.explain(&error))
     }
 
     /// Returns an error about this response.
@@ -55,6 +69,114 @@ impl ServerResponse {
         };
         Error::Answer { url: self.url.clone(), found, help }
     }
+}
+
+/// Memory that the values of every report may take, in bytes.
+const SMALL_REPORT: usize = 4 << 20;
+/// Memory of a large report's values, as a multiple of its size.
+const FACTOR: usize = 4;
+/// Memory of one value or key, and of a map with one entry, in bytes: the room of the allocations of serde_json.
+const VALUE: usize = 96;
+const MAP: usize = 700;
+
+/// Reads any value within the memory that is left.
+struct BoundedValue<'m>(&'m Cell<usize>);
+
+impl BoundedValue<'_> {
+    fn take<E: serde::de::Error>(&self, bytes: usize) -> Result<(), E> {
+        let left = self.0.get().checked_sub(bytes);
+        self.0.set(left.ok_or_else(|| E::custom("it has too many values for a report"))?);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for BoundedValue<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for BoundedValue<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        self.take::<E>(text.len())?;
+        Ok(text.into())
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Value, S::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(BoundedValue(self.0))? {
+            self.take::<S::Error>(VALUE)?;
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Value, M::Error> {
+        self.take::<M::Error>(MAP)?;
+        let mut values = serde_json::Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            self.take::<M::Error>(2 * VALUE + key.len())?;
+            values.insert(key, map.next_value_seed(BoundedValue(self.0))?);
+        }
+        Ok(Value::Object(values))
+    }
+}
+
+/// Most items of a list that has one item for each prompt of a request.
+const MOST_ITEMS: usize = 16;
+
+/// Reads a list with one item for each prompt. An item takes far more memory than its shortest text.
+pub(crate) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    struct FewVisitor<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "a list of at most {MOST_ITEMS} items")
+        }
+        fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Vec<T>, S::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = list.next_element()? {
+                if items.len() == MOST_ITEMS {
+                    let why =
+                        format!("a list has more than the {MOST_ITEMS} items that were asked for");
+                    return Err(serde::de::Error::custom(why));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    deserializer.deserialize_seq(FewVisitor(PhantomData))
 }
 
 /// Returns a value inside a response, by a path with dots; numbers are list indices.
@@ -183,6 +305,37 @@ mod tests {
         }
         let read: LogprobById = answer(r#"{"1": {"logprob": -1.5, "rank": 1}}"#).json().unwrap();
         assert_eq!(read.0, [(1, -1.5)]);
+    }
+
+    #[test]
+    fn reports_take_a_few_times_their_size() {
+        let report = |text: &str| answer(text).report().map_err(|error| error.to_string());
+        let text =
+            r#"{"data": [{"id": "a", "max_model_len": 3, "x": [null, true, -1.5]}], "y": "é"}"#;
+        assert_eq!(report(text).unwrap(), serde_json::from_str::<Value>(text).unwrap());
+        for item in ["{\"\":0}", "{}", "[]", "[{}]", "[0]"] {
+            let many = format!("{{\"data\":[{}0]}}", format!("{item},").repeat(2_000_000));
+            let error = report(&many).unwrap_err();
+            assert!(error.contains("too many values"), "{item}: {error}");
+        }
+        assert!(report("{} {}").is_err());
+        assert!(report(&"[".repeat(100_000)).unwrap_err().contains("recursion"));
+    }
+
+    #[test]
+    fn lists_have_an_item_for_each_prompt() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Items {
+            #[serde(deserialize_with = "few")]
+            items: Vec<Option<u64>>,
+        }
+        let read: Items = answer(r#"{"items": [1, null]}"#).json().unwrap();
+        assert_eq!(read.items, [Some(1), None]);
+        let many = format!("{{\"items\":[{}0]}}", "{},".repeat(1_000));
+        assert!(answer(&many).json::<Items>().is_err());
+        let many = format!("{{\"items\":[{}0]}}", "0,".repeat(1_000));
+        let error = answer(&many).json::<Items>().unwrap_err().to_string();
+        assert!(error.contains("more than the 16 items"), "{error}");
     }
 
     #[test]

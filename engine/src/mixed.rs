@@ -5,6 +5,7 @@ use std::sync::Arc;
 use checkpoints::checkpoint::Rounding;
 use checkpoints::gguf_weights::{BlockView, RowParts};
 use checkpoints::load::WeightView as FileView;
+use checkpoints::weights::StridedMatrix;
 use registry::graph::WeightId;
 
 use crate::capability::Feature;
@@ -39,6 +40,10 @@ impl WeightSource for MixedEngine {
 
     fn is_computed(&self, id: WeightId) -> bool {
         self.of(id).is_computed(id)
+    }
+
+    fn strided(&self, id: WeightId) -> Result<Option<StridedMatrix<'_>>, Error> {
+        self.of(id).strided(id)
     }
 
     fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {

@@ -6,6 +6,7 @@ use checkpoints::GgufWeights;
 use checkpoints::checkpoint::Rounding;
 use checkpoints::gguf_weights::{BlockView, RowParts, RowRun};
 use checkpoints::load::WeightView as FileView;
+use checkpoints::weights::StridedMatrix;
 use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
 use registry::attention_modules::AttentionModules;
@@ -14,7 +15,7 @@ use registry::graph::{Graph, Node, ScaleGranularity, Weight, WeightId};
 use registry::ops::Trait;
 
 use crate::device::{DeviceBuffer, DeviceQueue, blocks, source};
-use crate::kernels::matmul::{MatrixParts, MatrixView};
+use crate::kernels::matmul::{MatrixParts, MatrixView, Strides};
 use crate::kernels::q8::PackedMatrix;
 use crate::kernels::round;
 use crate::kernels::tiles::TileUnit;
@@ -34,6 +35,11 @@ pub trait WeightSource: Send + Sync {
     /// True if [`WeightSource::computed`] would make the weight.
     fn is_computed(&self, _id: WeightId) -> bool {
         false
+    }
+
+    /// Returns a matrix that [`WeightSource::computed`] would make, in place, if its numbers lie at constant distances.
+    fn strided(&self, _id: WeightId) -> Result<Option<StridedMatrix<'_>>, Error> {
+        Ok(None)
     }
 
     /// Returns the rounding of the rows that the weight multiplies, if one is declared.
@@ -92,6 +98,10 @@ impl WeightSource for checkpoints::weights::CheckpointWeights {
         matches!(self.found(id).source, checkpoints::weights::WeightLocation::Computed(_))
     }
 
+    fn strided(&self, id: WeightId) -> Result<Option<StridedMatrix<'_>>, Error> {
+        self.strided(id).map_err(|e| Error::Checkpoint(Box::new(e)))
+    }
+
     fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
         self.rounding(id).map_err(|e| Error::Checkpoint(Box::new(e)))
     }
@@ -115,6 +125,8 @@ enum WeightForm {
     F32(Vec<f32>),
     /// A matrix of an expert, made and rounded to this whenever it is used.
     OnDemand(Dtype),
+    /// A matrix of an expert in a transposed tensor, gathered and rounded a few rows at a time.
+    Strided(Strides),
 }
 
 /// A matrix, in place or decoded for one use.
@@ -218,7 +230,10 @@ impl SessionWeights {
             }
             // Experts are too many to be held, or even to be read before a row wants them.
             if experts.contains(&n) && tensors.is_computed(WeightId(n)) {
-                held.push(WeightForm::OnDemand(run));
+                let strides = tensors.strided(WeightId(n))?.and_then(|matrix| {
+                    Some(Strides { dtype: matrix.dtype.run()?, round: run, by: matrix.strides })
+                });
+                held.push(strides.map_or(WeightForm::OnDemand(run), WeightForm::Strided));
                 continue;
             }
             let view = tensors.view(WeightId(n))?;
@@ -261,6 +276,7 @@ impl SessionWeights {
                 }
                 WeightForm::File(dtype)
                 | WeightForm::Rounded(dtype, _)
+                | WeightForm::Strided(Strides { round: dtype, .. })
                 | WeightForm::OnDemand(dtype) => dtype.size(),
                 WeightForm::Blocks(..) | WeightForm::Parts(_) | WeightForm::F32(_) => 4,
             };
@@ -289,10 +305,15 @@ impl SessionWeights {
             WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) => {
                 (queue.upload(view.bytes)?, source::dtype(*dtype), 1.0)
             }
-            WeightForm::OnDemand(dtype) => {
+            WeightForm::OnDemand(dtype) | WeightForm::Strided(Strides { round: dtype, .. }) => {
                 let mut numbers = vec![0.0; outputs * inputs];
-                for (row, into) in numbers.chunks_exact_mut(inputs.max(1)).enumerate() {
-                    view.widen_row(row, into);
+                match view.strides {
+                    Some(strides) => strides.gather(view.bytes, inputs, &mut numbers),
+                    None => {
+                        for (row, into) in numbers.chunks_exact_mut(inputs.max(1)).enumerate() {
+                            view.widen_row(row, into);
+                        }
+                    }
                 }
                 (queue.upload(&stored_bytes(*dtype, &numbers))?, plain(*dtype), 1.0)
             }
@@ -439,7 +460,7 @@ impl SessionWeights {
 
     /// Returns a matrix `[outputs, inputs]`: in place, or decoded for this one use.
     pub fn matrix(&self, id: WeightId) -> Result<WeightMatrix<'_>, Error> {
-        let lost = || Error::Other(format!("weight {} is in blocks no more", id.0));
+        let lost = || Error::Other(format!("weight {} is no more where it was", id.0));
         Ok(WeightMatrix::Stored(match &self.held[id.0] {
             WeightForm::File(dtype) => {
                 let view = self.tensors.view(id)?;
@@ -462,6 +483,14 @@ impl SessionWeights {
                 return Ok(WeightMatrix::Parts(outputs, inputs, parts, runs));
             }
             WeightForm::OnDemand(dtype) => return self.on_demand(id, *dtype),
+            WeightForm::Strided(strides) => {
+                let bytes = self.tensors.strided(id)?.ok_or_else(lost)?.bytes;
+                let (outputs, inputs) = sides(&self.shapes[id.0]);
+                MatrixView {
+                    strides: Some(*strides),
+                    ..MatrixView::plain(Dtype::F32, bytes, outputs, inputs)
+                }
+            }
             WeightForm::F32(_) => {
                 return Err(Error::Other(format!("weight {} is no matrix", id.0)));
             }
@@ -502,6 +531,7 @@ impl SessionWeights {
             | WeightForm::Rounded(..)
             | WeightForm::Blocks(..)
             | WeightForm::Parts(_)
+            | WeightForm::Strided(_)
             | WeightForm::OnDemand(_) => None,
         }
     }

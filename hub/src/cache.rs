@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! models--owner--name/blobs/ETAG              the bytes; ETAG.incomplete while they arrive
+//! models--owner--name/.onboard-checked         blobs that were compared with their hashes
 //! models--owner--name/refs/main               the commit that a revision means
 //! models--owner--name/snapshots/COMMIT/FILE   a relative link to ../../blobs/ETAG
 //! .locks/models--owner--name/ETAG.lock        held while ETAG arrives
@@ -36,7 +37,7 @@ impl ModelCache {
         if is_commit(revision) {
             return Some(revision.to_owned());
         }
-        let file = fs_err::File::open(self.own().join("refs").join(revision)).ok()?;
+        let file = fs_err::File::open(self.model_folder().join("refs").join(revision)).ok()?;
         let mut text = String::new();
         file.take(256).read_to_string(&mut text).ok()?;
         let commit = text.trim();
@@ -45,7 +46,7 @@ impl ModelCache {
 
     /// Returns the folder of a commit's files.
     pub fn snapshot(&self, commit: &str) -> PathBuf {
-        self.own().join("snapshots").join(commit)
+        self.model_folder().join("snapshots").join(commit)
     }
 
     /// Records the commit of a revision atomically.
@@ -54,7 +55,7 @@ impl ModelCache {
         if self.commit(revision).as_deref() == Some(commit) {
             return Ok(());
         }
-        let path = self.own().join("refs").join(revision);
+        let path = self.model_folder().join("refs").join(revision);
         // Revisions such as `refs/pr/1` have folders of their own.
         fs_err::create_dir_all(path.parent().unwrap_or(&path))?;
         let draft = path.with_file_name(format!(
@@ -68,7 +69,7 @@ impl ModelCache {
 
     /// Returns the path of the bytes with this etag.
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
-        self.own().join("blobs").join(etag)
+        self.model_folder().join("blobs").join(etag)
     }
 
     /// Returns the path of the lock for this etag.
@@ -78,7 +79,7 @@ impl ModelCache {
 
     /// Returns the number of bytes that have arrived for this etag, in any process.
     pub(crate) fn partial_bytes(&self, etag: &str) -> u64 {
-        let entries = fs_err::read_dir(self.own().join("blobs")).into_iter().flatten();
+        let entries = fs_err::read_dir(self.model_folder().join("blobs")).into_iter().flatten();
         let ours = entries
             .filter_map(Result::ok)
             .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(etag)));
@@ -87,7 +88,7 @@ impl ModelCache {
 
     /// Creates the folders that a download needs.
     pub(crate) fn prepare(&self, etag: &str) -> io::Result<()> {
-        fs_err::create_dir_all(self.own().join("blobs"))?;
+        fs_err::create_dir_all(self.model_folder().join("blobs"))?;
         fs_err::create_dir_all(self.lock(etag).parent().expect("a lock lies in `.locks`"))?;
         let tag = self.root.join("CACHEDIR.TAG");
         if !tag.exists() {
@@ -124,7 +125,8 @@ impl ModelCache {
         Ok(place)
     }
 
-    fn own(&self) -> PathBuf {
+    /// Returns the folder of the model.
+    pub(crate) fn model_folder(&self) -> PathBuf {
         self.root.join(&self.folder)
     }
 }

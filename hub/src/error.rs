@@ -66,6 +66,21 @@ pub enum Error {
         /// Hash that the hub states.
         stated: String,
     },
+    /// The bytes in the cache differ from the hash in their name.
+    #[error(
+        "`{}` in the cache is damaged: its {kind} is {found}, its name states {stated}; remove it and \
+         run the command again", file.display()
+    )]
+    Altered {
+        /// The file of the bytes.
+        file: PathBuf,
+        /// The kind of hash.
+        kind: &'static str,
+        /// Hash of the bytes.
+        found: String,
+        /// Hash in the name.
+        stated: String,
+    },
     /// Another process holds the lock of the file and makes no progress.
     #[error(
         "another process is fetching {what} and makes no progress; stop it, or remove `{}` if \

@@ -3,7 +3,8 @@
 //!
 //! * [`Client::list`] requests the commit and the files of a revision;
 //! * [`Client::fetch`] puts one file into the cache, resumed and verified;
-//! * [`cache::ModelCache`] implements the folder layout that both programs share.
+//! * [`cache::ModelCache`] implements the folder layout that both programs share, and compares what other programs put
+//!   there with its hash.
 //!
 //! Every response is untrusted. The token is sent only to the hub's own origin, every wait has a timeout,
 //! and a file is renamed to its final name only after its size and hash have been compared.
@@ -23,6 +24,7 @@
 
 mod address;
 pub mod cache;
+mod checked;
 mod client;
 mod connection;
 mod download;

@@ -36,7 +36,7 @@ impl BlobHash {
         }
     }
 
-    fn file(self, path: &Path) -> io::Result<String> {
+    pub(crate) fn file(self, path: &Path) -> io::Result<String> {
         let file = fs_err::File::open(path)?;
         let length = file.metadata()?.len();
         match self {

@@ -137,14 +137,18 @@ impl ConfigFile {
             return Ok(self.bytes.clone());
         }
         let mut json = self.value()?;
-        let long = match dtype {
-            Dtype::F32 => "float32",
-            Dtype::Bf16 => "bfloat16",
-            Dtype::F16 => "float16",
-        };
         let key = if json.get("torch_dtype").is_some() { "torch_dtype" } else { "dtype" };
-        json[key] = long.into();
+        json[key] = long_name(dtype).into();
         Ok(texts_as_words(format!("{json:#}\n")).into_bytes())
+    }
+}
+
+/// Returns the name of a dtype in configs.
+pub fn long_name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => "float32",
+        Dtype::Bf16 => "bfloat16",
+        Dtype::F16 => "float16",
     }
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use registry::diag::Finding;
+use registry::listing;
 
 use crate::text::plural;
 
@@ -36,7 +37,7 @@ pub enum Error {
 
     #[error(
         "several specs match the architecture `{architecture}`: {}; choose one with the option `spec FILE`",
-        specs.join(", ")
+        listing::items(specs)
     )]
     SeveralSpecs { architecture: String, specs: Vec<String> },
 
@@ -87,12 +88,6 @@ pub enum Error {
     QuantMethod { folder: PathBuf, method: String, used: usize, tensors: usize, known: String },
 
     #[error(
-        "`{}` is a GGUF file; this reads the folder of the checkpoint it was made from",
-        path.display()
-    )]
-    NotFolder { path: PathBuf },
-
-    #[error(
         "`{}` was made with the spec `{spec}`, which is not here; give it by the option `spec FILE`, \
          or its folder by the option `specs`",
         path.display()
@@ -139,7 +134,10 @@ pub enum Error {
     #[error(
         "the keys of `{}` describe another model than its `{key}` by the spec `{spec}`\n  {}\n\
          remove `{key}` to open it by its keys, or name its config with the option `model-config DIR`",
-        path.display(), differences.join("\n  ")
+        path.display(), {
+            let (first, others) = listing::lines(differences);
+            first.iter().cloned().chain(others).collect::<Vec<_>>().join("\n  ")
+        }
     )]
     Keys { path: PathBuf, key: &'static str, spec: String, differences: Vec<String> },
 }
@@ -183,7 +181,9 @@ impl FindingSubject {
 
 /// Returns the messages of findings, each on a line of its own.
 fn listed(findings: &[Finding]) -> String {
-    findings.iter().flat_map(|finding| ["\n", &finding.message]).collect()
+    let (first, others) = listing::lines(findings);
+    let messages = first.iter().map(|finding| finding.message.as_str());
+    messages.chain(others.as_deref()).flat_map(|message| ["\n", message]).collect()
 }
 
 /// Names the inner text model of a multimodal config.

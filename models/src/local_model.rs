@@ -65,7 +65,7 @@ impl LocalModel {
     /// Opens the weights on disk.
     pub fn checkpoint(&self) -> Result<Checkpoint, Error> {
         if self.is_gguf() {
-            return Err(Error::NotFolder { path: self.dir.clone() });
+            return Checkpoint::of_gguf(&self.dir, &self.model).map_err(Error::Weights);
         }
         Checkpoint::open_part(&self.dir, self.model.layers.as_ref()).map_err(Error::Weights)
     }

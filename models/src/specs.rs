@@ -141,9 +141,12 @@ impl Specs {
         alias(model, config.parsed(), &self.library, &self.ops, architectures, tensors)
     }
 
-    /// Returns the name of a spec given by name or by file.
+    /// Returns the name of a spec given by name or by file. The name of a known spec is never a file or folder of
+    /// that name, which `./NAME` gives.
     pub fn named(&mut self, word: &Path) -> Result<String, Error> {
-        if word.extension().is_some_and(|end| end == "yaml" || end == "yml") || word.is_file() {
+        let known = word.to_str().is_some_and(|word| self.has(word));
+        let yaml = word.extension().is_some_and(|end| end == "yaml" || end == "yml");
+        if yaml || (!known && word.is_file()) {
             return self.add(word);
         }
         let word = &*word.to_string_lossy();
@@ -221,7 +224,7 @@ impl Specs {
         only: Option<&str>,
         header: &FileMetadata,
     ) -> Result<SpecMatch, Vec<Unexplained>> {
-        FileSpecs::new(&self.library).choose(&self.ops, arch, only, header)
+        FileSpecs::of_arch(&self.library, arch).choose(&self.ops, arch, only, header)
     }
 
     /// Returns an error for a spec whose mistakes no config can fix.

@@ -57,10 +57,14 @@ STREAMS, EXTRA = 16, 4
 # Members of the ensemble of an f32 run and of a 16-bit run.
 SHAKES, PERMUTATIONS = 7, 6
 CHUNKS = (3, 1, 4, 2, 5)
+# Arguments of forwards that are known to take no cache.
+OTHER_ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds", "labels", "use_cache", "logits_to_keep")
 # In place of a distance that is not finite.
 FAR = 1e30
 # Bytes of a tensor up to which all of them are hashed; seconds between lines of progress meanwhile.
 WHOLE, PACE = 4 << 20, 15.0
+# Larger configs, and checkpoints of more tensors, are recorded by their hash alone.
+MOST_CONFIG, MOST_TENSORS = 1 << 20, 20_000
 
 
 class Fail(Exception):
@@ -150,36 +154,38 @@ def entries_of(files: list[Path], wanted=None) -> dict[str, tuple]:
     return {name: (path, dtype, shape, begin) for path in files for name, dtype, shape, begin, _ in safetensors_entries(path) if wanted is None or wanted(name)}
 
 
-def hash_weights(files: list[Path], wanted=None) -> tuple[str, str, int]:
-    """The weights' hash as docs/dump.md defines it, the dtype that most bytes are stored in, and the number of tensors. With `wanted`, of tensors with a
-    name that it accepts."""
+def hash_weights(files: list[Path], wanted=None) -> tuple[str, str, dict[str, str]]:
+    """The weights' hash as docs/dump.md defines it, the dtype that most bytes are stored in, and the first digits of the hash of each tensor. With
+    `wanted`, of tensors with a name that it accepts."""
     entries = [(entry[0].encode(), entry, path) for path in files for entry in safetensors_entries(path) if wanted is None or wanted(entry[0])]
     entries.sort(key=lambda item: item[0])
     for before, after in zip(entries, entries[1:]):
         if before[0] == after[0]:
             raise Fail(f"tensor {before[1][0]} is both in {before[2].name} and in {after[2].name}")
-    digest, by_dtype = hashlib.sha256(), {}
+    digest, by_dtype, tensors = hashlib.sha256(), {}, {}
     maps, done, said = {}, 0, time.monotonic()
     total = sum(min(end - begin, WHOLE) for _, (*_, begin, end), _ in entries)
     for path in files:
         with path.open("rb") as file:
             maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    for raw, (_, dtype, shape, begin, end), path in entries:
+    for raw, (name, dtype, shape, begin, end), path in entries:
         data, length = maps[path], end - begin
         by_dtype[dtype] = by_dtype.get(dtype, 0) + length
-        digest.update(raw + b"\0" + dtype.encode() + b"\0" + ",".join(map(str, shape)).encode() + b"\0")
+        head = dtype.encode() + b"\0" + ",".join(map(str, shape)).encode() + b"\0"
+        digest.update(raw + b"\0" + head)
+        of_tensor = hashlib.sha256(head)
         done += min(length, WHOLE)
         if time.monotonic() - said > PACE:
             said = time.monotonic()
             say(f"{path.parent.name}: hash of the weights: {done / 1e9:.1f} of {total / 1e9:.1f} GB")
-        if length <= WHOLE:
-            digest.update(memoryview(data)[begin:end])
-        else:
-            for window in range(64):
-                start = begin + window * (length - 4096) // 63
-                digest.update(data[start : start + 4096])
+        starts = [begin + window * (length - 4096) // 63 for window in range(64)]
+        pieces = [(begin, end)] if length <= WHOLE else [(start, start + 4096) for start in starts]
+        for first, last in pieces:
+            for hash_of in (digest, of_tensor):
+                hash_of.update(memoryview(data)[first:last])
+        tensors[name] = of_tensor.hexdigest()[:16]
     most = max(by_dtype, key=by_dtype.get) if by_dtype else "F32"
-    return digest.hexdigest(), {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, most.lower()), len(entries)
+    return digest.hexdigest(), {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, most.lower()), tensors
 
 
 def check_layer_count(path: Path, config: dict, tensors: int) -> None:
@@ -586,6 +592,68 @@ def caches(model) -> str:
     return " and ".join(sorted(found)) or "none"
 
 
+def is_cache(value) -> bool:
+    """True for an object that holds what a model carries from step to step: `Cache` of transformers and those of classes of their own."""
+    return value is not None and any("Cache" in kind.__name__ for kind in type(value).__mro__)
+
+
+def returned_cache(out):
+    """The cache in an output, whatever the class calls it; None without one."""
+    values = out.values() if isinstance(out, dict) else out if isinstance(out, (tuple, list)) else ()
+    return next((value for value in values if is_cache(value)), None)
+
+
+def cache_argument(function) -> str | None:
+    """The parameter of a function that is declared to take a cache, whatever its name: releases of transformers call it `past_key_values`, `cache_params` and
+    `cache`. None if no annotation tells, or several do."""
+    import inspect
+    import re
+
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if re.search(r"\w*Cache\b", str(parameter.annotation))]
+    return names[0] if len(names) == 1 else None
+
+
+def fed_back(model) -> str | None:
+    """The argument by which a class whose forward declares no cache goes on from the one that it returns; None for a class that returns none. A class that returns
+    a cache and takes it back by no argument would be dumped without its steps, so it is refused."""
+    import inspect
+
+    import torch
+
+    def run(token: int, **cache):
+        with torch.no_grad():
+            return model(input_ids=torch.tensor([[token]]), use_cache=True, **cache)
+
+    def seen(cache) -> int | None:
+        length = getattr(cache, "get_seq_length", None)
+        return length() if length is not None else None
+
+    try:
+        out = run(0)
+    except (TypeError, ValueError):
+        return None
+    if returned_cache(out) is None:
+        return None
+    inner = getattr(model, model.base_model_prefix, model)
+    named = [key for key, value in out.items() if is_cache(value)] if isinstance(out, dict) else []
+    declared = [cache_argument(model.forward), cache_argument(inner.forward)]
+    others = [name for function in (model.forward, inner.forward) for name, parameter in inspect.signature(function).parameters.items()
+              if parameter.default is None and name not in OTHER_ARGUMENTS]
+    for name in dict.fromkeys(name for name in [*named, *declared, *others] if name):
+        cache = returned_cache(run(0))
+        before = seen(cache)
+        try:
+            after = returned_cache(run(0, **{name: cache}))
+        except Exception:  # noqa: BLE001
+            continue
+        # A class that ignores the argument begins again, with a cache of one token.
+        if seen(after) == before + 1 if before is not None else after is cache:
+            return name
+    raise Fail(f"the forward of {type(model).__name__} returns a cache ({type(returned_cache(out)).__name__}) and takes it back by none of its arguments, so its "
+               "decode would not be recorded: give its forward a parameter for the cache, annotated as `Cache | None`, and hand it to the layers")
+
+
 class Runner:
     """One model, stepped chunk by chunk over one sequence with explicit positions."""
 
@@ -595,9 +663,9 @@ class Runner:
 
         self.model, self.parts = model, parts
         self.params = inspect.signature(model.forward).parameters
-        self.cache_key = next((key for key in ("past_key_values", "cache_params") if key in self.params), None)
-        # A class without a cache decodes by running the whole sequence again: the tokens so far are its cache.
         inner = inspect.signature(getattr(model, model.base_model_prefix, model).forward).parameters
+        # A class without a cache decodes by running the whole sequence again: the tokens so far are its cache.
+        self.cache_key = cache_argument(model.forward) or Work(self, {"name": lambda: fed_back(model)}, "cache-name")["name"]
         self.takes_positions = "position_ids" in self.params or "position_ids" in inner
         self.takes_types = "token_type_ids" in self.params or "token_type_ids" in inner
         self.found_type: int | None = None
@@ -638,7 +706,7 @@ class Runner:
         except ValueError:
             with torch.no_grad():
                 out = self.model(input_ids=tokens, use_cache=True)
-            return type(getattr(out, self.cache_key))
+            return type(returned_cache(out))
         return False
 
     def prefix_type(self) -> int:
@@ -682,7 +750,7 @@ class Runner:
         with torch.no_grad():
             out = self.model(**kwargs)
         if cache is not None:
-            cache = getattr(out, self.cache_key, None) or cache
+            cache = returned_cache(out) or cache
         return out.logits[0].clone(), cache
 
 
@@ -1779,9 +1847,9 @@ def dump(args) -> None:
     choice = chosen_layers(args, folder, config, layerwise, notes) if args.layers else None
     wanted = (lambda name: layerwise.belongs(name, choice["prefix"], choice["chosen"])) if choice else None
     files = weight_files(folder, wanted)
-    weights_hash, stored, tensor_count = hash_weights(files, wanted)
+    weights_hash, stored, tensors = hash_weights(files, wanted)
     if choice is None:
-        check_layer_count(folder / "config.json", plain, tensor_count)
+        check_layer_count(folder / "config.json", plain, len(tensors))
     kernels = []
     for package in KERNEL_PACKAGES:
         if importlib.util.find_spec(package) is not None:
@@ -1812,7 +1880,7 @@ def dump(args) -> None:
     prompts = vocab = topk = architecture = None
     shared: dict[str, int] = {}
     tools = types.SimpleNamespace(torch_dtype=torch_dtype, Taps=Taps, record_prompt=record_prompt, audit_run=audit_run, audit_jobs=audit_jobs, Work=Work, snapshots_of=snapshots_of,
-                                  barred_member=barred_member, Ensemble=None if args.no_members else Ensemble, head_ensemble=None, tolerance=AUDIT_TOLERANCE)
+                                  barred_member=barred_member, Ensemble=None if args.no_members else Ensemble, head_ensemble=None, tolerance=AUDIT_TOLERANCE, cache_argument=cache_argument)
     for run in args.dtypes:
         if parts is not None and not parts.wants(run, run == args.dtypes[0]):
             continue
@@ -1847,7 +1915,7 @@ def dump(args) -> None:
             notes += loading
             architecture = type(model).__name__
             if runner.cache_key is None and (args.imports or args.trust_remote_code):
-                notes.append(f"the forward of {type(model).__name__} names no past_key_values: every step runs the whole sequence again, and no states are recorded")
+                notes.append(f"the forward of {type(model).__name__} takes no cache: every step runs the whole sequence again, and neither states nor ops of decode are recorded")
                 say(f"note: {notes[-1]}")
             rounded, kept = rounds(model), caches(model)
             rows = embedding_rows(model, facts["vocab"], notes)
@@ -1974,6 +2042,10 @@ def dump(args) -> None:
         say(f"{args.pieces}: piece {args.piece[0] + 1}/{args.piece[1]} is finished")
         return
     listed, states = settle_taps(out, runs, prompts, shared, notes), listed_states(kinds)
+    stepped = any("decode" in prompt["taps"] and decode_rows(prompt) for prompt in prompts)
+    if stepped and listed and not any("decode" in tap["phases"] for tap in listed.values()):
+        raise Fail(f"{folder}: the class {architecture} goes on from a cache, but no output of a module was recorded in its steps, so the dump would prove nothing of "
+                   "decode; give --no-taps for a dump of log-probabilities alone")
     for run, most in spread.items():
         put_spread(out, run, prompts, most, list(listed), states)
     first = audit[runs[0]]
@@ -2001,6 +2073,10 @@ def dump(args) -> None:
             "config_sha256": config_hash.hexdigest(),
             "weights_sha256": weights_hash,
             "dtype": dtype,
+        },
+        "checkpoint": {
+            "config": raw.decode() if len(raw) <= MOST_CONFIG else None,
+            "tensors": tensors if len(tensors) <= MOST_TENSORS else {},
         },
         "pins": {"attn_implementation": "eager", "experts_implementation": "eager", "position_ids": "explicit", "kernels": kernels},
         "vocab": vocab,
@@ -2226,6 +2302,7 @@ def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
         "prompts": first["prompts"],
         "taps": listed,
         "states": states,
+        "head": first["inputs"],
         "members": {run: found["members"] for run, found in heads.items() if found["members"]},
         "audit": {**audit, "truth": "decode" if agrees else "prefill", "notes": notes},
     }
@@ -2257,7 +2334,7 @@ def write(target: Path, tensors: dict, manifest: dict, head: tuple[dict, dict] |
             folder.mkdir(exist_ok=True)
             save_file(tensors, str(folder / "reference.safetensors"))
             text = json.dumps(manifest, indent=1, ensure_ascii=False)
-            (folder / "manifest.json").write_text(compact_lists(text) + "\n", encoding="utf-8")
+            (folder / "manifest.json").write_text(sealed(compact_lists(text), folder / "reference.safetensors"), encoding="utf-8")
             os.chmod(folder / "reference.safetensors", 0o644)
         if target.exists():
             shutil.rmtree(target)
@@ -2265,6 +2342,24 @@ def write(target: Path, tensors: dict, manifest: dict, head: tuple[dict, dict] |
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def sealed(text: str, tensors: Path) -> str:
+    """The text of a manifest with the hashes of its dump's files. That of the manifest is of the text with zeros in place of its own digits; an older entry
+    is replaced."""
+    import re
+
+    body = re.sub(r',\s*"sha256": \{[^{}]*\}\s*\}\s*$', "\n}", text).rstrip().removesuffix("}").rstrip()
+    digest = hashlib.sha256()
+    with tensors.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    stored = digest.hexdigest()
+
+    def entry(own: str) -> str:
+        return f'{body},\n "sha256": {{"reference.safetensors": "{stored}", "manifest.json": "{own}"}}\n}}\n'
+
+    return entry(hashlib.sha256(entry("0" * 64).encode()).hexdigest())
 
 
 def compact_lists(text: str) -> str:

@@ -8,6 +8,7 @@ the model's head. A pair is the token at position p + 1 and what the model made 
 from __future__ import annotations
 
 import copy
+import types
 from pathlib import Path
 
 # Where the head's modules lie in checkpoints, by model_type: {n} is the number of layers of the model. `hf`: transformers has the head.
@@ -69,7 +70,8 @@ def layer_config(config):
 class Head:
     """The modules of a head, planted in a tree under the names that checkpoints have for them."""
 
-    def __init__(self, model, loaded: bool):
+    def __init__(self, model, loaded: bool, cache_argument=None):
+        """`cache_argument`: the function of `dump.py` that names the parameter of a layer for a cache; steps need it."""
         from torch import nn
 
         # A vision-language model has its head beside the text model.
@@ -102,6 +104,7 @@ class Head:
         for key, part in self.parts.items():
             plant(self.root, f"{place['prefix']}.{place[key]}", part)
         self.root.eval()
+        self.cache_key = cache_argument(self.block.forward) if cache_argument is not None else None
 
     def share(self) -> None:
         """Plants what belongs to the model too, so that it is tapped."""
@@ -156,13 +159,25 @@ class Head:
         with torch.no_grad():
             return self.decoder(input_ids=torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
 
+    def inputs(self, tools, taps, runner, tokens) -> dict:
+        """The names of the taps whose rows the head is fed: that of the model for the first draft, and its own for the next."""
+        taps_of_model = tools.Taps(types.SimpleNamespace(model=self.main), None)
+        try:
+            seen, hidden = taps_of_model.during(lambda: self.hidden(tokens))
+        finally:
+            taps_of_model.close()
+        own, _ = taps.during(lambda: runner.forward(tokens[1:]))
+        return {"fed": named(seen, hidden), "recycled": named(own, self.handed_on[0])}
+
     def run(self, tokens, hidden, start: int, cache):
         """Logits of pairs; `start` is how many pairs the cache holds."""
         import torch
 
         ids, positions = torch.tensor([tokens]), torch.arange(start + 1, start + 1 + len(tokens))[None]
         if self.mtp is not None:
-            return self.mtp._project_to_logits(self.mtp.forward_layer(0, hidden[None], positions, cache, input_ids=ids))
+            # What goes into the next layer, as in the loop of `MtpModel.forward`.
+            self.handed_on = self.mtp.forward_layer(0, hidden[None], positions, cache, input_ids=ids)
+            return self.mtp._project_to_logits(self.handed_on)
         return self.batch(ids, hidden[None], positions, cache)
 
     def batch(self, ids, hidden, positions=None, cache=None):
@@ -174,16 +189,26 @@ class Head:
             positions = torch.arange(1, 1 + ids.shape[1])[None]
         e = self.parts["e"](self.main.get_input_embeddings()(ids))
         x = self.parts["proj"](torch.cat([e, self.parts["h"](hidden)], dim=-1))
-        mask = create_causal_mask(config=self.config, inputs_embeds=x, attention_mask=None, past_key_values=cache, position_ids=positions - 1)
-        y = self.block(x, attention_mask=mask, position_embeddings=self.rotary(x, position_ids=positions), position_ids=positions, past_key_values=cache,
-                       use_cache=cache is not None)
+        # By position: releases of transformers have several names for the parameter of the cache.
+        mask = create_causal_mask(self.config, x, None, cache, positions - 1)
+        kept = {} if cache is None else {self.cache_key: cache}
+        y = self.block(x, attention_mask=mask, position_embeddings=self.rotary(x, position_ids=positions), position_ids=positions, use_cache=cache is not None, **kept)
         y = y[0] if isinstance(y, tuple) else y
-        return self.main.lm_head(self.parts["out"](y))
+        # Heads of transformers hand on what their last norm gave, and so does this one.
+        self.handed_on = self.parts["out"](y)
+        return self.main.lm_head(self.handed_on)
 
     def cache(self):
         from transformers.cache_utils import DynamicCache, MtpCache
 
         return (MtpCache if self.mtp is not None else DynamicCache)(config=self.config)
+
+
+def named(seen: dict, value) -> str:
+    """The first module that gave a value."""
+    import torch
+
+    return next(name for name, output in seen.items() if output.numel() == value.numel() and torch.equal(output.reshape(value.shape), value))
 
 
 def plant(root, path: str, module) -> None:
@@ -200,10 +225,9 @@ def plant(root, path: str, module) -> None:
 class HeadRunner:
     """As `Runner`: steps the head over pairs."""
 
-    cache_key = "past_key_values"
-
     def __init__(self, head: Head, hidden: dict):
         """`hidden`: by prompt, what the model made of each token."""
+        self.cache_key = head.cache_key
         self.head, self.model, self.hidden, self.rows = head, head.root, hidden, None
 
     def begin(self, prompt: dict) -> None:
@@ -243,7 +267,7 @@ def record(tools, model, folder: Path, files, run: str, prompts: list[dict], swi
     tensors = tensors_of(folder, files, place) if place else {}
     if not tensors:
         return None
-    head = Head(model, loaded=True)
+    head = Head(model, loaded=True, cache_argument=tools.cache_argument)
     if head.mtp is None:
         head.load(tensors, tools.torch_dtype(run))
     head.share()
@@ -255,6 +279,7 @@ def record(tools, model, folder: Path, files, run: str, prompts: list[dict], swi
         longest = max(pairs, key=lambda pair: len(pair["tokens"]))
         runner.begin(longest)
         taps.probe(runner, longest["tokens"][:5])
+        inputs = head.inputs(tools, taps, runner, next(prompt["tokens"] for prompt in prompts if prompt["name"] == longest["name"]))
         for pair in pairs:
             runner.begin(pair)
             out[f"{run}/{pair['name']}/hidden"] = runner.rows.contiguous()
@@ -276,4 +301,4 @@ def record(tools, model, folder: Path, files, run: str, prompts: list[dict], swi
     notes[:] = [note for note in notes if "this class does not read" not in note]
     how = "transformers' own" if head.mtp is not None else "put together from transformers' layers"
     tolerance = ensemble.tolerance() if ensemble is not None else tools.tolerance
-    return dict(kinds=kinds, audit=audit, shared=taps.shared, prompts=pairs, how=how, prefix=place["prefix"], members=members, spread=spread, tolerance=tolerance)
+    return dict(kinds=kinds, audit=audit, shared=taps.shared, prompts=pairs, how=how, prefix=place["prefix"], inputs=inputs, members=members, spread=spread, tolerance=tolerance)

@@ -13,8 +13,9 @@ pub struct EditSummary {
     pub edit: String,
     /// Call in the spec, layer, or number of nodes.
     pub place: String,
+    /// Change of the model.
     #[serde(skip)]
-    pub(crate) change: Change,
+    pub change: Change,
 }
 
 /// Edits that give the same results, with their explained share of the observed difference.
@@ -25,7 +26,7 @@ pub struct Cause {
     /// Additional edits, if one alone does not explain everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub with: Vec<EditSummary>,
-    /// Share of the difference that the edit explains, 1 at most.
+    /// Share of the difference that the edit restores, 1 at most; less than 1 if noise is left.
     pub restored: f64,
     /// Root mean square of the remaining difference, in the unit of [`Diagnosis::before`].
     pub left: f64,
@@ -54,6 +55,10 @@ pub struct Diagnosis {
     pub explained: bool,
     /// True if the time limit was reached before all edits were run.
     pub cut: bool,
+    /// Tensors of the layer that differs first, or of the model if that is none, that the spec ignores, if no edit
+    /// explains the difference. An op that the spec lacks may read them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
     /// Causes, best first. If none explains the difference, the best partial ones.
     pub causes: Vec<Cause>,
 }

@@ -11,20 +11,24 @@ use registry::model::Model;
 use registry::scalar::Scalar;
 
 use crate::compare::{Comparison, ReferenceResults, structure};
+use crate::diverge;
 use crate::dump::{self, Dump, Prompt, TrustedPhase};
 pub use crate::error::Error;
 use crate::fit::MeasureRatios;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::kv_fp8;
+use crate::limit::{Limit, Unproven};
 use crate::mask_support::{masked, runnable_part};
 use crate::nextn_session::NextnSession;
 use crate::order::ExecutionOrder;
-use crate::report::{Report, RunReport};
+use crate::report::Report;
 use crate::route::{Router, RouterRow, RoutingProbe, routers};
 use crate::rule;
-use crate::schedules::{self, Baseline, ScheduleRow};
+use crate::schedules::{self, Baseline};
 
 mod greedy;
+mod head;
+mod limits;
 mod options;
 mod pool;
 mod prompt;
@@ -34,6 +38,8 @@ mod summary;
 pub use options::CheckOptions;
 
 use greedy::{generated, greedy};
+use head::compare_head;
+use limits::{limits, skip_unjudged};
 use pool::pool;
 use prompt::compare_prompt;
 pub(crate) use subject::producer;
@@ -72,6 +78,8 @@ pub fn check(
     let narrow = CheckOptions { local: false, schedules: false, ..options.clone() };
     let found = compare_unchanged(engine, source, dump, &narrow)?;
     report.runs.extend(kv_fp8::effects(found.runs, part));
+    let why = format!("{part} is not what the reference keeps: its effect is measured, not judged");
+    report.limit(Limit { kind: Unproven::States, why, runs: Vec::new() });
     Ok(report)
 }
 
@@ -169,14 +177,10 @@ fn compare_unchanged(
         subject: about(engine, source, dump, hashes),
         runs: Vec::new(),
         schedules: Vec::new(),
+        limits: Vec::new(),
         notes: dump.notes.iter().chain(&dump.manifest.audit.notes).cloned().collect(),
         diagnosis: None,
     };
-    if prompts.iter().all(|prompt| prompt.taps.is_empty()) || dump.manifest.taps.0.is_empty() {
-        report.notes.push(
-            "the dump has no taps: only log-probabilities and states were compared".to_owned(),
-        );
-    }
     if let Some(scales) = dump.manifest.kv_fp8() {
         let kept = model.graph.states.iter().any(|state| state.eight == Some(scales));
         report.notes.push(format!(
@@ -204,12 +208,14 @@ fn compare_unchanged(
             report.notes.push(format!("the ensemble of {run} has no run `{name}`: {why}"));
         }
     }
+    let mut features = SessionFeatures::default();
     for dtype in dtypes {
         let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
         let own = if dtype == Dtype::F32 { &base } else { &loaded };
         let opened = masked(prompts, options.engine(dtype));
         let mut session = NextnSession::new(engine.open(source, &opened)?);
         let shows = session.features();
+        features = shows;
         let seen = order.exposed(shows, session.shown_parts());
         report.note(not_exposed(engine.name(), shows, &order, &seen));
         let (mut gates, uncovered) = if shows == SessionFeatures::default() {
@@ -258,6 +264,8 @@ fn compare_unchanged(
         let f32_agrees =
             report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
         report.note(downgrade_explained(model, &mut run, f32_agrees));
+        skip_unjudged(&mut run);
+        diverge::by_choices(&mut run);
         run.strengths = MeasureRatios::of(&run, f32_agrees);
         report.runs.push(run);
         if options.schedules && shows.steps {
@@ -270,7 +278,8 @@ fn compare_unchanged(
             report.schedules.extend(rows);
         }
     }
-    head(engine, source, dump, options, &mut report)?;
+    report.limits = limits(model, dump, features, &report.runs);
+    compare_head(engine, source, dump, options, &mut report)?;
     Ok(report)
 }
 
@@ -284,48 +293,6 @@ pub(crate) fn hidden(
 ) -> Result<Vec<f32>, dump::Error> {
     let Some(fed) = model.graph.fed else { return Ok(Vec::new()) };
     dump.hidden(dtype, prompt, model.graph.values[fed.value.0].shape.iter().product())
-}
-
-/// Compares the `nextn` head as a model of its own, if the dump has one.
-fn head(
-    engine: &dyn Engine,
-    source: &ModelSource<'_>,
-    dump: &Dump,
-    options: &CheckOptions,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let (layer, dump) = match (source.model.nextn.as_ref(), dump.nextn()?) {
-        (None, None) => return Ok(()),
-        (None, Some(_)) => {
-            report.note(Some("the dump has a `nextn` head, and the spec or the config has none: it was not compared".to_owned()));
-            return Ok(());
-        }
-        (Some(nextn), None) => {
-            let there = Checkpoint::open(source.dir);
-            let lacks = there.is_ok_and(|c| registry::check::has_head(&source.model, &c.shapes()));
-            report.note(lacks.then(|| format!("the dump has no `nextn` head: that of this checkpoint ({} layers) is not proven", nextn.layers.len())));
-            return Ok(());
-        }
-        (Some(nextn), Some(dump)) => (nextn.layers.first().cloned(), dump),
-    };
-    let Some(model) = layer else { return Ok(()) };
-    if !engine.runs_specs() {
-        let name = engine.name();
-        report.note(Some(format!(
-            "the `nextn` head was not compared: `{name}` runs no head by itself"
-        )));
-        return Ok(());
-    }
-    let found = check(engine, &ModelSource { model, dir: source.dir }, &dump, options)?;
-    report.runs.extend(found.runs.into_iter().map(|run| RunReport { part: Some("nextn"), ..run }));
-    let rows = found.schedules.into_iter();
-    report
-        .schedules
-        .extend(rows.map(|row| ScheduleRow { name: format!("nextn: {}", row.name), ..row }));
-    for note in found.notes {
-        report.note(Some(format!("nextn: {note}")));
-    }
-    Ok(())
 }
 
 fn longest(prompts: &[Prompt]) -> Option<&Prompt> {

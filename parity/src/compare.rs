@@ -209,7 +209,9 @@ impl Comparison<'_> {
                 return Err(Box::new(gate.skipped(why)));
             }
             let exact = rows.kept != Dtype::F32;
-            let op = OpChain { dtype: self.dtype, exact, span: span.nodes, terms: span.terms };
+            let dtype = self.dtype;
+            let coded = self.rounds;
+            let op = OpChain { dtype, exact, span: span.nodes, terms: span.terms, coded };
             let mut gate = gate.local(op, &rows.ours, &rows.own, &others, &rows.steps);
             gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
             Ok(gate)

@@ -170,13 +170,13 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<DumpDiff, Error
         notes.push(format!(
             "{} prompts were compared; not compared are {}",
             pairs.len(),
-            other.join(", ")
+            registry::listing::items(&other)
         ));
     }
     if !unlike.is_empty() {
         notes.push(format!(
             "the dumps have other tokens or rows under the same name: {}",
-            unlike.join(", ")
+            registry::listing::items(&unlike)
         ));
     }
     let theirs = b.runs();

@@ -3,10 +3,10 @@
 use registry::model::Model;
 
 use crate::dump::Phase;
-use crate::gate::{Gate, Mode, Subject};
+use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::hints;
 use crate::order::{ExecutionPoint, LAST};
-use crate::report::Divergence;
+use crate::report::{Divergence, RunReport};
 
 /// Returns the moment at which the fault of a failed gate occurs.
 fn moment(gate: &Gate) -> ExecutionPoint {
@@ -33,4 +33,48 @@ pub(crate) fn first(model: &Model, gates: &[Gate], mode: Mode) -> Option<Diverge
         message: gate.message(),
         hints: hints::hints(model, gate, gates),
     })
+}
+
+/// Completes the first divergence of a run whose gates all hold: by a router, or by a greedy token.
+pub(crate) fn by_choices(run: &mut RunReport) {
+    if run.headline().is_some() {
+        return;
+    }
+    let router = run.routers.iter().find_map(|row| {
+        let flip = row.flips.iter().find(|flip| flip.margin > flip.bound)?;
+        let (prompt, phase) = flip.place.rsplit_once(' ').unwrap_or((&flip.place, ""));
+        let phase = if phase == Phase::Prefill.name() { Phase::Prefill } else { Phase::Decode };
+        Some(Divergence {
+            subject: Subject::Tap { name: flip.router.clone() },
+            mode: row.mode,
+            prompt: prompt.to_owned(),
+            phase,
+            step: flip.row + usize::from(phase == Phase::Decode),
+            message: format!(
+                "other experts are chosen: the scores are {:.1e} of their spread apart, and rounding explains {:.1e}",
+                flip.margin, flip.bound
+            ),
+            hints: Vec::new(),
+        })
+    });
+    let token = || {
+        let row = run.greedy.iter().find(|row| row.verdict == Verdict::Fail)?;
+        let flip = row.first_flip?;
+        Some(Divergence {
+            subject: Subject::Logprobs,
+            mode: Mode::Cumulative,
+            prompt: row.prompt.clone(),
+            phase: Phase::Decode,
+            step: flip.index,
+            message: format!(
+                "greedy token {} after the prompt is another one, by {:.1e} nats; noise explains {:.1e}",
+                flip.index, flip.margin, flip.noise
+            ),
+            hints: Vec::new(),
+        })
+    };
+    match router.or_else(token) {
+        Some(first) if first.mode == Mode::Local => run.first_local = Some(first),
+        first => run.first = first,
+    }
 }

@@ -4,21 +4,25 @@
 //! and every tensor's dtype and shape against the manifest, before anything is compared. Tensors are
 //! widened on demand.
 
+mod changed;
 mod manifest;
+mod seal;
 mod tensor_file;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use checkpoints::Checkpoint;
 use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
 use crate::metrics;
 
 pub use manifest::{
-    Audit, EnsembleMembers, KvRounding, Manifest, ModelId, Phase, Prompt, PromptError,
-    ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION, check_prompts,
+    Audit, CheckpointContents, EnsembleMembers, HeadEntry, KvRounding, Manifest, ModelId, Phase,
+    Prompt, PromptError, ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION, check_prompts,
 };
+pub use seal::{FileChecksums, sealed};
 use tensor_file::TensorFile;
 
 /// Error in reading a dump.
@@ -47,6 +51,19 @@ pub enum Error {
     /// `reference.safetensors` is damaged.
     #[error(transparent)]
     Tensors(#[from] formats::safetensors::Error),
+    /// A file has other bytes than when the dump was written.
+    #[error(
+        "`{path}` was changed or damaged since the dump was written: its SHA-256 is {sha256}; expected {expected} \
+         (`sha256` of `manifest.json`): write the dump again with `parity dump`"
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Hash of the file.
+        sha256: String,
+        /// Hash when the dump was written.
+        expected: String,
+    },
     /// A tensor that the manifest lists is missing.
     #[error("tensor `{name}` is not in `{path}`; `manifest.json` says that it was recorded")]
     Missing {
@@ -69,19 +86,15 @@ pub enum Error {
     },
     /// The dump was made from another checkpoint.
     #[error(
-        "the dump `{dir}` was made from another model: {what} is {got} here and {want} in the dump; \
+        "the dump `{dir}` was made from another model: {change}; \
          write a new dump with `parity dump`, or measure the cost of a conversion with \
          `parity check CONVERTED`, the option `reference DUMP` and the option `source MODEL`"
     )]
     OtherModel {
         /// The dump.
         dir: PathBuf,
-        /// `config.json`, or the weights.
-        what: &'static str,
-        /// Hash of the model at hand.
-        got: String,
-        /// Hash in the dump.
-        want: String,
+        /// First key or tensor that changed, or hashes that differ.
+        change: String,
     },
     /// The reference ran without some layers, and the whole model is needed.
     #[error(
@@ -106,6 +119,8 @@ pub struct Dump {
     /// Notes on contents that this version ignores.
     pub notes: Vec<String>,
     store: TensorFile,
+    /// Hash of the tensors, if the manifest has checksums.
+    tensors_sha256: Option<String>,
 }
 
 /// Router choices of the reference in one phase, by module.
@@ -189,9 +204,15 @@ impl Dump {
         let text = registry::file::read(&path, registry::file::MANIFEST)?;
         let manifest: Manifest = serde_json::from_slice(&text)
             .map_err(|error| Error::Json { path: path.clone(), why: plain(&error.to_string()) })?;
+        let tensors = dir.join("reference.safetensors");
+        let mut tensors_sha256 = None;
+        if let Some(checksums) = &manifest.sha256 {
+            checksums.verify(dir, &text, tensors_sha256.insert(sha256(&tensors)?))?;
+        }
         manifest.check().map_err(|message| Error::Manifest { path, message: plain(&message) })?;
-        let store = TensorFile::open(&dir.join("reference.safetensors"))?;
-        let mut dump = Self { dir: dir.to_owned(), manifest, notes: Vec::new(), store };
+        let store = TensorFile::open(&tensors)?;
+        let notes = Vec::new();
+        let mut dump = Self { dir: dir.to_owned(), manifest, notes, store, tensors_sha256 };
         dump.check()?;
         Ok(dump)
     }
@@ -210,8 +231,10 @@ impl Dump {
     /// Returns a SHA-256 over the hashes of all files.
     pub fn sha256(&self) -> Result<String, Error> {
         let mut all = Sha256::new();
-        for name in ["manifest.json", "reference.safetensors"] {
-            all.update(sha256(&self.dir.join(name))?);
+        all.update(sha256(&self.dir.join("manifest.json"))?);
+        match &self.tensors_sha256 {
+            Some(known) => all.update(known),
+            None => all.update(sha256(&self.dir.join("reference.safetensors"))?),
         }
         Ok(hex(all))
     }
@@ -224,20 +247,24 @@ impl Dump {
             .collect()
     }
 
-    /// Returns an error for a checkpoint other than the one the dump was made from.
-    pub fn verify_model(&self, config_sha256: &str, weights_sha256: &str) -> Result<(), Error> {
+    /// Returns an error for a checkpoint other than the one the dump was made from, with the hashes of its config and
+    /// its weights. The error names the first key or tensor that changed, if the dump records them.
+    pub fn verify_model(
+        &self,
+        config: (&Path, &str),
+        weights: (&Checkpoint, &str),
+    ) -> Result<(), Error> {
         let model = &self.manifest.model;
+        let ((path, config_sha256), (checkpoint, weights_sha256)) = (config, weights);
         for (what, got, want) in [
             ("the SHA-256 of `config.json`", config_sha256, &model.config_sha256),
             ("the fingerprint of the weights", weights_sha256, &model.weights_sha256),
         ] {
             if !got.eq_ignore_ascii_case(want) {
-                return Err(Error::OtherModel {
-                    dir: self.dir.clone(),
-                    what,
-                    got: got.to_owned(),
-                    want: want.clone(),
-                });
+                let change = changed::first_change(&self.manifest.checkpoint, path, checkpoint);
+                let hashes = || format!("{what} is {got} here and {want} in the dump");
+                let change = change.unwrap_or_else(hashes);
+                return Err(Error::OtherModel { dir: self.dir.clone(), change });
             }
         }
         Ok(())

@@ -9,6 +9,8 @@ mod frequencies;
 mod inserts;
 mod knobs;
 mod layouts;
+mod logit_op;
+mod moves;
 mod number;
 mod readings;
 mod same;
@@ -28,6 +30,8 @@ use registry::weight_map::WeightStep;
 pub(crate) use arguments::is_editable;
 pub(crate) use frequencies::stretch;
 pub use knobs::Knob;
+pub use moves::OpMove;
+pub(crate) use moves::candidates as rearrangements;
 pub use readings::ConfigReader;
 pub(crate) use same::same;
 pub(crate) use scope::Suspects;
@@ -43,6 +47,8 @@ pub enum Change {
         /// Nodes and their new values.
         values: Vec<(usize, Scalar)>,
     },
+    /// Sets arguments of nodes: the node, the argument and the new value.
+    Arguments(Vec<(usize, String, Scalar)>),
     /// Sets the window of nodes and of the states that they own.
     Window(Vec<(usize, Option<usize>)>),
     /// Replaces the op of nodes.
@@ -79,6 +85,19 @@ pub enum Change {
     Reroute(Vec<(Vec<usize>, ValueId, ValueId)>),
     /// Exchanges two ops of which the second reads the result of the first; pairs of their results.
     Order(Vec<(ValueId, ValueId)>),
+    /// Moves ops to other places.
+    Move(Vec<OpMove>),
+    /// Puts an op behind the node that makes a value.
+    Behind {
+        /// The value.
+        value: ValueId,
+        /// The op.
+        op: String,
+        /// Arguments of the op.
+        attrs: Vec<(String, Scalar)>,
+        /// True if the tap shows the result.
+        tapped: bool,
+    },
     /// Lets nodes run without the weight of a role.
     Weightless {
         /// The nodes.
@@ -179,7 +198,7 @@ pub struct Clues {
     pub foreign: bool,
 }
 
-/// Derives every edit that affects a suspect node, simplest first.
+/// Derives every edit that affects a suspect node, simplest first, without [`rearrangements`].
 pub(crate) fn candidates(
     model: &Model,
     ops: &OpSet,

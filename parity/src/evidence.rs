@@ -194,6 +194,7 @@ pub fn check_server(
         None => cases(model, dump, dtype, room, options.tokens)?,
     };
     let mut report = Report {
+        limits: Vec::new(),
         subject: about(facts, source, dump, native::hashes(source, dump)?),
         runs: Vec::new(),
         schedules: Vec::new(),
@@ -364,7 +365,7 @@ fn left_out(dump: Option<&Dump>, cases: &[ServerPrompt], room: usize) -> Option<
     (!names.is_empty()).then(|| {
         format!(
             "the server has room for {room} tokens: not compared are the prompts {}",
-            names.join(", ")
+            registry::listing::items(&names)
         )
     })
 }

@@ -340,6 +340,16 @@ impl Gate {
         })
     }
 
+    /// Takes the verdict of a passing gate back if its bound allows rows that are unrelated to the reference's, whose
+    /// rms is `scale`.
+    pub(crate) fn skip_unrelated(&mut self, scale: f64) {
+        let unrelated = |bound: &Bound| scale > 0.0 && bound.limit >= rule::UNRELATED * scale;
+        if self.verdict == Verdict::Pass && self.bounds.iter().any(unrelated) {
+            self.verdict = Verdict::Skip;
+            self.finding = Some(BLIND.to_owned());
+        }
+    }
+
     /// True if log-probabilities failed because one side has NaN or infinite values.
     pub fn is_not_finite(&self) -> bool {
         self.subject == Subject::Logprobs
@@ -376,7 +386,7 @@ mod tests {
         let skipped = serde_json::to_value(gate.clone().skipped("why")).unwrap();
         assert!(skipped["error"].is_null(), "{skipped}");
         // A window of two keeps the last positions of four.
-        let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms: 1 };
+        let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms: 1, coded: false };
         let gate = gate.local(op, &[1.0, 2.0], &[1.0, 2.0], &[], &[2, 3]);
         let json = serde_json::to_value(&gate).unwrap();
         assert_eq!(json["by_step"], serde_json::json!([null, null, 0.0, 0.0]));

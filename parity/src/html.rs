@@ -8,7 +8,8 @@ use crate::diagnose::Diagnosis;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::junit::escape;
-use crate::report::{Divergence, Report, RunReport, place_in_sequence, share};
+use crate::report::{Divergence, Report, RunReport, ignored, place_in_sequence, restores};
+use crate::schedules::ScheduleRow;
 use chart::{Chart, Series};
 
 /// CSS classes of prompts, in order; further prompts reuse them from the start.
@@ -37,20 +38,19 @@ pub fn html(report: &Report) -> String {
         escape(&s.reference),
         escape(&s.producer)
     );
-    out.push_str(&summary(report));
-    for run in &report.runs {
-        let _ = writeln!(out, "<h2>{} {}</h2>", escape(&run.label()), badge(run.verdict()));
-        if let Some(first) = run.headline() {
-            out.push_str(&finding(first));
-        }
-        let charts: String = charts(run).iter().map(Chart::svg).collect();
-        if !charts.is_empty() {
-            let _ = writeln!(out, "<div class=\"charts\">{charts}</div>");
-        }
-        out.push_str(&gates(run));
+    if let Some(unproven) = report.unproven() {
+        let _ = writeln!(out, "<p>Not proven: {}</p>", prose(&unproven));
     }
     if let Some(diagnosis) = &report.diagnosis {
         out.push_str(&causes(diagnosis));
+    }
+    let first = report.first_failing();
+    if let Some((run, divergence)) = first.and_then(|run| Some((run, run.headline()?))) {
+        out.push_str(&finding(run, divergence));
+    }
+    out.push_str(&summary(report));
+    for of in &report.runs {
+        out.push_str(&run(of, first.is_some_and(|first| std::ptr::eq(first, of))));
     }
     out.push_str(&schedules(report));
     if !report.notes.is_empty() {
@@ -62,6 +62,56 @@ pub fn html(report: &Report) -> String {
     }
     out.push_str("</body></html>\n");
     out
+}
+
+/// Formats a run: a run that agrees is folded, one that differs begins with its first divergence, unless the page has
+/// begun with that.
+fn run(run: &RunReport, is_first: bool) -> String {
+    let charts: String = charts(run).iter().map(Chart::svg).collect();
+    let charts = match charts.as_str() {
+        "" => String::new(),
+        charts => format!("<div class=\"charts\">{charts}</div>\n"),
+    };
+    let title = format!("{} {}", escape(&run.label()), badge(run.verdict()));
+    let (failed, others): (Vec<&Gate>, Vec<&Gate>) = in_order(run).partition(|g| g.fails());
+    if run.verdict() != Verdict::Fail {
+        let all = format!("{title} {} comparisons", others.len());
+        return folded(&all, &(charts + &gates(&others)));
+    }
+    let mut out = format!("<h2>{title}</h2>\n");
+    if let Some(first) = run.headline().filter(|_| !is_first) {
+        out.push_str(&finding(run, first));
+    }
+    out.push_str(&charts);
+    let (listed, more) = failed.split_at(failed.len().min(LISTED));
+    let _ = writeln!(
+        out,
+        "<p>{} of {} comparisons are beyond a bound.</p>",
+        failed.len(),
+        run.gates.len()
+    );
+    if !listed.is_empty() {
+        out.push_str(&gates(listed));
+    }
+    if !more.is_empty() {
+        out.push_str(&folded(&format!("{} more beyond a bound", more.len()), &gates(more)));
+    }
+    out + &folded(&format!("{} other comparisons", others.len()), &gates(&others))
+}
+
+/// Number of failed comparisons that are shown; the others are folded.
+const LISTED: usize = 12;
+
+/// Hides a part of the page behind a line.
+fn folded(line: &str, part: &str) -> String {
+    format!("<details><summary>{line}</summary>{part}</details>\n")
+}
+
+/// Returns the comparisons of a run in order of execution.
+fn in_order(run: &RunReport) -> impl Iterator<Item = &Gate> {
+    let mut sorted: Vec<&Gate> = run.gates.iter().collect();
+    sorted.sort_by_key(|g| (g.phase, g.mode, g.place));
+    sorted.into_iter()
 }
 
 fn class(verdict: Verdict) -> &'static str {
@@ -173,9 +223,10 @@ fn summary(report: &Report) -> String {
     out + "</tbody></table></div>\n"
 }
 
-fn finding(first: &Divergence) -> String {
+fn finding(run: &RunReport, first: &Divergence) -> String {
     let mut out = format!(
-        "<div class=\"card bad\"><p>First divergence: <b class=\"mono\">{}</b></p><p>{}, prompt <code>{}</code>, {}</p><p>{}</p>",
+        "<div class=\"card bad\"><p>First divergence in {}: <b class=\"mono\">{}</b></p><p>{}, prompt <code>{}</code>, {}</p><p>{}</p>",
+        escape(&run.label()),
         escape(&first.subject.to_string()),
         place_in_sequence(first.phase, first.step, None),
         escape(&first.prompt),
@@ -189,28 +240,38 @@ fn finding(first: &Divergence) -> String {
 }
 
 fn causes(diagnosis: &Diagnosis) -> String {
-    let mut out = format!(
-        "<h2>Causes</h2><p class=\"soft\">{}: {} off, {} is noise; {} edits of the model were run</p><ol>",
-        prose(&diagnosis.observed),
-        number(diagnosis.before),
-        number(diagnosis.noise),
-        diagnosis.tried
-    );
-    for cause in &diagnosis.causes {
+    let title = if diagnosis.explained { "Cause" } else { "No edit explains the numbers" };
+    let mut out = format!("<div class=\"card bad\"><p><b>{title}</b></p><ol>");
+    // If one edit explains everything, partial explanations are omitted.
+    for cause in diagnosis.causes.iter().filter(|cause| !diagnosis.explained || cause.exact) {
         let edits = cause
             .edits
             .iter()
             .map(|edit| format!("{} ({})", prose(&edit.edit), prose(&edit.place)));
         let edits = edits.collect::<Vec<_>>().join("<br>or ");
-        let whole = if cause.verified == Some(true) { ", and everything agrees" } else { "" };
+        let mut besides = String::new();
+        for edit in &cause.with {
+            let _ =
+                write!(besides, "<br>and besides {} ({})", prose(&edit.edit), prose(&edit.place));
+        }
         let _ = write!(
             out,
-            "<li>{edits}<br>restores {} of the difference{whole}</li>",
-            share(cause.restored)
+            "<li>{edits}{besides}<br><span class=\"soft\">{}</span></li>",
+            restores(cause, diagnosis)
         );
     }
-    let none = if diagnosis.explained { "" } else { "<p>No edit explains the numbers.</p>" };
-    out + "</ol>" + none + "\n"
+    out.push_str("</ol>");
+    if let Some(remark) = ignored(diagnosis) {
+        let _ = write!(out, "<p>{}</p>", prose(&remark));
+    }
+    let _ = writeln!(
+        out,
+        "<p class=\"soft\">Observed in {}: {}; {} edits of the model were run.</p></div>",
+        diagnosis.dtype,
+        prose(&diagnosis.observed),
+        diagnosis.tried
+    );
+    out
 }
 
 fn charts(run: &RunReport) -> Vec<Chart> {
@@ -348,10 +409,7 @@ fn by_state(run: &RunReport) -> Option<Chart> {
     })
 }
 
-fn gates(run: &RunReport) -> String {
-    let failed = run.gates.iter().filter(|g| g.fails()).count();
-    let mut sorted: Vec<&Gate> = run.gates.iter().collect();
-    sorted.sort_by_key(|g| (!g.fails(), g.phase, g.mode, g.place));
+fn gates(sorted: &[&Gate]) -> String {
     let columns = [
         ("subject", "a module's output, a state, or the log-probabilities"),
         ("phase", "prefill: all tokens at once; decode: one at a time"),
@@ -373,12 +431,7 @@ fn gates(run: &RunReport) -> String {
         ),
         ("verdict", "of this comparison"),
     ];
-    let mut out = format!(
-        "<details{}><summary>{} comparisons, {failed} beyond a bound</summary><div class=\"scroll\"><table>{}<tbody>",
-        if failed > 0 { " open" } else { "" },
-        run.gates.len(),
-        head(&columns)
-    );
+    let mut out = format!("<div class=\"scroll\"><table>{}<tbody>", head(&columns));
     for g in sorted {
         let compared = |x: f64| if g.error.count == 0 { number(f64::NAN) } else { number(x) };
         let _ = write!(
@@ -408,16 +461,29 @@ fn gates(run: &RunReport) -> String {
             );
         }
     }
-    out + "</tbody></table></div></details>\n"
+    out + "</tbody></table></div>\n"
 }
 
 fn schedules(report: &Report) -> String {
     if report.schedules.is_empty() {
         return String::new();
     }
+    let (failed, others): (Vec<_>, Vec<_>) =
+        report.schedules.iter().partition(|row| row.verdict == Verdict::Fail);
+    let mut out = "<h2>Schedules</h2><p class=\"soft\">The same tokens fed in other ways must give what one prefill gives.</p>\n".to_owned();
+    if !failed.is_empty() {
+        out.push_str(&schedule_rows(&failed));
+    }
+    if !others.is_empty() {
+        let line = format!("{} of {} schedules do not fail", others.len(), report.schedules.len());
+        out.push_str(&folded(&line, &schedule_rows(&others)));
+    }
+    out
+}
+
+fn schedule_rows(rows: &[&ScheduleRow]) -> String {
     let mut out = format!(
-        "<h2>Schedules</h2><p class=\"soft\">The same tokens fed in other ways must give what one prefill gives.</p>\
-         <div class=\"card scroll\"><table>{}<tbody>",
+        "<div class=\"card scroll\"><table>{}<tbody>",
         head(&[
             ("run", "dtype of the run"),
             ("schedule", "the way of feeding"),
@@ -429,7 +495,7 @@ fn schedules(report: &Report) -> String {
             ("remark", "the first position beyond the bound, or what the engine said"),
         ])
     );
-    for s in &report.schedules {
+    for s in rows {
         let at = s.position.map_or(String::new(), |p| format!("from position {p}"));
         let exact = |x: f64| if x == 0.0 { "exact".to_owned() } else { number(x) };
         let _ = write!(

@@ -1,10 +1,11 @@
 //! Writes a report as JUnit XML, for continuous integration: one test case per run, and one for schedules.
-//! A case has one failure however many gates fail, because most follow from the first.
+//! A case has one failure however many gates fail, because most follow from the first. It begins with the cause, if
+//! a diagnosis of the run found one.
 
 use std::fmt::Write as _;
 
 use crate::gate::{Mode, Verdict};
-use crate::report::{Report, RunReport, place_in_sequence};
+use crate::report::{Report, RunReport, causes, place_in_sequence};
 use crate::schedules::ScheduleRow;
 
 /// One test case.
@@ -19,7 +20,7 @@ struct TestCase {
 /// Outcome of a test case.
 enum CaseOutcome {
     Pass,
-    /// Not judged, or a consequence of the failure.
+    /// Not judged.
     Skip(String),
     /// A line, and the details below it.
     Fail(String, String),
@@ -29,22 +30,9 @@ enum CaseOutcome {
 
 /// Writes a report as JUnit XML.
 pub fn junit(report: &Report) -> String {
-    let mut cases: Vec<TestCase> = report.runs.iter().map(run).collect();
+    let mut cases: Vec<TestCase> = report.runs.iter().map(|of| run(report, of)).collect();
     cases.extend(schedules(&report.schedules));
-    let headline = report.first_failing().map(RunReport::label);
-    let fails = |case: &TestCase| matches!(case.outcome, CaseOutcome::Fail(..));
-    let head = cases
-        .iter()
-        .position(|case| fails(case) && headline.as_ref().is_none_or(|label| *label == case.name));
-    for (n, case) in cases.iter_mut().enumerate() {
-        if Some(n) != head
-            && let CaseOutcome::Fail(line, _) = &case.outcome
-        {
-            let first = headline.as_deref().unwrap_or("schedules");
-            case.outcome =
-                CaseOutcome::Skip(format!("differs too, see the failure of {first} first: {line}"));
-        }
-    }
+    cases.extend(unproven(report));
     document(&report.subject.model, &cases)
 }
 
@@ -59,16 +47,17 @@ pub fn junit_error(model: &str, why: &str) -> String {
     document(model, &[case])
 }
 
-fn run(run: &RunReport) -> TestCase {
+fn run(report: &Report, run: &RunReport) -> TestCase {
     let failing = run.gates.iter().filter(|gate| gate.fails()).count();
     let local = run.gates.iter().filter(|gate| gate.fails() && gate.mode == Mode::Local).count();
     let counts = format!(
         "{failing} of {} gates fail, {local} of them on the reference's own inputs",
         run.gates.len()
     );
+    let cause = report.cause_of(run).map(|cause| format!("{cause}; ")).unwrap_or_default();
     let outcome = match (run.verdict(), run.headline()) {
         (Verdict::Fail, Some(first)) => {
-            let line = format!("first divergence: {}: {}", first.subject, first.message);
+            let line = format!("{cause}first divergence: {}: {}", first.subject, first.message);
             let mut details = format!(
                 "{}, prompt {}, {}\n",
                 place_in_sequence(first.phase, first.step, None),
@@ -77,6 +66,9 @@ fn run(run: &RunReport) -> TestCase {
             );
             for hint in &first.hints {
                 let _ = writeln!(details, "hint: {hint}");
+            }
+            if let Some(diagnosis) = report.diagnosis_of(run) {
+                details.push_str(&causes(diagnosis));
             }
             CaseOutcome::Fail(line, details)
         }
@@ -88,6 +80,17 @@ fn run(run: &RunReport) -> TestCase {
         _ => CaseOutcome::Pass,
     };
     TestCase { class: "parity".to_owned(), name: run.label(), outcome, counts }
+}
+
+/// Returns a case for what the check leaves unproven, which a report without a failure would hide.
+fn unproven(report: &Report) -> Option<TestCase> {
+    let why = report.unproven().filter(|_| report.verdict() != Verdict::Fail)?;
+    Some(TestCase {
+        class: "parity".to_owned(),
+        name: "not proven".to_owned(),
+        outcome: CaseOutcome::Skip(why),
+        counts: format!("{} limits", report.limits.len()),
+    })
 }
 
 /// Describes the failure of a run without a failed gate: in a router or in greedy tokens.

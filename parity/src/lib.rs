@@ -42,6 +42,7 @@ pub mod html;
 pub mod json;
 pub mod junit;
 mod kv_fp8;
+pub mod limit;
 mod mask_support;
 pub mod matrix;
 pub mod measure;

@@ -2,9 +2,9 @@
 
 use registry::dtype::Dtype;
 
-use crate::metrics::{QUIET_ROW, gap, tensor_error};
+use crate::metrics::{QUIET_ROW, gap};
 pub use crate::op_error::{OpChain, OpError, OpRowError};
-use crate::rule::{MOVED, distance, roundoff};
+use crate::rule::{GAIN_ERRORS, MOVED, OP_GAIN, distance, roundoff};
 
 /// Typical maximum of some hundred normally distributed values, relative to their rms.
 const PEAK: f64 = 3.0;
@@ -50,10 +50,52 @@ pub fn measure(op: OpChain, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows:
         }
     };
     let rows_of = each.map(of).collect();
-    let gain = |x: &[f32], y: &[f32]| tensor_error(x, y, rows).gain;
-    let power: f64 = moved.iter().map(|m| gain(m, ours).powi(2)).sum();
-    let noise = (power / moved.len().max(1) as f64).sqrt() / f64::from(MOVED);
-    OpError { rows: rows_of, gain: gain(ours, own).abs() / noise.max(roundoff(Dtype::F32)) }
+    let changes: f64 = moved.iter().map(|m| row_gains(m, ours, rows).mean.powi(2)).sum();
+    let changes = (changes / moved.len().max(1) as f64).sqrt() / f64::from(MOVED);
+    let gains = row_gains(ours, own, rows);
+    let noise = changes.max(roundoff(Dtype::F32)).max(gains.error * GAIN_ERRORS / OP_GAIN);
+    OpError { rows: rows_of, gain: gains.mean.abs() / noise }
+}
+
+/// Scale of rows relative to those of a reference, less 1.
+struct RowGains {
+    mean: f64,
+    /// Standard error of the mean; 0 of a single row.
+    error: f64,
+}
+
+/// Measures the scale of rows. All rows count alike, and a number far above its row no more than [`PEAK`] times the
+/// root mean square, so that the rounding of one number is not the scale of the whole.
+fn row_gains(ours: &[f32], reference: &[f32], rows: usize) -> RowGains {
+    let width = reference.len().checked_div(rows).unwrap_or(0).max(1);
+    let whole = rms(reference);
+    let pairs = ours.chunks_exact(width).zip(reference.chunks_exact(width));
+    let gains: Vec<(f64, f64)> = pairs.map(|(ours, row)| row_gain(ours, row, whole)).collect();
+    let weight = gains.iter().map(|(_, weight)| weight).sum::<f64>().max(f64::MIN_POSITIVE);
+    let mean = gains.iter().map(|(excess, _)| excess).sum::<f64>() / weight;
+    let apart = |(excess, weight): &(f64, f64)| (excess - mean * weight).powi(2);
+    let count = gains.len() as f64;
+    let power: f64 = gains.iter().map(apart).sum::<f64>() * count / (count - 1.0).max(1.0);
+    RowGains { mean, error: if gains.len() > 1 { power.sqrt() / weight } else { 0.0 } }
+}
+
+/// Returns the scale of a row less 1 times its weight, and the weight.
+fn row_gain(ours: &[f32], row: &[f32], whole: f64) -> (f64, f64) {
+    let scale = size(row, whole);
+    let mut excess = 0.0;
+    let mut weight = 0.0;
+    for (x, y) in ours.iter().zip(row).map(|(x, y)| (f64::from(*x), f64::from(*y))) {
+        let counts = (PEAK * scale / y.abs()).min(1.0) / scale.powi(2);
+        excess += counts * (x - y) * y;
+        weight += counts * y * y;
+    }
+    (excess, weight)
+}
+
+/// Returns the size whose rounding a value shows: that of its row, or its own if it stands far above the row. The
+/// factor of a whole row, as that of a norm, is rounded relative to each value.
+fn rounded_size(value: f32, row: f64) -> f64 {
+    row.max(f64::from(value.abs()) / PEAK)
 }
 
 /// Measures a row of an f32 run.
@@ -62,10 +104,11 @@ fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> OpRowError {
     let gaps = moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y))));
     // If elements differ widely in size, the largest of them determine the noise.
     let peak = gaps.fold(0.0, f64::max) / PEAK;
-    let moves = (power / moved.len().max(1) as f64).sqrt().max(peak);
-    let noise = (moves / f64::from(MOVED)).max(roundoff(Dtype::F32) * size);
-    let worst = ours.iter().zip(own).map(|(x, y)| f64::from(gap(*x, *y))).fold(0.0, f64::max);
-    OpRowError { noise: noise / size, times: worst / noise, ..OpRowError::default() }
+    let moves = (power / moved.len().max(1) as f64).sqrt().max(peak) / f64::from(MOVED);
+    let noise = |value: f32| moves.max(roundoff(Dtype::F32) * rounded_size(value, size));
+    let times = ours.iter().zip(own).map(|(x, y)| f64::from(gap(*x, *y)) / noise(*y));
+    let times = times.fold(0.0, f64::max);
+    OpRowError { noise: noise(0.0) / size, times, ..OpRowError::default() }
 }
 
 /// Measures a row of a 16-bit run.
@@ -74,19 +117,92 @@ fn narrow(op: OpChain, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -
     let mut gaps: Vec<f32> =
         moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| gap(*x, *y))).collect();
     gaps.sort_by(f32::total_cmp);
-    let middle = gaps.get(gaps.len() / 2).copied().map_or(0.0, f64::from);
-    let noise = (middle / f64::from(MOVED)).max(roundoff(Dtype::F32) * size);
-    let equal = if op.exact { 0.0 } else { distance(op) * noise };
-    let differ =
-        |x: &[f32]| x.iter().zip(ours).filter(|(x, y)| f64::from(gap(**x, **y)) > equal).count();
+    let middle = gaps.get(gaps.len() / 2).copied().map_or(0.0, f64::from) / f64::from(MOVED);
+    let noise = |value: f32| middle.max(roundoff(Dtype::F32) * rounded_size(value, size));
+    let equal = |value: f32| if op.exact { 0.0 } else { distance(op) * noise(value) };
+    let elements = |other: &[f32]| -> Vec<(f64, f32)> {
+        let gaps = other.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y)));
+        gaps.zip(own.iter().copied()).collect()
+    };
+    let differ = |other: &[f32]| {
+        elements(other).into_iter().filter(|(gap, value)| *gap > equal(*value)).count()
+    };
+    let units = |other: &[f32]| -> f64 {
+        let unit = |value| roundoff(op.dtype) * rounded_size(value, size);
+        let power: f64 =
+            elements(other).into_iter().map(|(gap, value)| (gap / unit(value)).powi(2)).sum();
+        power / ours.len().max(1) as f64
+    };
     let changed = moved.iter().map(|m| differ(m)).max().unwrap_or(0);
     let share = |count: usize| count as f64 / ours.len().max(1) as f64;
-    let moves = moved.iter().map(|m| rms_difference(m, ours)).fold(0.0, f64::max);
+    let moves = moved.iter().map(|m| units(m)).fold(0.0, f64::max);
     OpRowError {
         changed: share(changed),
         flips: share(differ(own).saturating_sub(changed)),
-        units: (rms_difference(own, ours).powi(2) - moves.powi(2)).max(0.0)
-            / (roundoff(op.dtype) * size).powi(2),
+        units: (units(own) - moves).max(0.0),
         ..OpRowError::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::{FLIPS, OP, UNITS};
+
+    /// Returns a row with one number far above the others, as the norm of a massive activation.
+    fn massive() -> Vec<f32> {
+        let mut row: Vec<f32> = (0..896).map(|n| ((n * 37 % 101) as f32 - 50.0) / 1e4).collect();
+        row[300] = 29.9;
+        row
+    }
+
+    /// Measures a row. A norm divides its largest number by itself, so that perturbed inputs move the others alone.
+    fn measured(dtype: Dtype, ours: &[f32]) -> OpRowError {
+        let op = OpChain { dtype, exact: dtype != Dtype::F32, span: 1, terms: 1, coded: false };
+        let units = if op.exact { 0.0 } else { 8.0 };
+        let mut moved: Vec<f32> = ours.iter().map(|x| x * (1.0 + units * f32::EPSILON)).collect();
+        moved[300] = ours[300];
+        measure(op, ours, &massive(), &[moved], 1).rows[0]
+    }
+
+    fn scaled(by: f32) -> Vec<f32> {
+        massive().iter().map(|x| x * by).collect()
+    }
+
+    #[test]
+    fn a_number_far_above_its_row_is_rounded_by_its_own_size() {
+        let times = |ours: &[f32]| measured(Dtype::F32, ours).times;
+        assert!(times(&scaled(1.0 + 3.0 * f32::EPSILON)) < OP);
+        assert!(times(&scaled(1.0 + 16.0 * f32::EPSILON)) > OP);
+        // The others are held to the noise of the row.
+        let mut one = massive();
+        one[7] += 80.0 * f32::EPSILON / 2.0;
+        assert!(times(&one) > OP);
+    }
+
+    #[test]
+    fn the_scale_of_an_op_is_that_of_all_its_rows() {
+        let row: Vec<f32> = (0..64).map(|n| 1.0 + (n * 37 % 64) as f32 / 64.0).collect();
+        let own = row.repeat(6);
+        let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms: 1, coded: false };
+        let gain = |scales: [f32; 6]| {
+            let scaled = own.chunks(64).zip(scales);
+            let ours: Vec<f32> =
+                scaled.flat_map(|(row, by)| row.iter().map(move |x| x * by)).collect();
+            measure(op, &ours, &own, &[], 6).gain
+        };
+        let unit = f32::EPSILON;
+        let all = [24.0, 20.0, 22.0, 18.0, 25.0, 21.0].map(|units| 1.0 + units * unit);
+        assert!(gain(all) > OP_GAIN);
+        let some = [24.0, -20.0, 44.0, -8.0, 25.0, -1.0].map(|units| 1.0 + units * unit);
+        assert!(gain(some) < OP_GAIN);
+    }
+
+    #[test]
+    fn one_flip_of_a_number_far_above_its_row_is_one_flip() {
+        let mut ours = massive();
+        ours[300] = f32::from_bits(ours[300].to_bits() + (1 << 16));
+        assert!(measured(Dtype::Bf16, &ours).units < UNITS);
+        assert!(measured(Dtype::Bf16, &scaled(1.01)).flips > FLIPS);
     }
 }

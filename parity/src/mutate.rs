@@ -16,6 +16,7 @@ mod outcomes;
 mod slots;
 mod structure;
 mod tables;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -133,7 +134,7 @@ pub struct MutateOptions {
     pub dtypes: Vec<Dtype>,
     /// Filter: only mutants whose name or class contains this text.
     pub only: Option<String>,
-    /// Number of worker threads of the engine; its default if none.
+    /// Number of mutants that are run at once, each on one thread; that of the machine's cores if none.
     pub threads: Option<usize>,
     /// True if each caught mutant is diagnosed.
     pub diagnose: bool,
@@ -213,19 +214,25 @@ pub fn mutate(
         }
         sound.push((dtype, report));
     }
-    let mut outcomes = Vec::new();
-    for mutant in &book {
-        for (dtype, report) in &sound {
-            progress(sound.len() + outcomes.len(), total, &mutant.name);
-            let result = run(engine, source, dump, mutant, *dtype, options.threads);
-            let found = result
-                .as_ref()
-                .ok()
-                .filter(|report| options.diagnose && report.verdict() == Verdict::Fail);
-            let blame = found.map(|found| diagnosed(engine, source, dump, mutant, found, options));
-            outcomes.push(MutantOutcome { blame, ..judge(mutant, *dtype, report, result) });
-        }
-    }
+    let runs: Vec<(&Mutant, &(Dtype, Report))> =
+        book.iter().flat_map(|mutant| sound.iter().map(move |sound| (mutant, sound))).collect();
+    let outcome = |n: usize| {
+        let (mutant, (dtype, report)) = runs[n];
+        let result = run(engine, source, dump, mutant, *dtype);
+        let found =
+            result.as_ref().ok().filter(|r| options.diagnose && r.verdict() == Verdict::Fail);
+        let blame = found.map(|found| diagnosed(engine, source, dump, mutant, found));
+        MutantOutcome { blame, ..judge(mutant, *dtype, report, result) }
+    };
+    // Only the CPU's engine runs several models at once.
+    let threads = options.threads.unwrap_or_else(rayon::current_num_threads);
+    let count = if engine.exact() { threads } else { 1 };
+    let mut finished = sound.len();
+    let outcomes = workers::run(runs.len(), count, &outcome, &mut |n| {
+        finished += 1;
+        progress(finished, total, &runs[n].0.name);
+    });
+    let outcomes = outcomes.map_err(|why| check::Error::Engine(engine::Error::Threads(why)))?;
     progress(total, total, "");
     let reference = dump.dir.display().to_string();
     Ok(MutationReport { schema: SCHEMA, spec: source.model.name.clone(), reference, outcomes })
@@ -238,9 +245,8 @@ fn run(
     dump: &Dump,
     mutant: &Mutant,
     dtype: Dtype,
-    threads: Option<usize>,
 ) -> Result<Report, String> {
-    let options = check_options(mutant, dtype, threads);
+    let options = check_options(mutant, dtype);
     let attempt = || match &mutant.mistake {
         Mistake::Graph(change) => {
             let mut model = Model::clone(&source.model);
@@ -257,14 +263,13 @@ fn run(
     }
 }
 
-fn check_options(mutant: &Mutant, dtype: Dtype, threads: Option<usize>) -> CheckOptions {
+fn check_options(mutant: &Mutant, dtype: Dtype) -> CheckOptions {
     CheckOptions {
         dtypes: vec![dtype],
         schedules: mutant.needs_schedules(),
         // An op refuses a state of another dtype; the effect on values is measured anyway.
         allow_dtype_mismatch: matches!(mutant.class, MistakeClass::State | MistakeClass::Rounding),
         same_model: false,
-        threads,
         ..CheckOptions::default()
     }
 }
@@ -276,10 +281,9 @@ fn diagnosed(
     dump: &Dump,
     mutant: &Mutant,
     report: &Report,
-    options: &MutateOptions,
 ) -> MutantDiagnosis {
     let dtype = report.first_failing().map_or(Dtype::F32, |run| run.dtype);
-    let check = check_options(mutant, dtype, options.threads);
+    let check = check_options(mutant, dtype);
     let options = DiagnoseOptions { check, ..DiagnoseOptions::default() };
     let mut progress = |_: usize, _: usize, _: &str| {};
     match &mutant.mistake {

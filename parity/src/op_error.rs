@@ -13,6 +13,8 @@ pub struct OpChain {
     pub span: usize,
     /// Number of terms of its longest sum.
     pub terms: usize,
+    /// True if the reference rounds rows to few bits, so that a border between two codes moves a row by a step.
+    pub coded: bool,
 }
 
 /// Difference of an op's output from the reference's.

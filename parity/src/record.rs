@@ -25,7 +25,7 @@ use crate::order::ExecutionOrder;
 use crate::route::{RouterRow, RoutingProbe};
 use crate::run::{self, CapturedTap, ReferenceTaps, StateSnapshot, Trace};
 
-/// Number of tokens that are generated after each prompt.
+/// Number of tokens that are generated after each prompt, if the context has room for them.
 const GREEDY: usize = 8;
 
 /// Tensor of a dump, as stored in the file.
@@ -328,16 +328,20 @@ impl DtypeRecording<'_> {
     }
 
     fn greedy(&mut self, prompt: &Prompt, steps: bool) -> Result<Vec<u32>, engine::Error> {
+        let context = self.session.model().context.unwrap_or(usize::MAX);
+        // The last token is not fed, so it needs no position.
+        let room = context.saturating_sub(prompt.tokens.len()).saturating_add(1);
+        let count = GREEDY.min(room);
         if !steps {
             let causal = prompt.is_causal();
-            let made = causal.then(|| self.session.generate(&prompt.tokens, GREEDY)).transpose()?;
+            let made = causal.then(|| self.session.generate(&prompt.tokens, count)).transpose()?;
             return Ok(made.flatten().unwrap_or_default());
         }
         let slot = self.session.open_slot();
         let mut tokens = Vec::new();
         let mut fed = prompt.tokens.clone();
         let mut mask = prompt.mask(fed.len());
-        while tokens.len() < GREEDY {
+        while tokens.len() < count {
             let chunk = Chunk { slot, tokens: &fed, rows: OutputRows::Last };
             let rows = run::feed_masked(self.session, chunk, mask, &mut NoProbe)?;
             mask = ChunkMask::default();
@@ -381,9 +385,8 @@ fn written(
 }
 
 impl Recording {
-    /// Writes the tensors, and returns the manifest for the caller to write last. A folder without it is
-    /// not a dump.
-    /// not a dump.
+    /// Writes the tensors, and returns the manifest with checksums for the caller to write last. A folder without
+    /// it is not a dump.
     pub fn write(&self, tensors: &Path) -> Result<Vec<u8>, Error> {
         let declared: Vec<TensorSpec> = self.tensors.iter().map(|t| t.declared.clone()).collect();
         let mut writer =
@@ -392,7 +395,9 @@ impl Recording {
             writer.write(&tensor.declared.name, &tensor.bytes).map_err(dump::Error::from)?;
         }
         writer.finish().map_err(dump::Error::from)?;
-        Ok(serde_json::to_vec_pretty(&self.manifest).map_err(std::io::Error::from)?)
+        let manifest =
+            serde_json::to_string_pretty(&self.manifest).map_err(std::io::Error::from)?;
+        Ok(dump::sealed(&manifest, &dump::sha256(tensors)?).into_bytes())
     }
 }
 

@@ -9,11 +9,12 @@ use serde::Serialize;
 use crate::cause::Diagnosis;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict, dtype_name};
+use crate::limit::{Limit, Unproven};
 use crate::route::RouterRow;
 use crate::schedules::ScheduleRow;
 
 pub use causes::causes;
-pub(crate) use causes::share;
+pub(crate) use causes::{ignored, restores};
 pub(crate) use text::place_in_sequence;
 pub use text::{schedules, text};
 
@@ -29,6 +30,8 @@ pub struct Report {
     pub runs: Vec<RunReport>,
     /// Comparisons of the engine with itself under other schedules.
     pub schedules: Vec<ScheduleRow>,
+    /// Parts that the check leaves unproven although nothing differs.
+    pub limits: Vec<Limit>,
     /// Remarks that are not findings.
     pub notes: Vec<String>,
     /// Edits of the model that explain a difference, if they were searched for.
@@ -241,9 +244,38 @@ impl Report {
         if fails { Verdict::Fail } else { Verdict::Pass }
     }
 
+    /// Adds what another part of the check leaves unproven.
+    pub(crate) fn limit(&mut self, limit: Limit) {
+        if !self.limits.contains(&limit) {
+            self.limits.push(limit);
+        }
+    }
+
+    /// Lists what the check leaves unproven; none if it proves the whole model.
+    pub fn unproven(&self) -> Option<String> {
+        let limits: Vec<String> = self.limits.iter().map(Limit::to_string).collect();
+        (!limits.is_empty()).then(|| limits.join("; "))
+    }
+
+    /// True if steps were not proven.
+    pub(crate) fn is_prefill_only(&self) -> bool {
+        self.limits.iter().any(|limit| limit.kind == Unproven::Decode)
+    }
+
+    /// Returns the diagnosis, if it is of a run.
+    pub(crate) fn diagnosis_of(&self, run: &RunReport) -> Option<&Diagnosis> {
+        let first = self.first_failing()?;
+        let diagnosed = (first.dtype, first.part) == (run.dtype, run.part);
+        self.diagnosis.as_ref().filter(|_| diagnosed)
+    }
+
+    /// Returns the cause of a run's failure in one line; none if no diagnosis of the run found one.
+    pub fn cause_of(&self, run: &RunReport) -> Option<String> {
+        self.diagnosis_of(run).and_then(causes::headline)
+    }
+
     /// Returns the exit code: 0 if both agree, 1 if they differ. Code 2, "could not run", is an error, not
     /// a report.
-    /// report.)
     pub fn exit_code(&self) -> u8 {
         u8::from(self.verdict() == Verdict::Fail)
     }

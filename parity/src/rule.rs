@@ -24,11 +24,18 @@ pub const OP: f64 = 64.0;
 /// Maximum scale error of an op's f32 output, in units of the noise of its mean scale.
 pub const OP_GAIN: f64 = 6.0;
 
+/// Number of standard errors of its rows from which a mean scale error is one of the op, and not of single rows.
+pub const GAIN_ERRORS: f64 = 3.0;
+
 /// Maximum share of unequal elements of a row in 16 bits, beyond those that move with the inputs.
 pub const FLIPS: f64 = 0.1;
 
 /// Maximum number of rows of one op, in all prompts and phases, beyond [`FLIPS`] or [`UNITS`].
 pub const STRAYS: usize = 3;
+
+/// Maximum mean square of the difference of such a row, in rounding units, beyond the part that moves with the inputs:
+/// that of a row whose every number is off by a unit in the last place, which is two roundings.
+pub const STRAY_UNITS: f64 = 4.0;
 
 /// Number of graph nodes between recorded values that [`OP`], [`OP_GAIN`], [`FLIPS`] and [`UNITS`] allow
 /// for.
@@ -112,10 +119,14 @@ pub fn local(op: OpChain, measured: &OpError) -> GateBounds {
         return GateBounds { bounds, rows: times.iter().map(|t| t / most_times).collect(), sees };
     }
     let (flips, units) = (several * FLIPS, several * UNITS);
-    let bounds = vec![
+    let stray = values(&|row| row.units).into_iter().fold(0.0, f64::max);
+    let mut bounds = vec![
         Bound { measure: "flips", value: largest(values(&|row| row.flips)), limit: flips },
         Bound { measure: "units", value: largest(values(&|row| row.units)), limit: units },
     ];
+    if !op.coded {
+        bounds.push(Bound { measure: "units", value: stray, limit: several * STRAY_UNITS });
+    }
     GateBounds {
         bounds,
         rows: values(&|row| (row.flips / flips).max(row.units / units)),
@@ -192,9 +203,25 @@ mod tests {
     }
 
     #[test]
+    fn few_rows_may_be_off_by_a_unit_and_none_by_more() {
+        let holds = |strays: &[f64], coded| {
+            let op = OpChain { dtype: Dtype::Bf16, exact: true, span: 1, terms: 1, coded };
+            let row =
+                |units: &f64| OpRowError { units: *units, flips: 0.5, ..OpRowError::default() };
+            let mut rows: Vec<OpRowError> = strays.iter().map(row).collect();
+            rows.resize(12, OpRowError::default());
+            local(op, &OpError { rows, gain: 0.0 }).bounds.iter().all(Bound::holds)
+        };
+        assert!(holds(&[0.3, 0.3, 3.9], false));
+        assert!(!holds(&[0.3, 0.3, 0.3, 0.3], false));
+        // A factor of 1.05 in bf16 is 164.
+        assert!(!holds(&[164.0], false) && holds(&[164.0], true));
+    }
+
+    #[test]
     fn long_sums_may_be_off_by_the_square_root_of_their_length() {
         let holds = |terms: usize, times: f64| {
-            let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms };
+            let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms, coded: false };
             let rows = vec![OpRowError { times, ..OpRowError::default() }];
             local(op, &OpError { rows, gain: 0.0 }).bounds.iter().all(Bound::holds)
         };

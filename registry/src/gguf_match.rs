@@ -42,7 +42,21 @@ pub struct FileSpecs {
 impl FileSpecs {
     /// Collects all specs that describe files.
     pub fn new(library: &Library) -> Self {
-        let all = library.names().filter_map(|name| {
+        Self::collect(library, |_| true)
+    }
+
+    /// Collects the specs that may describe files of an architecture: those whose text, or that of a spec they extend,
+    /// has its name. Reading all others would take most of the time of opening a file.
+    pub fn of_arch(library: &Library, arch: &str) -> Self {
+        Self::collect(library, |name| {
+            let (chain, _) = library.origins(name);
+            let mut sources = chain.iter().filter_map(|name| library.get(name));
+            sources.any(|source| source.text.contains(arch))
+        })
+    }
+
+    fn collect(library: &Library, wanted: impl Fn(&str) -> bool) -> Self {
+        let all = library.names().filter(|name| wanted(name)).filter_map(|name| {
             let spec = library.load(name, &[]).ok().filter(|spec| spec.gguf.is_some())?;
             Some((depth(library, name), name.to_owned(), spec))
         });

@@ -41,6 +41,7 @@ pub mod layer_choice;
 mod layer_part;
 pub mod library;
 pub mod lint;
+pub mod listing;
 pub mod model;
 pub mod normal;
 pub mod op;

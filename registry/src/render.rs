@@ -3,6 +3,7 @@
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use crate::diag::{Finding, Severity, Span};
+use crate::listing;
 
 /// The style of rendered findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,16 +14,24 @@ pub enum RenderStyle {
     Coloured,
 }
 
-/// Renders all findings, sorted by place, and a last line that counts them.
+/// Renders findings, sorted by place, and a last line that counts all of them. Of very many, errors come first.
 pub fn render(findings: &[Finding], look: RenderStyle) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| {
         let place = finding.at.as_ref().map(|at| (at.source.path.as_str(), at.start));
         (place.is_none(), place)
     });
+    if sorted.len() > listing::LINES {
+        sorted.sort_by_key(|finding| finding.severity != Severity::Error);
+    }
+    let (sorted, others) = listing::lines(&sorted);
     let mut text = String::new();
     for finding in sorted {
         text.push_str(&render_one(finding, look));
+        text.push_str("\n\n");
+    }
+    if let Some(others) = others {
+        text.push_str(&others);
         text.push_str("\n\n");
     }
     text.push_str(&count(findings));

@@ -121,6 +121,16 @@ impl ChatChoice {
         }
     }
 
+    /// Returns the changes since the last call.
+    pub(crate) fn take_deltas(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.deltas)
+    }
+
+    /// Returns the reason of the end, if the choice has ended.
+    pub(crate) fn finish(&self) -> Option<&'static str> {
+        self.progress.finish
+    }
+
     fn message(&self) -> Value {
         let mut message = Map::new();
         message.insert("role".to_owned(), json!("assistant"));
@@ -254,8 +264,13 @@ impl ChatAnswer {
         })
     }
 
+    /// Returns the numbers of tokens of the prompt and of the answer.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.prompt.len(), self.choices.iter().map(|choice| choice.progress.count).sum())
+    }
+
     fn usage(&self) -> Value {
-        let made: usize = self.choices.iter().map(|choice| choice.progress.count).sum();
+        let (_, made) = self.counts();
         json!({
             "prompt_tokens": self.prompt.len(), "completion_tokens": made,
             "total_tokens": self.prompt.len() + made,

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use chat::{
     CallableTool, ChatRequest, Format, OrderedJson, OutputParser, OutputRule, ParserOptions,
-    ReasoningMode, ReasoningPrefix, TemplateError,
+    ReasoningMode, ReasoningPrefix, RenderControl, TemplateError,
 };
 use engine::sample::Sampling;
 use indexmap::IndexMap;
@@ -25,16 +25,17 @@ use crate::fields::{
 };
 use crate::model::ChatFormat;
 use crate::object;
+use crate::penalties::PenaltyFields;
 use crate::rules::{self, ResponseFormat, StructuredOutputs};
-use crate::sequence::{CancelFlag, SequenceRequest};
+use crate::sequence::{CancelFlag, SequenceMessage, SequenceRequest};
 use crate::sse;
-use crate::state::{ServerState, now};
+use crate::state::{RequestGuard, ServerState, now};
 use crate::text_stream::TextStream;
 
 /// Fields of a request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ChatFields {
+pub(crate) struct ChatFields {
     model: Option<String>,
     messages: Vec<OrderedJson>,
     tools: Option<Vec<OrderedJson>>,
@@ -88,9 +89,6 @@ struct ChatFields {
 impl ChatFields {
     /// Refuses values of fields that are known and not supported.
     fn refuse(&self) -> Result<(), ApiError> {
-        neutral("presence_penalty", self.presence_penalty.as_ref(), &0.0)?;
-        neutral("frequency_penalty", self.frequency_penalty.as_ref(), &0.0)?;
-        neutral("repetition_penalty", self.repetition_penalty.as_ref(), &1.0)?;
         neutral("min_tokens", self.min_tokens.as_ref(), &0)?;
         if self.top_logprobs.is_some() && self.logprobs != Some(true) {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs`"));
@@ -230,20 +228,27 @@ pub(crate) async fn render(
         }
     }
     let (size, template, server) = (request.size(), Arc::clone(&format), Arc::clone(state));
-    let render = move || {
+    let render = move |control: &RenderControl| {
         let tools = request.tools.is_some();
         let known = &server.contents[usize::from(tools)];
-        let form = *known.get_or_init(|| template.template.content_form(tools));
-        template.template.render_contents(request, form)
+        let form = if let Some(form) = known.get() {
+            *form
+        } else {
+            let form = template.template.content_form(tools, control)?;
+            *known.get_or_init(|| form)
+        };
+        template.template.render_contents(request, form, control)
     };
-    let rendered = state.work(size, render).await?;
-    let text = rendered.map_err(|error| ApiError::field("messages", template_error(error)))?;
+    let rendered = state.rendered(size, render).await?;
+    let seconds = state.options.template_time.as_secs_f32();
+    let text =
+        rendered.map_err(|error| ApiError::field("messages", template_error(error, seconds)))?;
     state.check_text(&text, "messages")?;
     Ok((format, text))
 }
 
 /// Describes a failure of a template without the paths of its files, which are no concern of clients.
-fn template_error(error: TemplateError) -> String {
+fn template_error(error: TemplateError, seconds: f32) -> String {
     match error {
         TemplateError::Request(fault) => fault.to_string(),
         TemplateError::Raised { message, .. } => {
@@ -254,6 +259,9 @@ fn template_error(error: TemplateError) -> String {
         }
         TemplateError::Limit { most, unit, .. } => {
             format!("the chat template takes more than {most} {unit} for the conversation")
+        }
+        TemplateError::Late { .. } => {
+            format!("the chat template takes more than {seconds} seconds for the conversation")
         }
         TemplateError::NotContinued { .. } => {
             "the chat template changes the last message, so it cannot be continued".to_owned()
@@ -314,10 +322,25 @@ pub(crate) async fn chat_completions(
     request: Request,
 ) -> Result<Response, ApiError> {
     let guard = state.begin()?;
-    let mut fields: ChatFields = {
+    let fields: ChatFields = {
         let neutral = [&NEUTRAL[..], &NEUTRAL_OF_CHATS].concat();
         body::read(&state, request, &neutral).await?
     };
+    let streamed = fields.stream == Some(true);
+    let (mut answer, mut events) = start(&state, &guard, fields).await?;
+    if streamed {
+        return Ok(sse::respond(answer, events, guard, state));
+    }
+    sse::complete(&mut answer, &mut events, &guard).await?;
+    Ok(Json(answer.whole()).into_response())
+}
+
+/// Hands the sequences of a request to the engine. Returns the answer without its text, and the events that make it.
+pub(crate) async fn start(
+    state: &Arc<ServerState>,
+    guard: &RequestGuard,
+    mut fields: ChatFields,
+) -> Result<(ChatAnswer, mpsc::Receiver<SequenceMessage>), ApiError> {
     state.check_model(fields.model.as_ref())?;
     fields.refuse()?;
     let count = fields.n.unwrap_or(1);
@@ -333,6 +356,12 @@ pub(crate) async fn chat_completions(
         seed: fields.seed,
     };
     let (sampling, stops) = (sampling.check()?, fields::stops(fields.stop.take())?);
+    let penalties = PenaltyFields {
+        presence: fields.presence_penalty,
+        frequency: fields.frequency_penalty,
+        repetition: fields.repetition_penalty,
+    };
+    let penalties = penalties.check()?;
     let bias: Arc<[(u32, f32)]> = fields::bias(fields.logit_bias.take(), state.vocab)?.into();
     let stop_ids = fields.stop_token_ids.take();
     let ends = fields::ends(stop_ids, fields.ignore_eos, &state.ends, state.vocab)?;
@@ -356,7 +385,7 @@ pub(crate) async fn chat_completions(
         variables,
         now: None,
     };
-    let (format, text) = guard.within(render(&state, request)).await?;
+    let (format, text) = guard.within(render(state, request)).await?;
     let special = fields.add_special_tokens.unwrap_or(false);
     let prompt = guard.within(state.encode(vec![text.clone()], special)).await?;
     let prompt: Arc<[u32]> = prompt.concat().into();
@@ -389,7 +418,7 @@ pub(crate) async fn chat_completions(
     }
     // Marks of calls may be special tokens.
     let plain = fields.skip_special_tokens.unwrap_or(reader.is_none()) && !forced;
-    let (sender, mut events) = mpsc::channel((16 * count).min(4096));
+    let (sender, events) = mpsc::channel((16 * count).min(4096));
     let (mut choices, mut sequences) = (Vec::new(), Vec::new());
     let salt: Arc<str> = fields.cache_salt.take().unwrap_or_default().into();
     for index in 0..count {
@@ -407,6 +436,7 @@ pub(crate) async fn chat_completions(
                 seed: sampling.seed.wrapping_add(index as u64),
                 ..sampling.clone()
             },
+            penalties,
             bias: Arc::clone(&bias),
             constraint: constraint.clone(),
             ends: Arc::clone(&ends),
@@ -420,7 +450,7 @@ pub(crate) async fn chat_completions(
         });
     }
     drop(sender);
-    let mut answer = ChatAnswer {
+    let answer = ChatAnswer {
         id: state.id("chatcmpl"),
         created: now(),
         top,
@@ -429,12 +459,8 @@ pub(crate) async fn chat_completions(
         ends,
         prompt,
         choices,
-        state: Arc::clone(&state),
+        state: Arc::clone(state),
     };
     state.submit(sequences)?;
-    if fields.stream == Some(true) {
-        return Ok(sse::respond(answer, events, guard, state));
-    }
-    sse::complete(&mut answer, &mut events, &guard).await?;
-    Ok(Json(answer.whole()).into_response())
+    Ok((answer, events))
 }

@@ -21,6 +21,7 @@ use crate::fields::{
 };
 use crate::logprobs::TokenScore;
 use crate::object;
+use crate::penalties::{Penalties, PenaltyFields};
 use crate::rules::{self, ResponseFormat, StructuredOutputs};
 use crate::sequence::{CancelFlag, SequenceEvent, SequenceRequest};
 use crate::sse::{self, GrowingAnswer};
@@ -89,6 +90,7 @@ struct CompletionPlan {
     echoed: Option<Vec<EchoedPrompt>>,
     most: usize,
     sampling: Sampling,
+    penalties: Option<Penalties>,
     choices: usize,
     stops: Vec<String>,
     ends: Arc<[u32]>,
@@ -150,6 +152,12 @@ impl CompletionFields {
             seed: self.seed,
         };
         let (sampling, stops) = (sampling.check()?, fields::stops(self.stop.take())?);
+        let penalties = PenaltyFields {
+            presence: self.presence_penalty,
+            frequency: self.frequency_penalty,
+            repetition: self.repetition_penalty,
+        };
+        let penalties = penalties.check()?;
         if !stops.is_empty() && state.codec.is_none() {
             return Err(ApiError::field(
                 "stop",
@@ -193,6 +201,7 @@ impl CompletionFields {
             echoed,
             most,
             sampling,
+            penalties,
             choices,
             stops,
             ends: ends.into(),
@@ -207,9 +216,6 @@ impl CompletionFields {
     fn refuse(&self) -> Result<(), ApiError> {
         neutral("suffix", self.suffix.as_ref(), &String::new())?;
         neutral("best_of", self.best_of.as_ref(), &self.n.unwrap_or(1))?;
-        neutral("presence_penalty", self.presence_penalty.as_ref(), &0.0)?;
-        neutral("frequency_penalty", self.frequency_penalty.as_ref(), &0.0)?;
-        neutral("repetition_penalty", self.repetition_penalty.as_ref(), &1.0)?;
         neutral("min_tokens", self.min_tokens.as_ref(), &0)?;
         Ok(())
     }
@@ -488,6 +494,7 @@ impl CompletionPlan {
                     prompt: Arc::clone(prompt),
                     most: self.most,
                     sampling: Sampling { seed, ..self.sampling.clone() },
+                    penalties: self.penalties,
                     bias: Arc::clone(&self.bias),
                     constraint: self.constraint.clone(),
                     ends: Arc::clone(&self.ends),

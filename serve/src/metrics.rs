@@ -76,6 +76,8 @@ pub(crate) struct Metrics {
     pub(crate) reused_tokens: MetricValue,
     pub(crate) generated_tokens: MetricValue,
     pub(crate) cancelled: MetricValue,
+    pub(crate) renderings: MetricValue,
+    pub(crate) cancelled_renderings: MetricValue,
     pub(crate) running: MetricValue,
     pub(crate) reserved_positions: MetricValue,
     pub(crate) kept_slots: MetricValue,
@@ -124,6 +126,18 @@ impl Metrics {
                 "counter",
                 "Sequences whose client went away",
                 self.cancelled.get(),
+            ),
+            (
+                "cancelled_renderings_total",
+                "counter",
+                "Renderings of chat templates that ended because their client went away",
+                self.cancelled_renderings.get(),
+            ),
+            (
+                "renderings",
+                "gauge",
+                "Renderings of chat templates at present",
+                self.renderings.get(),
             ),
             (
                 "requests_in_flight",

@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct ServeOptions {
     /// Address to listen on.
     pub host: IpAddr,
+    /// Names of this server in `Host` and `Origin`, beside those of this machine.
+    pub hosts: Vec<String>,
     /// Port to listen on; 0 takes any free one.
     pub port: u16,
     /// Key that requests have to carry, if any.
@@ -34,6 +36,8 @@ pub struct ServeOptions {
     pub connections: usize,
     /// Maximum time of a request, from its last byte to its answer.
     pub request_time: Duration,
+    /// Maximum time of the chat template for one conversation.
+    pub template_time: Duration,
     /// Maximum time that a client may take to send its request, or to read a part of the answer.
     pub client_time: Duration,
     /// Maximum time that running requests get after a stop.
@@ -44,6 +48,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             host: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            hosts: Vec::new(),
             port: 8000,
             api_key: None,
             slots: 16,
@@ -57,6 +62,7 @@ impl Default for ServeOptions {
             logprobs: 4 << 20,
             connections: 1024,
             request_time: Duration::from_secs(600),
+            template_time: Duration::from_secs(10),
             client_time: Duration::from_secs(30),
             drain_time: Duration::from_secs(30),
         }

@@ -13,12 +13,14 @@ use subtle::ConstantTimeEq as _;
 
 use crate::error::ApiError;
 use crate::state::ServerState;
-use crate::{chat_completions, completions, reports};
+use crate::{chat_completions, completions, origin, page, reports, responses};
 
 /// Paths with counters of their own.
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 10] = [
+    "/",
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/models",
     "/tokenize",
     "/detokenize",
@@ -32,10 +34,12 @@ pub(crate) fn router(state: Arc<ServerState>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat_completions::chat_completions))
+        .route("/v1/responses", post(responses::responses))
         .route("/v1/models", get(reports::models))
         .route("/v1/models/{*name}", get(reports::model))
         .route("/tokenize", post(reports::tokenize))
         .route("/detokenize", post(reports::detokenize))
+        .route("/", get(page::page))
         .route("/health", get(reports::health))
         .route("/version", get(reports::version))
         .route("/metrics", get(reports::metrics))
@@ -59,13 +63,16 @@ async fn wrong_method() -> ApiError {
     )
 }
 
-/// Checks the key, and counts the answer.
+/// Checks the names of the server and the key, and counts the answer.
 async fn checked(State(state): State<Arc<ServerState>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let path = PATHS.into_iter().find(|known| *known == path).unwrap_or("other");
-    let open = path == "/health";
-    let response = match &state.options.api_key {
-        Some(key) if !open && !carries(request.headers(), key) => ApiError::coded(
+    // The page asks for the key, and holds nothing of the model.
+    let open = path == "/health" || path == "/";
+    let refused = origin::check(&state.options, &request).err();
+    let response = match (refused, &state.options.api_key) {
+        (Some(refused), _) => refused.into_response(),
+        (None, Some(key)) if !open && !carries(request.headers(), key) => ApiError::coded(
             StatusCode::UNAUTHORIZED,
             "invalid_api_key",
             "the request does not carry the key of this server; expected the header `Authorization: Bearer KEY`",

@@ -17,6 +17,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use crate::error::ApiError;
 use crate::logprobs::TokenScore;
 use crate::metrics::Metrics;
+use crate::penalties::PenaltyState;
 use crate::prefixes::PrefixStore;
 use crate::queue::SequenceQueue;
 use crate::rules;
@@ -49,6 +50,7 @@ struct RunningSequence {
     /// Number of tokens that the slot has seen.
     fed: usize,
     sampler: Sampler,
+    penalties: Option<PenaltyState>,
     /// Progress under the rule of the output, if it has one.
     constraint: Option<OutputConstraint>,
     scores: Vec<TokenScore>,
@@ -119,6 +121,9 @@ impl RunningSequence {
         let score = self.request.top.map(|top| TokenScore::of(row, id, top));
         self.tokens.push(id);
         metrics.generated_tokens.add(1);
+        if let Some(penalties) = &mut self.penalties {
+            penalties.accept(id);
+        }
         let ended = self.request.ends.contains(&id);
         if let (false, Some(constraint)) = (ended, &mut self.constraint)
             && let Err(error) = constraint.accept(id)
@@ -151,7 +156,8 @@ impl RunningSequence {
 
     /// Chooses the next token; none if the rule of the output allows no other one.
     fn choose(&mut self, row: &[f32]) -> Result<Option<u32>, ConstraintError> {
-        if self.request.bias.is_empty() && self.constraint.is_none() {
+        let plain = self.request.bias.is_empty() && self.penalties.is_none();
+        if plain && self.constraint.is_none() {
             return Ok(Some(self.sampler.choose(row)));
         }
         let mut row = row.to_vec();
@@ -159,6 +165,9 @@ impl RunningSequence {
             if let Some(logit) = row.get_mut(*id as usize) {
                 *logit += bias;
             }
+        }
+        if let Some(penalties) = &self.penalties {
+            penalties.apply(&mut row);
         }
         let Some(constraint) = &mut self.constraint else {
             return Ok(Some(self.sampler.choose(&row)));
@@ -300,6 +309,9 @@ impl Scheduler {
                 tokens: request.prompt.to_vec(),
                 fed,
                 sampler: Sampler::new(request.sampling.clone()),
+                penalties: request
+                    .penalties
+                    .map(|penalties| PenaltyState::new(penalties, &request.prompt)),
                 constraint: request.constraint.as_deref().cloned(),
                 scores: Vec::new(),
                 pending: VecDeque::new(),

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::Sender;
 
 use crate::error::ApiError;
 use crate::logprobs::TokenScore;
+use crate::penalties::Penalties;
 
 /// A prompt and the way to continue it.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct SequenceRequest {
     /// Maximum number of tokens to add.
     pub(crate) most: usize,
     pub(crate) sampling: Sampling,
+    /// Penalties of tokens that the sequence has already, if any change something.
+    pub(crate) penalties: Option<Penalties>,
     /// Numbers to add to logits before a token is chosen.
     pub(crate) bias: Arc<[(u32, f32)]>,
     /// Rule that the added tokens have to keep, at its start. Waiting sequences share it.

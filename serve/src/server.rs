@@ -25,6 +25,9 @@ const CONTEXT: usize = 32768;
 const MEMORY: u64 = 4 << 30;
 /// Threads that tokenize and write answers.
 const BLOCKING: usize = 6;
+/// Renderings of chat templates at a time. The other threads tokenize and write answers, so requests without a template
+/// do not wait for one that takes long.
+const RENDERINGS: usize = 2;
 /// Most slots, and most kept ones.
 const SLOTS: usize = 4096;
 /// Stack of the engine's thread. Derivatives of long regular expressions recurse over their length.
@@ -137,6 +140,7 @@ impl ModelServer {
             long_work: Arc::new(Semaphore::new(1)),
             long_texts: Semaphore::new(body::units(options.body)),
             bodies: Semaphore::new(body::units(options.body)),
+            rendering: Arc::new(Semaphore::new(RENDERINGS)),
             compiler: OnceLock::new(),
             compiling: Semaphore::new(BLOCKING / 2),
             created: now(),

@@ -33,6 +33,11 @@ pub(crate) trait GrowingAnswer: Send + 'static {
 
     /// Returns the chunks after the last growth.
     fn last_chunks(&mut self) -> Vec<Value>;
+
+    /// Returns the text at the end of a stream.
+    fn end(&self) -> &'static str {
+        "data: [DONE]\n\n"
+    }
 }
 
 /// Waits until an answer is complete.
@@ -80,7 +85,7 @@ impl<A: GrowingAnswer> AnswerStream<A> {
             frames(&mut text, &self.answer.chunks());
             if self.answer.is_complete() {
                 frames(&mut text, &self.answer.last_chunks());
-                text.push_str("data: [DONE]\n\n");
+                text.push_str(self.answer.end());
                 self.ended = true;
             }
         }
@@ -90,6 +95,9 @@ impl<A: GrowingAnswer> AnswerStream<A> {
 
 fn frames(text: &mut String, chunks: &[Value]) {
     for chunk in chunks {
+        if let Some(name) = chunk.get("type").and_then(Value::as_str) {
+            let _ = writeln!(text, "event: {name}");
+        }
         let _ = write!(text, "data: {chunk}\n\n");
     }
 }

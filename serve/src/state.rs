@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
-use chat::{ConstraintCompiler, ConstraintError, ContentForm};
+use chat::{ConstraintCompiler, ConstraintError, ContentForm, RenderControl};
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 use crate::error::ApiError;
 use crate::memory::SlotMemory;
@@ -56,6 +56,8 @@ pub(crate) struct ServerState {
     pub(crate) long_texts: Semaphore,
     /// Memory of request bodies.
     pub(crate) bodies: Semaphore,
+    /// Renderings of chat templates, which wait for each other alone.
+    pub(crate) rendering: Arc<Semaphore>,
     /// Compiler of rules for outputs, once a request needs it.
     pub(crate) compiler: OnceLock<Result<Arc<ConstraintCompiler>, ConstraintError>>,
     /// Rules that are compiled at a time; other threads tokenize and write answers.
@@ -142,31 +144,72 @@ impl ServerState {
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let mut memory = None;
-        let mut turn = None;
-        if bytes > SHORT {
-            let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-            memory = Some(self.long_texts.try_acquire_many(units).map_err(|_| {
-                ApiError::coded(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "texts_full",
-                    format!(
-                        "too many texts of more than {} KiB wait at a time; try again later",
-                        SHORT >> 10
-                    ),
-                )
-            })?);
-            turn = Arc::clone(&self.long_work).acquire_owned().await.ok();
+        let memory = self.memory_of(bytes)?;
+        let turn = match memory {
+            Some(_) => Arc::clone(&self.long_work).acquire_owned().await.ok(),
+            None => None,
+        };
+        self.on_thread(turn, work).await
+    }
+
+    /// Renders a conversation of so many bytes. Renderings wait for each other, and no other work waits for them. A
+    /// client that goes away ends its rendering.
+    pub(crate) async fn rendered<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        render: impl FnOnce(&RenderControl) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let _memory = self.memory_of(bytes)?;
+        let turn = Arc::clone(&self.rendering).acquire_owned().await.ok();
+        let control = RenderControl::until(Instant::now() + self.options.template_time);
+        let mut unread = UnreadRendering { control: control.clone(), done: false };
+        let metrics = Arc::clone(&self.metrics);
+        let run = move || {
+            metrics.renderings.add(1);
+            let rendered = render(&control);
+            metrics.renderings.subtract(1);
+            if control.is_cancelled() {
+                metrics.cancelled_renderings.add(1);
+            }
+            rendered
+        };
+        let rendered = self.on_thread(turn, run).await;
+        unread.done = true;
+        rendered
+    }
+
+    /// Reserves memory for a text that is not short.
+    fn memory_of(&self, bytes: usize) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        if bytes <= SHORT {
+            return Ok(None);
         }
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let memory = self.long_texts.try_acquire_many(units).map_err(|_| {
+            ApiError::coded(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "texts_full",
+                format!(
+                    "too many texts of more than {} KiB wait at a time; try again later",
+                    SHORT >> 10
+                ),
+            )
+        })?;
+        Ok(Some(memory))
+    }
+
+    /// Runs work on a thread of its own; the turn ends with it.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        turn: Option<OwnedSemaphorePermit>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
         let run = move || {
             let made = work();
             // The turn ends with the work, also if nobody waits for it any more.
             drop(turn);
             made
         };
-        let made = tokio::task::spawn_blocking(run).await;
-        drop(memory);
-        made.map_err(|_| {
+        tokio::task::spawn_blocking(run).await.map_err(|_| {
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the work on the text failed")
         })
     }
@@ -292,6 +335,20 @@ impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.state.metrics.in_flight.subtract(1);
         self.state.metrics.request_time.observe(self.begun.elapsed());
+    }
+}
+
+/// Ends a rendering when it is dropped before the text is there.
+struct UnreadRendering {
+    control: RenderControl,
+    done: bool,
+}
+
+impl Drop for UnreadRendering {
+    fn drop(&mut self) {
+        if !self.done {
+            self.control.cancel();
+        }
     }
 }
 

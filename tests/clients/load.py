@@ -52,7 +52,7 @@ def rude(address, asked, draw):
     """A stream that is cut, or not read at all."""
     host, port = address.split(":")
     text = json.dumps(asked | {"stream": True})
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
     whole = (head + text).encode()
     with socket.create_connection((host, int(port)), timeout=60) as stream:
         stream.sendall(whole[: draw.choice([10, len(whole) - 3, len(whole), len(whole)])])

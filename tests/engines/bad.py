@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import subprocess
 import sys
 import time
 
@@ -24,6 +25,10 @@ for line in sys.stdin:
             sys.exit("no such device")
         if FAULT == "silent":
             time.sleep(60)
+        if FAULT == "own session":
+            # A process in a session of its own, whose parent has ended.
+            inner = "import subprocess, sys; subprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)"
+            subprocess.run([sys.executable, "-c", inner, ask["options"]["seconds"]])
         if FAULT == "print":
             print("Loading checkpoint shards: 100%", flush=True)
         if FAULT == "no end of line":

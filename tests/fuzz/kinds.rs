@@ -220,6 +220,15 @@ pub(crate) const KINDS: &[Kind] = &[
         judge: conversions::journal,
     },
     Kind {
+        name: "verify",
+        weight: 4,
+        batch: 20,
+        spare: 128,
+        seeds: seeds::converted,
+        damaged: &[".gguf", ".gguf", ".safetensors", ".safetensors", ".json", ".hashes"],
+        judge: conversions::verify,
+    },
+    Kind {
         name: "text",
         weight: 2,
         batch: 20,

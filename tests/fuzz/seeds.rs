@@ -307,6 +307,11 @@ pub(crate) fn templates(from: &Sources) -> Seeds {
         "{% set ns = namespace(a='x') %}{% for i in range(90) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}{{ ns.a }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
         "{% macro m(x) %}{{ m(x + x) }}{% endmacro %}{{ m([1]) }}",
+        "{% set ns = namespace(x=range(9999)|list) %}{% for i in range(99999) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ ns.x|length }}",
+        "{% set ns = namespace(x=range(9999)|list) %}{% for i in range(99999) %}{% set ns.x = ns.x[::-1]|reverse %}{% endfor %}{{ ns.x|list }}",
+        "{% set ns = namespace(x=range(9999)|list) %}{% for i in range(99999) %}{% set ns.x = ns.x[9998:] or ns.x|map('int')|batch(9)|list %}{% endfor %}{{ ns.x[:1] }}",
+        "{% set ns = namespace(x='x' * 999999) %}{% for i in range(99999) %}{% set ns.x = ns.x[:-1][1:] %}{% if ns.x == ns.x[0:] %}{% endif %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x={'a': 1}) %}{% for i in range(99999) %}{% set ns.x = dict(ns.x.items(), b=ns.x.values()) %}{% endfor %}{{ ns.x|items|list }}",
         "{{ ('x' * 9999999)|replace('x', 'y' * 999) }}{{ '%99999999d' % 1 }}",
         "{% set ns = namespace(a=[]) %}{% for i in range(99999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a|tojson }}",
     ] {
@@ -395,6 +400,11 @@ pub(crate) fn dumps(from: &Sources) -> Seeds {
         let dir = from.fixtures.join(family).join("reference");
         let mut case = Case::of(&dir, &["manifest.json", "reference.safetensors"])?;
         case.words = vec![family.to_owned()];
+        // Checksums would refuse every damaged case at once.
+        let manifest = String::from_utf8_lossy(&case.files["manifest.json"]).into_owned();
+        if let Some((manifest, _)) = manifest.split_once(",\n \"sha256\": ") {
+            case.files.insert("manifest.json".to_owned(), format!("{manifest}\n}}\n").into_bytes());
+        }
         seeds.push(case);
     }
     Ok(seeds)
@@ -403,6 +413,15 @@ pub(crate) fn dumps(from: &Sources) -> Seeds {
 /// Returns a stopped conversion.
 pub(crate) fn journals(from: &Sources) -> Seeds {
     Ok(vec![Case::of(&from.made.join("resumed"), &["out.gguf.part", "out.gguf.part.journal"])?])
+}
+
+/// Returns conversions with their hashes; the first word is their folder below the files that were made.
+pub(crate) fn converted(from: &Sources) -> Seeds {
+    let case = |(folder, _): &(&str, &str)| -> io::Result<Case> {
+        let words = vec![(*folder).to_owned()];
+        Ok(Case { words, ..Case::read(&from.made.join(folder))? })
+    };
+    made::VERIFIED.iter().map(case).collect()
 }
 
 /// Returns texts.

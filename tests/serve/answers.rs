@@ -281,3 +281,51 @@ fn every_token_has_a_name_and_a_place() {
     assert_eq!(choice["message"]["content"], String::from_utf8_lossy(&bytes).into_owned());
     assert!(content.iter().any(|token| token["token"].as_str().unwrap().starts_with("bytes:")));
 }
+
+#[test]
+fn penalties_change_what_is_repeated() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let tokens = prompt(4, 6);
+    let ask = |change: Value| {
+        let mut body = greedy(&json!(tokens), 24);
+        for (key, value) in change.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        ids(&server.complete(&body).ok()["choices"][0])
+    };
+    let plain = ask(json!({}));
+    let neutral =
+        json!({ "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1 });
+    assert_eq!(ask(neutral), plain);
+    // A bias makes one token the most likely one, and a penalty counts after it.
+    let wanted = (0..300_usize).find(|id| !tokens.contains(id)).unwrap();
+    let count = |mut change: Value| {
+        change["logit_bias"] = json!({ wanted.to_string(): 20.0 });
+        ask(change).into_iter().filter(|id| *id == wanted as u64).count()
+    };
+    assert_eq!(count(json!({})), 24);
+    assert_eq!(count(json!({ "presence_penalty": 2 })), 24);
+    assert_eq!(count(json!({ "repetition_penalty": 100 })), 1);
+    // Nothing comes twice if what was there is divided by 100.
+    let repeated = ask(json!({ "repetition_penalty": 100 }));
+    let mut seen: Vec<u64> = tokens.iter().map(|id| *id as u64).collect();
+    for id in &repeated {
+        assert!(!seen.contains(id), "{id} is repeated in {repeated:?}");
+        seen.push(*id);
+    }
+    // The same answer in conversations and streams, and with a rule.
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 12, "temperature": 0, "ignore_eos": true,
+        "return_token_ids": true, "frequency_penalty": 2, "repetition_penalty": 50,
+    });
+    let whole = server.post("/v1/chat/completions", &body).ok();
+    let chosen = ids(&whole["choices"][0]);
+    let mut unique = chosen.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), chosen.len(), "{chosen:?}");
+    body["structured_outputs"] = json!({ "regex": "(ab){8}" });
+    body["max_tokens"] = json!(60);
+    let ruled = server.post("/v1/chat/completions", &body).ok();
+    assert_eq!(ruled["choices"][0]["message"]["content"], "ab".repeat(8));
+}

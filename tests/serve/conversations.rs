@@ -444,3 +444,128 @@ fn conversations_of_clients_are_understood() {
     let sent = server.send("POST", "/v1/chat/completions", "", half.as_bytes());
     reply(sent).refused(400, "half of a character");
 }
+
+/// Returns the events of a stream of `/v1/responses`.
+fn events(body: &str) -> Vec<Value> {
+    let frames = body.split("\n\n").filter(|frame| !frame.is_empty());
+    let event = |frame: &str| {
+        let (name, data) = frame.split_once('\n').unwrap();
+        let event = tool::json(data.strip_prefix("data: ").unwrap());
+        assert_eq!(name, format!("event: {}", event["type"].as_str().unwrap()));
+        event
+    };
+    frames.map(event).collect()
+}
+
+#[test]
+fn responses_have_the_text_of_conversations() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let input =
+        json!([{ "role": "user", "content": [{ "type": "input_text", "text": "Größe?" }] }]);
+    let mut body = json!({
+        "model": "lfm2", "instructions": "Be brief.", "input": input, "max_output_tokens": 20, "temperature": 0,
+        "ignore_eos": true, "store": false, "truncation": "disabled", "include": [], "previous_response_id": null,
+    });
+    let whole = server.post("/v1/responses", &body).ok();
+    let chat = json!({
+        "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Größe?" }],
+        "max_tokens": 20, "temperature": 0, "ignore_eos": true,
+    });
+    let chat = server.post("/v1/chat/completions", &chat).ok();
+    let item = &whole["output"][0];
+    assert_eq!(item["content"][0]["text"], chat["choices"][0]["message"]["content"]);
+    assert_eq!((&item["type"], &item["role"]), (&json!("message"), &json!("assistant")));
+    assert_eq!((&whole["status"], &whole["object"]), (&json!("incomplete"), &json!("response")));
+    assert_eq!(whole["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(whole["usage"]["output_tokens"], 20);
+    assert_eq!(whole["usage"]["input_tokens"], chat["usage"]["prompt_tokens"]);
+    body["stream"] = json!(true);
+    let streamed = events(&server.post("/v1/responses", &body).body);
+    let names: Vec<&str> = streamed.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(
+        names[..4],
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added"
+        ]
+    );
+    assert_eq!(
+        names[names.len() - 4..],
+        [
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.incomplete"
+        ]
+    );
+    let deltas = streamed.iter().filter_map(|event| event["delta"].as_str());
+    assert_eq!(item["content"][0]["text"], deltas.collect::<String>());
+    for (n, event) in streamed.iter().enumerate() {
+        assert_eq!(event["sequence_number"], n);
+    }
+    let last = &streamed.last().unwrap()["response"];
+    assert_eq!(last["output"][0]["content"], item["content"]);
+    assert_eq!(last["usage"], whole["usage"]);
+    for (key, value, words) in [
+        ("input", json!([{ "type": "item_reference", "id": "x" }]), "`input[0]` is of the type"),
+        ("previous_response_id", json!("resp-1"), "`previous_response_id` is"),
+        ("background", json!(true), "or give false"),
+        ("max_output_tokens", json!(1000), "handles 160"),
+        ("tools", json!([{ "type": "web_search" }]), "`tools[0].type` is"),
+        ("temperature", json!(-1), "0 or more"),
+        ("unknown", json!(1), "unknown field `unknown`"),
+    ] {
+        let mut body = body.clone();
+        body[key] = value;
+        let error = server.post("/v1/responses", &body).refused(400, words);
+        assert_eq!(error["param"], key, "{error}");
+    }
+    // Calls and formats in the form of this API.
+    let model = talking("lfm2");
+    let server = Serving::start(model.path(), &[]);
+    let tool = json!({ "type": "function", "name": "f", "parameters": {
+        "type": "object", "properties": { "n": { "enum": [7] } }, "required": ["n"], "additionalProperties": false,
+    } });
+    let call = json!({
+        "input": "Call it.", "tools": [tool], "tool_choice": { "type": "function", "name": "f" }, "temperature": 0,
+        "max_output_tokens": 300, "stream": true,
+    });
+    let streamed = events(&server.post("/v1/responses", &call).body);
+    let done = &streamed.last().unwrap()["response"];
+    assert_eq!(done["status"], "completed", "{done}");
+    let output = done["output"].as_array().unwrap();
+    let made = output.iter().find(|item| item["type"] == "function_call").unwrap();
+    assert_eq!(made["name"], "f");
+    assert_eq!(tool::json(made["arguments"].as_str().unwrap()), json!({ "n": 7 }));
+    let pieces =
+        streamed.iter().filter(|event| event["type"] == "response.function_call_arguments.delta");
+    let pieces: String = pieces.map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(made["arguments"], pieces);
+    let next = json!({
+        "input": [
+            { "role": "user", "content": "Call it." }, made,
+            { "type": "function_call_output", "call_id": made["call_id"], "output": "4" },
+        ],
+        "tools": [tool], "temperature": 0, "max_output_tokens": 40,
+        "text": { "format": { "type": "json_schema", "name": "n", "schema": { "const": 7 } } },
+    });
+    let next = server.post("/v1/responses", &next).ok();
+    assert_eq!(next["output"][0]["content"][0]["text"], "7");
+    assert_eq!(next["status"], "completed");
+}
+
+#[test]
+fn the_page_shows_the_server() {
+    let server = Serving::start(&fixture("lfm2"), &[]);
+    let page = server.get("/");
+    assert_eq!(page.status, 200, "{page:?}");
+    assert!(
+        page.head.contains("content-type: text/html") && page.head.contains("default-src 'none'")
+    );
+    for path in ["/v1/chat/completions", "/v1/responses", "/metrics"] {
+        assert!(page.body.contains(path), "{path}");
+    }
+    server.get("/v1/nothing").refused(404, "/v1/responses");
+}

@@ -45,7 +45,10 @@ fn requests_that_cannot_be_answered_say_why() {
         ("n", json!(9), "expected 1 to 4"),
         ("best_of", json!(3), "not supported"),
         ("suffix", json!("end"), "not supported"),
-        ("presence_penalty", json!(0.5), "not supported"),
+        ("presence_penalty", json!(2.5), "expected -2 to 2"),
+        ("frequency_penalty", json!(-3), "expected -2 to 2"),
+        ("repetition_penalty", json!(0), "above 0"),
+        ("min_tokens", json!(3), "not supported"),
         ("logit_bias", json!({ "x": 1 }), "token ids below 312"),
         ("logit_bias", json!({ "5": 1000 }), "-100 to 100"),
         ("logit_bias", json!({ "5": 1, "05": 1 }), "has `05`"),
@@ -83,7 +86,7 @@ fn requests_that_cannot_be_answered_say_why() {
         assert!(reply.json()["error"]["message"].is_string());
     }
     let mut stream = server.connect();
-    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}").unwrap();
     reply(stream).refused(415, "application/json");
     let reply = reply(server.send("DELETE", "/v1/completions", "", b""));
     reply.refused(405, "POST");
@@ -92,7 +95,7 @@ fn requests_that_cannot_be_answered_say_why() {
     server.complete(&large).refused(413, "more than 1048576 bytes");
     // The same without a length before.
     let mut stream = server.connect();
-    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     for _ in 0..64 {
         stream.write_all(b"10000\r\n").unwrap();
         stream.write_all(" ".repeat(65536).as_bytes()).unwrap();
@@ -102,7 +105,7 @@ fn requests_that_cannot_be_answered_say_why() {
     self::reply(stream).refused(413, "more than 1048576 bytes");
     // A client that asks first does not send it.
     let mut stream = server.connect();
-    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n").unwrap();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n").unwrap();
     self::reply(stream).refused(413, "more than 1048576 bytes");
     raw("Content-Encoding: gzip\r\n", b"{}").refused(415, "`gzip`");
     raw("Content-Encoding: identity\r\n", b"{\"prompt\":[1],\"max_tokens\":1}").ok();
@@ -149,6 +152,116 @@ fn clients_that_go_away_free_their_slots() {
     server.complete(&greedy(&json!([1, 2]), 3)).ok();
 }
 
+/// Templates of one conversation fill their own threads alone, and end with the client that asked.
+#[test]
+fn long_renderings_hold_up_no_other_request() {
+    let model = tempfile::tempdir().unwrap();
+    tool::copy("lfm2", model.path());
+    let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% set x = b %}{% endfor %}{% endfor %}";
+    fs_err::write(model.path().join("chat_template.jinja"), loops).unwrap();
+    let server = Serving::start(model.path(), &["--template-timeout", "600"]);
+    // Steps of a template are limited by the size of the conversation.
+    let body =
+        json!({ "messages": [{ "role": "user", "content": "x".repeat(7 << 20) }] }).to_string();
+    let begin = |_| server.send("POST", "/v1/chat/completions", "", body.as_bytes());
+    let hostile: Vec<TcpStream> = (0..8).map(begin).collect();
+    server.wait("renderings", |count| count == 2.0);
+    server.complete(&greedy(&json!("Hi"), 1)).ok();
+    // A long text is no conversation either.
+    let text = json!({ "prompt": "word ".repeat(25_000) });
+    server.post("/tokenize", &text).ok();
+    assert_eq!(server.metric("renderings"), 2.0, "the renderings had ended before");
+    assert_eq!(server.metric("cancelled_renderings_total"), 0.0);
+    drop(hostile);
+    server.wait("renderings", |count| count == 0.0);
+    assert!(server.metric("cancelled_renderings_total") >= 2.0);
+    // A template has its time, too.
+    let server = Serving::start(model.path(), &["--template-timeout", "0.2"]);
+    reply(server.send("POST", "/v1/chat/completions", "", body.as_bytes()))
+        .refused(400, "takes more than 0.2 seconds");
+}
+
+/// Slices of slices are charged for what they read, so eight short requests leave the server free.
+#[test]
+fn nested_slices_are_stopped() {
+    let model = tempfile::tempdir().unwrap();
+    tool::copy("lfm2", model.path());
+    let slices = "{% set ns = namespace(x=range(1000)|list) %}{% for i in range(9999) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ ns.x|length }}";
+    fs_err::write(model.path().join("chat_template.jinja"), slices).unwrap();
+    let server = Serving::start(model.path(), &[]);
+    let body = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
+    let bytes = body.to_string();
+    let begin = |_| server.send("POST", "/v1/chat/completions", "", bytes.as_bytes());
+    let hostile: Vec<TcpStream> = (0..8).map(begin).collect();
+    server.complete(&greedy(&json!("Hi"), 1)).ok();
+    for stream in hostile {
+        reply(stream).refused(400, "takes more than 2");
+    }
+}
+
+/// Pages of other sites cannot use a server without a key, whatever name of theirs leads to it.
+#[test]
+fn other_sites_are_refused() {
+    let server = Serving::start(&fixture("lfm2"), &["--allow-host", "box.example"]);
+    let get = |path: &str, headers: &str| {
+        let mut stream = server.connect();
+        let head = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        reply(stream)
+    };
+    for headers in [
+        "Host: localhost\r\n",
+        "Host: 127.0.0.1:8000\r\nOrigin: http://localhost:3000\r\n",
+        "Host: [::1]\r\nOrigin: https://box.example\r\n",
+        "Host: BOX.example:1\r\n",
+    ] {
+        get("/v1/models", headers).ok();
+    }
+    for (path, headers) in [
+        ("/v1/models", "Host: evil.example\r\n"),
+        ("/health", "Host: evil.example:8000\r\n"),
+        ("/", "Host: evil.example\r\n"),
+        ("/v1/models", "Host: localhost.evil.example\r\n"),
+        ("/v1/models", "Host: localhost\r\nOrigin: https://evil.example\r\n"),
+        ("/v1/models", "Host: localhost\r\nOrigin: null\r\n"),
+        ("http://evil.example/v1/models", "Host: localhost\r\n"),
+    ] {
+        let error = get(path, headers).refused(403, "`allow-host NAME`");
+        assert_eq!(error["code"], "other_site", "{headers}");
+    }
+    let body = greedy(&json!([1, 2]), 1).to_string();
+    let post =
+        |headers: &str| reply(server.send("POST", "/v1/completions", headers, body.as_bytes()));
+    post("Origin: http://127.0.0.1:5\r\n").ok();
+    post("Origin: http://evil.example\r\n").refused(403, "`Origin: http://evil.example`");
+    // A key protects a server under every name.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key");
+    fs_err::write(&file, "secret-17").unwrap();
+    let keyed = Serving::start(&fixture("lfm2"), &["--api-key-file", file.to_str().unwrap()]);
+    let headers = "Origin: http://evil.example\r\nAuthorization: Bearer secret-17\r\n";
+    reply(keyed.send("GET", "/v1/models", headers, b"")).ok();
+}
+
+/// A client that reads nothing of its stream frees the slots after the time of a client.
+#[test]
+fn streams_that_nobody_reads_are_ended() {
+    let server = Serving::start(
+        &fixture("falcon_mamba"),
+        &["--client-timeout", "0.3", "--request-timeout", "3000", "--slots", "4"],
+    );
+    // More than the buffers of the connection hold.
+    let mut body = greedy(&json!([1, 2, 3]), 15_000);
+    body["n"] = json!(4);
+    body["logprobs"] = json!(50);
+    body["stream"] = json!(true);
+    let unread = server.send("POST", "/v1/completions", "", body.to_string().as_bytes());
+    server.wait("slots_running", |count| count == 4.0);
+    server.wait("slots_running", |count| count == 0.0);
+    assert_eq!(server.metric("cancelled_sequences_total"), 4.0);
+    drop(unread);
+}
+
 #[test]
 fn a_full_queue_refuses_more() {
     let server =
@@ -190,7 +303,7 @@ fn slow_clients_are_cut_off() {
     let mut closed = Vec::new();
     send(b"POST /v1/completions HTT").read_to_end(&mut closed).ok();
     send(b"").read_to_end(&mut closed).ok();
-    let body = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
+    let body = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
     let mut late = String::new();
     send(body).read_to_string(&mut late).ok();
     assert!(late.starts_with("HTTP/1.1 408"), "{late}");
@@ -291,7 +404,7 @@ fn a_signal_lets_running_requests_finish() {
 fn half_requests_do_not_hold_up_a_stop() {
     let mut server =
         Serving::start(&fixture("lfm2"), &["--drain-timeout", "3600", "--client-timeout", "3600"]);
-    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n";
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n";
     let parts = ["", "POST /v1/compl", head, &format!("{head}{{\"prompt\"")];
     let mut waiting: Vec<TcpStream> = parts.iter().map(|_| server.connect()).collect();
     for (stream, part) in waiting.iter_mut().zip(parts) {
@@ -299,7 +412,7 @@ fn half_requests_do_not_hold_up_a_stop() {
     }
     // A connection that was used and is kept.
     let mut kept = server.connect();
-    kept.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(kept.read(&mut [0; 4096]).unwrap() > 0);
     server.wait("connections", |count| count >= 5.0);
     signal(&server, "-TERM");
@@ -434,7 +547,7 @@ fn large_bodies_do_not_keep_small_requests_out() {
     let server = Serving::start(&fixture("lfm2"), &[]);
     let most = 8 << 20;
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {most}\r\n\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {most}\r\n\r\n"
     );
     let part = vec![b' '; most - 100];
     let mut large: Vec<TcpStream> = Vec::new();

@@ -56,6 +56,18 @@ pub(super) fn serve(state: &State, stream: &TcpStream) {
             return write(stream, code, r#"{"error": {"message": "the model is having a rest"}}"#);
         }
         Fault::Busy(code, times) if works && many <= times => return write(stream, code, "{}"),
+        Fault::Tomorrow(code) if works => {
+            let text = format!(
+                "HTTP/1.1 {code} X\r\nretry-after: 86400\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}"
+            );
+            let mut out = stream;
+            out.write_all(text.as_bytes()).ok();
+            return;
+        }
+        Fault::ManyModels(bytes) if path == "/v1/models" => {
+            let models = "{\"\":0},".repeat(bytes / 7);
+            return write(stream, 200, &format!("{{\"data\":[{models}{{}}]}}"));
+        }
         Fault::Redirect if works => {
             let text = "HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.2:1/v1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
             let mut out = stream;

@@ -7,7 +7,8 @@ use minijinja::{
 };
 use minijinja_contrib::{filters as contrib, globals};
 
-use super::charge::whole;
+use super::charge::{spend, whole};
+use super::control::check;
 use super::python::{DumpOptions, dumps, str_of};
 use super::{filters, lazy, methods, operators};
 
@@ -29,6 +30,7 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_unknown_method_callback(methods::call);
     env.set_debug(false);
     env.set_formatter(|out, state, value| {
+        check()?;
         let escapes = !matches!(state.auto_escape(), AutoEscape::None) && !value.is_safe();
         let escaped = if escapes { Some(filters::escaped(state, value)?) } else { None };
         let value = escaped.as_ref().unwrap_or(value);
@@ -194,7 +196,7 @@ fn join(
             None => item,
         };
         let text = str_of(state, &item)?;
-        state.consume_fuel(1 + (glue.len() + text.len()) as u64 / 64)?;
+        spend(state, 1 + (glue.len() + text.len()) as u64 / 64)?;
         out.push_str(&text);
     }
     Ok(out)

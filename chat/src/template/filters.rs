@@ -7,7 +7,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 use minijinja_contrib::filters as contrib;
 
-use super::charge::whole;
+use super::charge::{spend, whole};
 use super::methods;
 use super::python::{repr_of, str_of};
 
@@ -171,7 +171,7 @@ fn replaced(
 ) -> Result<String, Error> {
     let found = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
     let added = found.min(count).saturating_mul(new.len());
-    state.consume_fuel(text.len().saturating_add(added) as u64 / 64)?;
+    spend(state, text.len().saturating_add(added) as u64 / 64)?;
     Ok(text.replacen(old, new, count))
 }
 
@@ -279,7 +279,7 @@ fn indent(
     // Jinja adds a line end, so that the last one of the text is kept.
     let text = format!("{text}\n");
     let lines = methods::lines(&text, false);
-    state.consume_fuel(1 + (lines.len() * indentation.len()) as u64 / 16)?;
+    spend(state, 1 + (lines.len() * indentation.len()) as u64 / 16)?;
     let mut out = String::new();
     for (n, line) in lines.iter().enumerate() {
         if n > 0 {

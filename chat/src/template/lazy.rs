@@ -4,6 +4,7 @@ use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
 use super::charge::{COMPARISONS, whole};
+use super::control::{LoopItems, check};
 use super::generator::Generator;
 
 /// Adds the filters of the engine that read items, with the behaviour of Jinja's.
@@ -53,10 +54,16 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
             return Err(not_iterable());
         }
         // A loop knows its length, so Jinja reads all items of a generator before.
-        match value.downcast_object_ref::<Generator>() {
-            Some(_) => Ok(value.try_iter()?.collect()),
-            None => Ok(value),
+        let items = match value.downcast_object_ref::<Generator>() {
+            Some(_) => value.try_iter()?.collect(),
+            None => value,
+        };
+        // Other kinds are few characters, or no items: the engine says so.
+        let lists = [ValueKind::Seq, ValueKind::Map, ValueKind::Iterable];
+        if !lists.contains(&items.kind()) {
+            return Ok(items);
         }
+        Ok(Value::from_object(LoopItems(items)))
     });
 }
 
@@ -66,6 +73,7 @@ fn apply(
     value: Value,
     rest: Rest<ValueOrKwargs>,
 ) -> Result<Value, Error> {
+    check()?;
     if value.is_none() {
         return Err(not_iterable());
     }

@@ -4,7 +4,7 @@ use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::charge::whole;
+use super::charge::{spend, whole};
 use super::python::{is_printable, str_of, tuple};
 
 /// Most characters that a text is filled up to.
@@ -19,6 +19,7 @@ pub(super) fn call(
 ) -> Result<Value, Error> {
     // Methods compare, hash or format what they are given: a list with each of its items.
     let times = if value.kind() == ValueKind::Seq { value.len().unwrap_or(1).max(1) } else { 1 };
+    spend(state, times as u64)?;
     args.iter().try_for_each(|arg| whole(state, arg, times as u64))?;
     let known = match value.kind() {
         ValueKind::String => of_text(state, value.as_str().unwrap_or_default(), method, args),
@@ -98,7 +99,7 @@ fn of_text(
             };
             kwargs.assert_all_used()?;
             // Each piece takes the room of a value.
-            state.consume_fuel(text.len() as u64 / 4)?;
+            spend(state, text.len() as u64 / 4)?;
             let most = usize::try_from(most).ok();
             let pieces = match separator.filter(|separator| !separator.is_none()) {
                 Some(separator) => {
@@ -119,7 +120,7 @@ fn of_text(
                 None => kwargs.get::<Option<bool>>("keepends")?.unwrap_or(false),
             };
             kwargs.assert_all_used()?;
-            state.consume_fuel(text.len() as u64 / 4)?;
+            spend(state, text.len() as u64 / 4)?;
             lines(text, keep).into_iter().map(Value::from).collect()
         }
         "find" | "rfind" | "index" | "rindex" | "count" => {
@@ -173,7 +174,7 @@ fn of_text(
                     out.push_str(text);
                 }
                 let item = need(&value, method)?;
-                state.consume_fuel(1 + (text.len() + item.len()) as u64 / 64)?;
+                spend(state, 1 + (text.len() + item.len()) as u64 / 64)?;
                 out.push_str(item);
             }
             Value::from(out)
@@ -194,7 +195,7 @@ fn of_text(
                     continue;
                 }
                 let blanks = if size == 0 { 0 } else { size - column % size };
-                state.consume_fuel(1 + blanks as u64 / 64)?;
+                spend(state, 1 + blanks as u64 / 64)?;
                 out.extend(std::iter::repeat_n(' ', blanks));
                 column += blanks;
             }
@@ -263,7 +264,7 @@ fn of_list(
             let (what,): (&Value,) = from_args(args)?;
             let mut at = None;
             for (n, item) in value.try_iter()?.enumerate() {
-                state.consume_fuel(1)?;
+                spend(state, 1)?;
                 if item == *what {
                     at = Some(n);
                     break;

@@ -8,7 +8,7 @@
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::charge::whole;
+use super::charge::{spend, whole};
 use super::filters::escaped;
 use super::generator::Generator;
 use super::methods::conversions;
@@ -23,6 +23,7 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
     env.add_filter("_add", add);
     env.add_filter("_mul", mul);
     env.add_filter("_rem", rem);
+    env.add_filter("_slice", slice);
     env.add_filter("_whole", |state: &State<'_, '_>, value: &Value| -> Result<Value, Error> {
         whole(state, value, 1)?;
         Ok(value.clone())
@@ -31,7 +32,7 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
         "_concat",
         |state: &State<'_, '_>, a: &Value, b: &Value| -> Result<Value, Error> {
             let text = str_of(state, a)? + &str_of(state, b)?;
-            state.consume_fuel(text.len() as u64 / 64)?;
+            spend(state, text.len() as u64 / 64)?;
             Ok(Value::from(text))
         },
     );
@@ -55,14 +56,20 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chain = OperandChain::default();
     let mut operand = String::new();
+    // Place in the operand where a value begins that brackets and attributes may follow.
+    let mut value_start: Option<usize> = None;
     let mut after_is = false;
     let mut names_targets = false;
     let mut at = 0;
     while at < bytes.len() {
         let from = at;
         let rest = &bytes[at..];
+        if operand.is_empty() {
+            value_start = None;
+        }
         if rest[0] == b'"' || rest[0] == b'\'' {
             at = end_of_string(bytes, at);
+            value_start = value_start.or(Some(operand.len()));
             push_string(&mut operand, &text[from..at]);
             continue;
         }
@@ -75,9 +82,28 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
             } else {
                 (at + 1..bytes.len(), bytes.len()..bytes.len())
             };
-            let made = rewrite_in(&text[inner.clone()], rest[0]);
             let before = operand.trim_end();
-            let is_key = rest[0] == b'[' && is_value(before) && !slices(&text[inner.clone()]);
+            let bounds = parts(&text[inner.clone()], b':');
+            if let (Some(start), true) = (value_start, closed && bounds.len() > 1)
+                && rest[0] == b'['
+                && is_value(before)
+            {
+                let length = before.len();
+                operand.truncate(length);
+                operand.insert(start, '(');
+                operand.push_str(&slice_filter(&bounds));
+                at = end;
+                continue;
+            }
+            let made = rewrite_in(&text[inner.clone()], rest[0]);
+            let is_key = rest[0] == b'['
+                && is_value(before)
+                && bounds.len() == 1
+                && parts(&text[inner.clone()], b',').len() == 1;
+            // Behind a name of a test or filter, round brackets are its arguments.
+            if value_start.is_none() && !(rest[0] == b'(' && is_value(before)) {
+                value_start = Some(operand.len());
+            }
             let compares = rest[0] == b'(' && before.ends_with(".changed");
             operand.push(char::from(rest[0]));
             if closed && (is_key || compares) && !is_scalar(&text[inner]) {
@@ -105,6 +131,12 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
                 names_targets = word == "for" || (names_targets && word == "not");
                 out.push_str(word);
             } else {
+                let names_call = after_is || word == "is" || operand.trim_end().ends_with('|');
+                if names_call {
+                    value_start = None;
+                } else if !operand.trim_end().ends_with('.') {
+                    value_start = Some(operand.len());
+                }
                 operand.push_str(word);
             }
             after_is = word == "is" || (after_is && word == "not");
@@ -129,6 +161,7 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
         let operator = match rest {
             [b'*', b'*', ..] => {
                 operand.push_str("**");
+                value_start = None;
                 at += 2;
                 continue;
             }
@@ -161,6 +194,9 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
             }
             out.push_str(piece);
         } else {
+            if !matches!(rest[0], b'.' | b' ' | b'\n' | b'\t') {
+                value_start = None;
+            }
             operand.push_str(piece);
         }
     }
@@ -175,19 +211,35 @@ fn is_value(text: &str) -> bool {
         .is_some_and(|last| is_word(last) || matches!(last, b')' | b']' | b'}' | b'"' | b'\''))
 }
 
-/// True if square brackets hold a slice or several items, and no key.
-fn slices(text: &str) -> bool {
+/// Splits text at a sign outside of brackets and strings.
+fn parts(text: &str, sign: u8) -> Vec<&str> {
     let bytes = text.as_bytes();
+    let mut parts = Vec::new();
+    let mut from = 0;
     let mut at = 0;
     while at < bytes.len() {
         at = match bytes[at] {
-            b':' | b',' => return true,
+            byte if byte == sign => {
+                parts.push(&text[from..at]);
+                from = at + 1;
+                from
+            }
             b'"' | b'\'' => end_of_string(bytes, at),
             b'(' | b'[' | b'{' => end_of_bracket(bytes, at),
             _ => at + 1,
         };
     }
-    false
+    parts.push(&text[from..]);
+    parts
+}
+
+/// Writes the filter of a slice with these bounds, and the bracket that ends its value.
+fn slice_filter(bounds: &[&str]) -> String {
+    let bounds = bounds.iter().map(|bound| match bound.trim() {
+        "" => format!("none{bound}"),
+        _ => rewrite_in(bound, b'('),
+    });
+    format!("|_slice({}))", bounds.collect::<Vec<_>>().join(","))
 }
 
 /// Returns what follows a comparison up to the end of a literal.
@@ -382,7 +434,7 @@ fn floats(a: &Value, b: &Value) -> Option<(f64, f64)> {
 /// Returns the items of a list, charged.
 fn items(state: &State<'_, '_>, value: &Value, list: &mut Vec<Value>) -> Result<(), Error> {
     for item in value.try_iter()? {
-        state.consume_fuel(1)?;
+        spend(state, 1)?;
         list.push(item);
     }
     Ok(())
@@ -399,7 +451,7 @@ pub(super) fn is_list(value: &Value) -> bool {
 
 fn add(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
     if let (Some(first), Some(second)) = (a.as_str(), b.as_str()) {
-        state.consume_fuel((first.len() + second.len()) as u64 / 64)?;
+        spend(state, (first.len() + second.len()) as u64 / 64)?;
         if !a.is_safe() && !b.is_safe() {
             return Ok(Value::from([first, second].concat()));
         }
@@ -428,14 +480,14 @@ fn mul(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
             .map(|count| usize::try_from(count).unwrap_or(if count > 0 { usize::MAX } else { 0 }))
     };
     if let (Some(text), Some(count)) = (what.as_str(), times(count)) {
-        state.consume_fuel(text.len().saturating_mul(count) as u64 / 64)?;
+        spend(state, text.len().saturating_mul(count) as u64 / 64)?;
         let made = text.repeat(if text.is_empty() { 0 } else { count });
         return Ok(if what.is_safe() { Value::from_safe_string(made) } else { Value::from(made) });
     }
     if let (true, Some(count)) = (is_list(what), times(count)) {
         let mut list = Vec::new();
         items(state, what, &mut list)?;
-        state.consume_fuel(list.len().saturating_mul(count) as u64)?;
+        spend(state, list.len().saturating_mul(count) as u64)?;
         let length = list.len() * if list.is_empty() { 0 } else { count };
         let list: Vec<Value> = list.into_iter().cycle().take(length).collect();
         return Ok(if what.downcast_object_ref::<Tuple>().is_some() {
@@ -449,6 +501,61 @@ fn mul(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
         (_, Some((a, b))) => Ok(Value::from(a * b)),
         _ => Err(wrong("*", a, b)),
     }
+}
+
+/// Items or characters from a place to another one, in steps, as Python counts them.
+fn slice(
+    state: &State<'_, '_>,
+    value: &Value,
+    start: Option<i64>,
+    stop: Option<i64>,
+    step: Option<i64>,
+) -> Result<Value, Error> {
+    let step = step.unwrap_or(1);
+    if step == 0 {
+        return Err(Error::new(ErrorKind::InvalidOperation, "a slice with a step of 0"));
+    }
+    if let Some(text) = value.as_str() {
+        let chars: Vec<char> = text.chars().collect();
+        spend(state, chars.len() as u64 / 16)?;
+        let places = slice_places(chars.len(), start, stop, step);
+        return Ok(Value::from(places.map(|at| chars[at]).collect::<String>()));
+    }
+    if value.is_undefined() || value.is_none() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    if !is_list(value) {
+        let why = format!("a slice of a value of kind {}", value.kind());
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    let mut list = Vec::new();
+    items(state, value, &mut list)?;
+    let places = slice_places(list.len(), start, stop, step);
+    let slice = places.map(|at| list[at].clone()).collect();
+    Ok(if value.is_tuple() { tuple(slice) } else { Value::from(slice) })
+}
+
+/// Places of a slice in a list of that length, as `slice.indices` of Python gives them.
+fn slice_places(
+    length: usize,
+    start: Option<i64>,
+    stop: Option<i64>,
+    step: i64,
+) -> impl Iterator<Item = usize> {
+    let length = i64::try_from(length).unwrap_or(i64::MAX);
+    let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
+    let bound = |at: i64| {
+        let from_start = if at < 0 { at.saturating_add(length) } else { at };
+        from_start.clamp(low, high)
+    };
+    let mut at = start.map_or(if step > 0 { low } else { high }, bound);
+    let stop = stop.map_or(if step > 0 { high } else { low }, bound);
+    std::iter::from_fn(move || {
+        let inside = if step > 0 { at < stop } else { at > stop };
+        let place = usize::try_from(at).ok().filter(|_| inside)?;
+        at = at.saturating_add(step);
+        Some(place)
+    })
 }
 
 /// Remainder with the sign of the divisor, or formatting of a text.
@@ -510,12 +617,24 @@ mod tests {
             ("-a + -b", "(-a )|_add( -b)"),
             ("a ** -b % 2", "(a ** -b )|_rem( 2)"),
             ("set x = [1] + y", "set x = ([1] )|_add( y)"),
-            ("if a + 1 == b[c + 1:] and d", "if ((a )|_add( 1 ))|_whole== b[(c )|_add( 1):] and d"),
+            (
+                "if a + 1 == b[c + 1:] and d",
+                "if ((a )|_add( 1 ))|_whole== (b|_slice((c )|_add( 1),none)) and d",
+            ),
             ("a == 'x' or b != 1 or 'y' in c", "a == 'x' or b != 1 or 'y' in c"),
             ("a <= b < c not in d", "(a)|_whole <= (b)|_whole < (c)|_whole not in d"),
             ("for a, b in c if a in b", "for a, b in c if (a)|_whole in b"),
             ("a is in [b, c] == d", "(a is in [b, c])|_whole == d"),
-            ("a[b][0][-1:]['c']", "a[(b)|_whole][0][-1:]['c']"),
+            ("a[b][0][-1:]['c']", "(a[(b)|_whole][0]|_slice(-1,none))['c']"),
+            ("-a.b [1:][ : :2].c", "-((a.b|_slice(1,none))|_slice(none ,none ,2)).c"),
+            ("f(x)[:1] + 'a:b'[1:]", "((f(x)|_slice(none,1)) )|_add( ('a:b'|_slice(1,none)))"),
+            (
+                "a is eq b[1:] or c is in [d][:1]",
+                "a is eq (b|_slice(1,none)) or c is in ([(d)|_whole]|_slice(none,1))",
+            ),
+            ("x|list[1:]", "x|list[1:]"),
+            ("a[{'b': c}[d]]", "a[({'b': c}[(d)|_whole])|_whole]"),
+            ("[a, b[1:]][0:]", "([a, (b|_slice(1,none))]|_slice(0,none))"),
             ("{a: b, 'c': d}", "{(a)|_whole: b, 'c': d}"),
             ("loop.changed(a, b)", "loop.changed((a, b)|_whole)"),
             ("f(a=b)", "f(a=b)"),

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::charge::spend;
+
 /// Deepest nesting of lists and dicts that is printed.
 const DEPTH: usize = 200;
 
@@ -75,7 +77,7 @@ fn write_repr(
     depth: usize,
 ) -> Result<(), Error> {
     // Lists that were added to themselves are longer than their memory.
-    state.consume_fuel(1 + value.as_str().map_or(0, str::len) as u64 / 64)?;
+    spend(state, 1 + value.as_str().map_or(0, str::len) as u64 / 64)?;
     if depth > DEPTH {
         return Err(too_deep());
     }
@@ -174,7 +176,7 @@ impl Dumper<'_> {
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         let indented = self.options.indent.as_ref().map_or(0, |indent| indent.len() * depth);
         let bytes = value.as_str().map_or(0, str::len) + indented + self.item.len();
-        self.state.consume_fuel(1 + bytes as u64 / 16)?;
+        spend(self.state, 1 + bytes as u64 / 16)?;
         if depth > DEPTH {
             return Err(too_deep());
         }
@@ -203,7 +205,7 @@ impl Dumper<'_> {
             ValueKind::Map => {
                 let mut keys = Vec::new();
                 for key in value.try_iter()? {
-                    self.state.consume_fuel(1)?;
+                    spend(self.state, 1)?;
                     keys.push(key);
                 }
                 if keys.is_empty() {

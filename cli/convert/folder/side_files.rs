@@ -7,9 +7,13 @@ use anyhow::{Result, bail, ensure};
 use checkpoints::checkpoint::{INDEX, outside};
 use conversion::SideFile;
 use conversion::folder::index;
+use conversion::hashes;
+use registry::listing;
 
 use super::super::folder_plan::FolderPlan;
+use super::super::gguf_source;
 use super::{CONFIG, config_text};
+use crate::term;
 
 /// Renders the files, before anything is written; the config is the last.
 pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
@@ -21,15 +25,17 @@ pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
             folder.join(TEMPLATES).display()
         );
     }
-    let mut files = read_files(&plan.target.dir, &plan.target.dir, folder, carried)?;
-    let templates = plan.target.dir.join(TEMPLATES);
+    let source = &plan.target.dir;
+    let mut files = if plan.target.is_gguf() {
+        gguf_source::side_files(plan.target, folder)?
+    } else {
+        let code =
+            if plan.copy_code { read_files(source, source, folder, is_code)? } else { Vec::new() };
+        [read_files(source, source, folder, carried)?, code].concat()
+    };
+    let templates = source.join(TEMPLATES);
     if templates.is_dir() {
-        files.extend(read_files(
-            &plan.target.dir,
-            &templates,
-            &folder.join(TEMPLATES),
-            is_template,
-        )?);
+        files.extend(read_files(source, &templates, &folder.join(TEMPLATES), is_template)?);
     }
     let mut add =
         |name: &str, bytes: Vec<u8>| files.push(SideFile { path: folder.join(name), bytes });
@@ -43,6 +49,30 @@ pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
     }
     add(CONFIG, config_text(plan)?.into_bytes());
     Ok(files)
+}
+
+/// Names the code of the checkpoint that is left out. Loaders run code that stands beside weights when they are told
+/// to trust a folder, so it gets there only if the user wants it.
+pub(super) fn note_code(plan: &FolderPlan<'_>) -> Result<()> {
+    if plan.target.is_gguf() {
+        return Ok(());
+    }
+    let paths = entries(&plan.target.dir)?;
+    let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
+    let code: Vec<&str> = names.filter(|name| is_code(name)).collect();
+    if !plan.copy_code && !code.is_empty() {
+        term::note(&format!(
+            "warning: the code of the checkpoint is left out ({}): read it, then copy it with --copy-code if a loader \
+             needs it",
+            listing::items(code)
+        ));
+    }
+    Ok(())
+}
+
+/// True for files with code that loaders run.
+fn is_code(name: &str) -> bool {
+    name.to_lowercase().ends_with(".py")
 }
 
 /// Folder of the named chat templates.
@@ -96,7 +126,11 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Lists files of another checkpoint in the folder that readers would take for files of this one. These are
 /// weights, and optional files that loaders read by name. Weights of another program are an error.
-pub(super) fn stale_files(plan: &FolderPlan<'_>, beside: &[SideFile]) -> Result<Vec<PathBuf>> {
+pub(super) fn stale_files(
+    plan: &FolderPlan<'_>,
+    beside: &[SideFile],
+    is_shared: bool,
+) -> Result<Vec<PathBuf>> {
     let is_planned = |path: &PathBuf| {
         plan.files.iter().any(|file| file.path == *path)
             || beside.iter().any(|side| side.path == *path)
@@ -113,7 +147,10 @@ pub(super) fn stale_files(plan: &FolderPlan<'_>, beside: &[SideFile]) -> Result<
     let mut stale = found;
     stale.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        is_shard(&name) || LOADED.contains(&&*name)
+        let of_planned =
+            is_shared && plan.files.iter().any(|file| hashes::path_for(&file.path) == *path);
+        let is_hashes = hashes::is_hashes(name.as_ref().as_ref()) && !of_planned;
+        is_shard(&name) || LOADED.contains(&&*name) || (is_hashes && is_ours(&name))
     });
     let templates = plan.folder.join(TEMPLATES);
     if templates.is_dir() {
@@ -130,6 +167,11 @@ fn is_foreign(name: &str) -> bool {
     let begins = ["pytorch_model", "consolidated"].iter().any(|begin| name.starts_with(begin));
     let pickled = [".bin", ".pth", ".pt"].iter().any(|end| name.ends_with(end));
     (begins && pickled) || (name.ends_with(".safetensors") && !is_shard(name))
+}
+
+/// True for the names of hashes that this program writes in a folder.
+fn is_ours(name: &str) -> bool {
+    name == hashes::FOLDER || name.strip_suffix(hashes::END).is_some_and(is_shard)
 }
 
 /// True for the names of checkpoint shards.
@@ -176,7 +218,7 @@ fn carried(name: &str) -> bool {
         "README.md",
     ];
     let lower = name.to_lowercase();
-    let text = ["json", "txt", "model", "jinja", "tiktoken", "py"];
+    let text = ["json", "txt", "model", "jinja", "tiktoken"];
     let kind = text.iter().any(|end| lower.ends_with(&format!(".{end}")));
     let named = ["license", "notice", "use_policy"].iter().any(|start| lower.starts_with(start));
     (kind || named) && !OWN.contains(&name) && !lower.ends_with(".index.json")

@@ -106,7 +106,7 @@ pub(super) fn choose(
 
 /// Writes the checkpoint with everything quantized.
 fn write_trial(args: &ConvertArgs, plan: &mut FolderPlan<'_>) -> Result<()> {
-    plan.items = super::items(args, plan)?;
+    plan.items = super::items(args.threads(), plan)?;
     plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(args), "")?;
     let work = super::work(plan, None, side_files::files(plan)?)?;
     let settings = conversion::RunOptions {

@@ -1,7 +1,9 @@
 //! Checkpoint folders: the weights of a model, in one file or in shards with an index.
 
+mod disk_layout;
 mod error;
 mod fingerprint;
+mod gguf_source;
 mod index;
 mod nonfinite;
 pub mod pickled;
@@ -70,6 +72,8 @@ pub struct Checkpoint {
     /// Weights: stored tensors, with each group of codes and scales replaced by the weight it encodes.
     tensors: BTreeMap<String, TensorInfo>,
     quantized: BTreeMap<String, quantized::QuantizedWeight>,
+    /// File that the tensors are read from, in place of files of safetensors.
+    gguf: Option<gguf_source::GgufSource>,
     /// Computed on first use, because it reads a part of every tensor.
     fingerprint: OnceLock<String>,
 }
@@ -185,6 +189,9 @@ impl Checkpoint {
         if let Some(made) = self.quantized.get(name) {
             return quantized::flow(self, made);
         }
+        if let Some(made) = self.gguf.as_ref().and_then(|source| source.flow(name)) {
+            return made;
+        }
         let TensorInfo { dtype, shape, file, range } = self.entry(name)?;
         // The header's reader has compared the range with the dtype and the shape.
         let range = self.files[*file].range(*range)?;
@@ -214,7 +221,8 @@ impl Checkpoint {
         self.stored_bytes(name)
     }
 
-    fn stored_bytes(&self, name: &str) -> Result<&[u8], Error> {
+    /// Returns the bytes of a tensor as a file stores it, including codes and scales.
+    pub fn stored_bytes(&self, name: &str) -> Result<&[u8], Error> {
         let info = self.entry(name)?;
         self.slice(info.file, info.range)
     }
@@ -298,14 +306,26 @@ impl Checkpoint {
         if let Some(known) = self.fingerprint.get() {
             return Ok(known.clone());
         }
-        let made = fingerprint::fingerprint(self)?;
+        let made = match &self.gguf {
+            Some(source) => source.fingerprint(),
+            None => fingerprint::fingerprint(self)?,
+        };
         Ok(self.fingerprint.get_or_init(|| made).clone())
+    }
+
+    /// Returns the first 16 digits of a SHA-256 over dtype, shape and (samples of) bytes of each stored tensor, by name:
+    /// `checkpoint.tensors` of a dump.
+    pub fn tensor_hashes(&self) -> Result<BTreeMap<String, String>, Error> {
+        fingerprint::tensor_hashes(self)
     }
 
     /// Returns a SHA-256 over one window of each file. Beside the stamps, it tells checkpoints apart whose files
     /// have one length and time.
     pub fn file_samples(&self) -> Result<String, Error> {
-        fingerprint::file_samples(self)
+        match &self.gguf {
+            Some(source) => Ok(source.fingerprint()),
+            None => fingerprint::file_samples(self),
+        }
     }
 
     /// Returns the stamps of the files, taken when they were opened.
@@ -378,6 +398,7 @@ impl Checkpoint {
             stored: BTreeMap::new(),
             tensors: BTreeMap::new(),
             quantized: BTreeMap::new(),
+            gguf: None,
             fingerprint: OnceLock::new(),
         }
     }

@@ -6,14 +6,16 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use registry::weight_map::{HeadLayout, StepError, WeightStep, shapes};
+use registry::weight_map::{HeadLayout, StepError, WeightStep, inverse, shapes};
 
 pub(crate) use compute::ValueStep;
 use formats::mmap::MappedRange;
 use formats::numbers;
 use formats::safetensors::FileDtype;
+pub use strided::StridedValues;
 
 mod compute;
+mod strided;
 mod walk;
 
 /// Reason that a tensor cannot be read as values, or steps cannot make tensors.
@@ -189,10 +191,10 @@ enum FlowNode<'a> {
         half: usize,
         to: HeadLayout,
     },
-    /// Two swapped axes: the strides in the source of each axis of the result.
+    /// Two swapped axes.
     Swapped {
         of: Flow<'a>,
-        strides: Vec<usize>,
+        axes: [usize; 2],
     },
     /// The first values, followed by zeros.
     Resized {
@@ -259,6 +261,27 @@ impl<'a> Flow<'a> {
             flows = one(step, flows, after)?;
         }
         Ok(flows)
+    }
+
+    /// Undoes steps: returns the tensor of a given shape from which the steps make these flows.
+    pub fn undo(
+        steps: &[WeightStep],
+        shape: Vec<usize>,
+        mut flows: Vec<Self>,
+    ) -> Result<Self, Error> {
+        let Some((step, rest)) = steps.split_first() else {
+            let found = flows.len();
+            return flows.pop().ok_or(Error::NoOutput { found, number: 1 });
+        };
+        let step = std::slice::from_ref(step);
+        let made = shapes(step, vec![shape.clone()])?;
+        let each = flows.len().checked_div(made.len()).unwrap_or(0).max(1);
+        let parts = flows.chunks(each).zip(made);
+        let parts = parts.map(|(flows, shape)| Self::undo(rest, shape, flows.to_vec()));
+        let parts: Vec<Self> = parts.collect::<Result<_, _>>()?;
+        let mut whole = Self::run(&inverse(step, vec![shape])?, parts)?;
+        let found = whole.len();
+        whole.pop().ok_or(Error::NoOutput { found, number: 1 })
     }
 
     fn made(shape: Vec<usize>, node: FlowNode<'a>) -> Self {
@@ -348,11 +371,7 @@ fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'
         | WeightStep::Reshape(_)
         | WeightStep::Flatten(_)
         | WeightStep::Unflatten { .. } => FlowNode::Shaped(of),
-        WeightStep::Transpose(a, b) => {
-            let mut strides: Vec<usize> = (0..of.shape.len()).map(|axis| of.inner(axis)).collect();
-            strides.swap(*a, *b);
-            FlowNode::Swapped { of, strides }
-        }
+        WeightStep::Transpose(a, b) => FlowNode::Swapped { of, axes: [*a, *b] },
         WeightStep::Reverse(axis) => {
             let mut thin = of.shape.clone();
             let length = std::mem::replace(&mut thin[*axis], 1);

@@ -58,6 +58,8 @@ pub enum WeightFault {
     Shape { tensor: String, found: Vec<usize>, expected: Vec<usize> },
     #[error("{count} numbers would have to be made anew")]
     TooMany { count: usize },
+    #[error("two weights would be `{tensor}` in a checkpoint, one of them `{weight}`")]
+    SameName { tensor: String, weight: String },
 }
 
 impl From<StepError> for WeightFault {
@@ -238,13 +240,12 @@ impl ModelTensor<'_> {
     }
 }
 
-/// Opens the weights of a group, in its order. `claimed` holds the names of the model's own tensors.
-fn open(
-    file: &GgufFile,
-    group: &TensorGroup,
-    wanted: &[Weight],
+/// Returns the tensors of a group, in its order. `claimed` holds the names of the model's own tensors.
+fn group_tensors<'f>(
+    file: &'f GgufFile,
+    group: &'f TensorGroup,
     claimed: &BTreeSet<&str>,
-) -> Result<Vec<BlockWeight>, WeightFault> {
+) -> Result<Vec<ModelTensor<'f>>, WeightFault> {
     let mut parts = Vec::with_capacity(group.tensors.len());
     for (name, shape) in &group.tensors {
         let cut = if file.info(name).is_some() { None } else { file.cut(name) };
@@ -269,6 +270,32 @@ fn open(
         let cut = cut.map(|cut| (cut.step, cut.part));
         parts.push(ModelTensor { info, shape, factors: factors.unwrap_or_default(), cut });
     }
+    Ok(parts)
+}
+
+/// Returns the weights of a group as lazy flows, in its order. Nothing is decoded before it is read.
+pub(crate) fn lazy_flows<'f>(
+    file: &'f GgufFile,
+    group: &'f TensorGroup,
+    wanted: &[Weight],
+    claimed: &BTreeSet<&str>,
+) -> Result<Vec<Flow<'f>>, WeightFault> {
+    let parts = group_tensors(file, group, claimed)?;
+    let shapes = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
+    let back = inverse(&group.steps, shapes)?;
+    let flows: Result<Vec<_>, WeightFault> =
+        parts.iter().map(|part| value_flow(file, part)).collect();
+    Ok(Flow::run(&back, flows?)?)
+}
+
+/// Opens the weights of a group, in its order. `claimed` holds the names of the model's own tensors.
+fn open(
+    file: &GgufFile,
+    group: &TensorGroup,
+    wanted: &[Weight],
+    claimed: &BTreeSet<&str>,
+) -> Result<Vec<BlockWeight>, WeightFault> {
+    let parts = group_tensors(file, group, claimed)?;
     let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
     let back = inverse(&group.steps, shapes.clone())?;
     let ty = parts[0].info.ty;
@@ -424,6 +451,15 @@ fn number_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f
     let matrix = part.whole().iter().rev().take(2).product();
     let (ty, factors) = (part.info.ty, part.factors.clone());
     part.taken(Flow::new(part.whole(), Arc::new(BlockDecoder { ty, bytes, factors, matrix })))
+}
+
+/// Returns a tensor as values: plain ones in their own dtype, blocks decoded.
+fn value_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, WeightFault> {
+    let Some(dtype) = part.info.ty.plain().filter(|_| part.factors.is_empty()) else {
+        return number_flow(file, part);
+    };
+    let bytes = file.bytes(&part.info.name).unwrap_or_default();
+    part.taken(Flow::stored(part.whole(), dtype.into(), bytes)?)
 }
 
 /// Block-quantized source that is decoded on reading.

@@ -90,6 +90,30 @@ pub struct LocatedWeight {
     pub shape: Vec<usize>,
     /// Location of the bytes.
     pub source: WeightLocation,
+    /// Places of the values, if the weight is a computed matrix that is a part of a transposed tensor.
+    pub strided: Option<StridedRange>,
+}
+
+/// Place of a matrix whose values lie at constant distances in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StridedRange {
+    /// Index of the file in [`Checkpoint::files`].
+    file: usize,
+    /// Byte range from the first value to the last.
+    range: (u64, u64),
+    /// Number of values between rows, and between columns.
+    strides: [usize; 2],
+}
+
+/// Matrix whose values lie at constant distances in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct StridedMatrix<'a> {
+    /// Dtype of the values.
+    pub dtype: FileDtype,
+    /// Bytes from the first value to the last.
+    pub bytes: &'a [u8],
+    /// Number of values between rows, and between columns.
+    pub strides: [usize; 2],
 }
 
 /// Weights of a model, in the order of its graph.
@@ -168,6 +192,18 @@ impl CheckpointWeights {
         let mut numbers = vec![0.0; flow.len()];
         flow.read(0, &mut numbers);
         Ok(Some(numbers))
+    }
+
+    /// Returns a computed matrix in place, if it is a part of a transposed tensor of plain numbers.
+    ///
+    /// # Panics
+    ///
+    /// If the id is not of the graph whose weights were wanted.
+    pub fn strided(&self, id: WeightId) -> Result<Option<StridedMatrix<'_>>, Error> {
+        let found = &self.found[id.0];
+        let Some(StridedRange { file, range, strides }) = found.strided else { return Ok(None) };
+        let bytes = self.checkpoint.slice(file, range)?;
+        Ok(Some(StridedMatrix { dtype: found.dtype, bytes, strides }))
     }
 
     /// Returns the lazy result of a recipe.
@@ -261,14 +297,16 @@ fn find(
         let name = &weight.name;
         let info = checkpoint.info(name).ok_or_else(|| missing(checkpoint, weight, name))?;
         used.insert(name.clone());
-        if checkpoint.is_quantized(name) {
+        if checkpoint.is_quantized(name) || checkpoint.is_gguf() {
             let tensors = vec![name.clone()];
             let source = WeightLocation::Computed(WeightRecipe { rule: None, tensors, output: 0 });
-            return Ok(LocatedWeight { dtype: FileDtype::F32, shape: info.shape.clone(), source });
+            let (dtype, shape) = (info.dtype, info.shape.clone());
+            return Ok(LocatedWeight { dtype, shape, source, strided: None });
         }
         let source =
             WeightLocation::View { tensor: name.clone(), file: info.file, range: info.range };
-        return Ok(LocatedWeight { dtype: info.dtype, shape: info.shape.clone(), source });
+        let (dtype, shape) = (info.dtype, info.shape.clone());
+        return Ok(LocatedWeight { dtype, shape, source, strided: None });
     };
     let rule = &rules[number];
     if let Some(name) = gathered.names.iter().find(|name| checkpoint.info(name).is_none()) {
@@ -278,11 +316,40 @@ fn find(
     let GatheredTensors { names: tensors, output } = gathered;
     let flow = flows::computed_flow(checkpoint, &weight.name, rule, &tensors, output)?;
     let (dtype, shape) = (flow.dtype().unwrap_or(FileDtype::F32), flow.shape().to_vec());
-    let source = match flow.stretch() {
-        Some(bytes) => locate(checkpoint, &tensors, bytes)?,
-        None => WeightLocation::Computed(WeightRecipe { rule: Some(number), tensors, output }),
+    if checkpoint.is_gguf() {
+        let source = WeightLocation::Computed(WeightRecipe { rule: Some(number), tensors, output });
+        return Ok(LocatedWeight { dtype, shape, source, strided: None });
+    }
+    if let Some(bytes) = flow.stretch() {
+        let source = locate(checkpoint, &tensors, bytes)?;
+        return Ok(LocatedWeight { dtype, shape, source, strided: None });
+    }
+    let strided = locate_strided(checkpoint, &tensors, &flow)?;
+    let source = WeightLocation::Computed(WeightRecipe { rule: Some(number), tensors, output });
+    Ok(LocatedWeight { dtype, shape, source, strided })
+}
+
+/// Finds the byte range of a matrix whose values lie at constant distances in one tensor.
+fn locate_strided(
+    checkpoint: &Checkpoint,
+    names: &[String],
+    flow: &Flow<'_>,
+) -> Result<Option<StridedRange>, Error> {
+    let Some(values) = flow.strided().filter(|values| values.dtype.is_float()) else {
+        return Ok(None);
     };
-    Ok(LocatedWeight { dtype, shape, source })
+    let (&[rows, columns], &[row, column]) = (flow.shape(), values.strides.as_slice()) else {
+        return Ok(None);
+    };
+    let size = values.dtype.size();
+    let last = values.first + (rows - 1) * row + (columns - 1) * column;
+    let bytes = &values.bytes[values.first * size..(last + 1) * size];
+    Ok(match locate(checkpoint, names, bytes)? {
+        WeightLocation::View { file, range, .. } => {
+            Some(StridedRange { file, range, strides: [row, column] })
+        }
+        WeightLocation::Computed(_) => None,
+    })
 }
 
 /// Finds the tensor and the byte range that a borrowed slice comes from.

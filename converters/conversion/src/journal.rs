@@ -1,6 +1,6 @@
 //! Journal of the finished slabs of a conversion, for resuming it.
 //!
-//! Each line holds the index of a slab and, for each target, the hash of its bytes and its error sums. A
+//! Each line holds the index of a slab and, for each target, the hash of its bytes, the hash of the source values, and its error sums. A
 //! line that was cut short, or whose bytes are not in the file, does not count: the slab is written again.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,10 @@ use formats::output::Disk;
 /// Record of the bytes of one slab for one target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlabRecord {
-    /// XXH3 of the bytes.
+    /// Hash of the bytes, which adds up over the slabs of a tensor: [`crate::hashes::hash`].
     pub hash: u64,
+    /// Hash of the source values, the same for every target of a slab.
+    pub source: u64,
     /// Error of the bytes against the source values.
     pub measure: Measure,
 }
@@ -67,7 +69,10 @@ impl Journal {
     pub fn note(&self, slab: usize, written: &[SlabRecord]) -> io::Result<()> {
         let mut line = slab.to_string();
         for one in written {
-            line.extend([format!(" {:016x}:", one.hash), one.measure.to_text()]);
+            line.extend([
+                format!(" {:016x}:{:016x}:", one.hash, one.source),
+                one.measure.to_text(),
+            ]);
         }
         line.push_str(" .\n");
         // One write: a line is whole or cut short, never mixed with another.
@@ -109,9 +114,11 @@ fn line(text: &str) -> Option<(usize, Vec<SlabRecord>)> {
     let mut words = text.strip_suffix(" .")?.split(' ');
     let slab = words.next()?.parse().ok()?;
     let written = words.map(|word| {
-        let (hash, measure) = word.split_once(':')?;
+        let (hash, rest) = word.split_once(':')?;
+        let (source, measure) = rest.split_once(':')?;
         let hash = u64::from_str_radix(hash, 16).ok()?;
-        Some(SlabRecord { hash, measure: Measure::parse(measure)? })
+        let source = u64::from_str_radix(source, 16).ok()?;
+        Some(SlabRecord { hash, source, measure: Measure::parse(measure)? })
     });
     Some((slab, written.collect::<Option<_>>()?))
 }
@@ -128,7 +135,7 @@ mod tests {
         let open = || formats::output::continue_or_create(&path).unwrap().0;
         let read = || read(&mut open()).unwrap();
         let journal = Journal::begin(open(), "head").unwrap();
-        let written = SlabRecord { hash: 7, measure: Measure::of(&[1.0], &[1.5]) };
+        let written = SlabRecord { hash: 7, source: 8, measure: Measure::of(&[1.0], &[1.5]) };
         journal.note(3, &[written, written]).unwrap();
         journal.note(4, &[]).unwrap();
         let whole = fs_err::read(&path).unwrap();

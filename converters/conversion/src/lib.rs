@@ -23,9 +23,11 @@
 //! # }
 //! ```
 
+pub mod blocks;
 mod factors;
 pub mod folder;
 pub mod gguf;
+pub mod hashes;
 pub mod journal;
 pub mod measure;
 pub mod mix;
@@ -35,5 +37,5 @@ pub mod work;
 
 pub use journal::Journal;
 pub use measure::Measure;
-pub use run::{ConversionResult, Error, Progress, RunOptions, run, size};
+pub use run::{ConversionResult, Error, Progress, RunOptions, compare, run, size};
 pub use work::{Encode, EncodeError, OutFile, OutFolder, SideFile, Task, TaskTarget, Work};

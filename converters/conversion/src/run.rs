@@ -1,14 +1,12 @@
 //! Runs a conversion.
 
 use std::collections::BTreeMap;
-use std::hash::Hasher as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use twox_hash::XxHash3_64;
-
+use super::hashes;
 use super::journal::SlabRecord;
 use super::{EncodeError, Journal, Measure, Task, Work};
 use checkpoints::checkpoint::Stamp;
@@ -16,13 +14,18 @@ use formats::mmap::FileMap;
 use formats::output::{DirectDisk, Disk, with_end};
 use formats::shown;
 
+mod checksums;
 mod commit;
+mod compare;
+mod exchange;
 mod files;
 mod finished;
 mod lock;
 mod queue;
 mod slab;
+mod sources;
 
+pub use compare::compare;
 use files::PartFile;
 use lock::ConversionLock;
 use queue::{EncodedSlab, WriteQueue};
@@ -154,6 +157,8 @@ struct SlabJob {
     task: usize,
     first: usize,
     rows: usize,
+    /// Number of rows in a piece of the hashes.
+    piece: usize,
 }
 
 /// Writes the files of `work`.
@@ -164,9 +169,13 @@ struct SlabJob {
 /// 1. Take the locks. A refused run has changed nothing.
 /// 2. Write `NAME.part` and a journal of slabs; sync, read back, compare sources with their stamps.
 /// 3. Write the files beside them as `NAME.part` too, and sync.
-/// 4. Record in the journal that renames start. Remove gates and stale files: nothing loads now.
-/// 5. Rename everything else, then the gates: the last rename makes the output readable.
-/// 6. Remove the journal. A run that was killed after step 4 is resumed by completing the renames.
+/// 4. Record in the journal that renames start.
+/// 5. If the output is a folder that replaces another output, build the new folder beside it, exchange the two, and
+///    remove the old one.
+/// 6. Else, and where the file system cannot: remove gates and stale files (nothing loads now), rename everything else,
+///    then the gates: the last rename makes the output readable. Remove the journal.
+///
+/// A run that was killed after step 4 is resumed by completing it.
 pub fn run(
     work: &Work<'_>,
     settings: &RunOptions,
@@ -175,7 +184,7 @@ pub fn run(
     files::check(work, settings)?;
     let jobs = cut(&work.tasks, settings.slab);
     let head = format!("{HEAD}{} work {}", settings.slab, work.fingerprint);
-    let mut held = ConversionLock::take(work)?;
+    let mut held = ConversionLock::take(work, &*settings.disk)?;
     let notes = if settings.resume { held.notes(&head)? } else { None };
     let is_finished = || match finished::is_finished(work, &settings.sources) {
         Err(Error::Older { .. }) if settings.force => Ok(false),
@@ -195,6 +204,7 @@ pub fn run(
         files::refuse_taken(work)?;
     }
     let (journal, parts, known) = held.begin(work, notes, &jobs, &head)?;
+    sources::check(work, settings.threads, &jobs, &known)?;
     for slab in known.keys() {
         progress.advance(slab::numbers(work, &jobs[*slab]));
     }
@@ -209,7 +219,8 @@ pub fn run(
     if let Some(changed) = settings.sources.iter().find(|stamp| stamp.has_changed()) {
         return Err(Error::Changed { input: changed.path.clone() });
     }
-    commit::commit(work, &parts, journal, naming, &*settings.disk)?;
+    let hashed = if work.hashed { checksums::files(work, &jobs, &done) } else { Vec::new() };
+    commit::commit(work, &hashed, &parts, journal, naming, &*settings.disk)?;
     drop(held);
     Ok(ConversionResult {
         tensors: measures(work, &jobs, &done),
@@ -293,8 +304,9 @@ fn cut(tasks: &[Task<'_>], slab: usize) -> Vec<SlabJob> {
     let mut jobs = Vec::new();
     for task in order {
         let (rows, step) = (tasks[task].rows(), tasks[task].slab_rows(slab));
-        let firsts = (0..rows).step_by(step);
-        jobs.extend(firsts.map(|first| SlabJob { task, first, rows: step.min(rows - first) }));
+        let piece = tasks[task].piece_rows(slab);
+        let job = |first: usize| SlabJob { task, first, rows: step.min(rows - first), piece };
+        jobs.extend((0..rows).step_by(step).map(job));
     }
     jobs
 }
@@ -328,7 +340,7 @@ fn read_back(
 ) -> Result<(), Error> {
     let maps: Vec<FileMap> =
         parts.iter().map(|part| FileMap::open(&part.path)).collect::<Result<_, _>>()?;
-    let check = |n: usize, copied: &mut [u8]| {
+    let check = |n: usize, copied: &mut Vec<u8>| {
         let (job, task) = (&jobs[n], &work.tasks[jobs[n].task]);
         for (target, written) in task.targets.iter().zip(&done[&n]) {
             let (from, len) = slab::place(task, target, job);
@@ -338,13 +350,19 @@ fn read_back(
             };
             let range = maps[target.file].range(from as usize..from as usize + len);
             let range = range.ok_or_else(wrong)?;
-            let mut hash = XxHash3_64::new();
-            for at in (0..len).step_by(COPY) {
-                let copied = &mut copied[..COPY.min(len - at)];
-                range.copy(at, copied);
-                hash.write(copied);
+            let piece = slab::piece(task, target, job);
+            let step = (COPY / piece).max(1) * piece;
+            if copied.len() < step {
+                copied.resize(step, 0);
             }
-            if hash.finish() != written.hash {
+            let mut found = 0_u64;
+            for at in (0..len).step_by(step) {
+                let copied = &mut copied[..step.min(len - at)];
+                range.copy(at, copied);
+                let place = job.first / job.piece + at / piece;
+                found = found.wrapping_add(hashes::hash(copied, piece, place as u64));
+            }
+            if found != written.hash {
                 return Err(wrong());
             }
         }
@@ -396,7 +414,7 @@ fn journal_path(path: &Path) -> PathBuf {
 }
 
 /// Prefix of the first line of a journal.
-const HEAD: &str = "onboard conversion 1 slab ";
+const HEAD: &str = "onboard conversion 2 slab ";
 
 /// Splits the first line of a journal into the slab size and the fingerprint of the work.
 fn slab_and_work(head: &str) -> Option<(&str, &str)> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::factors::Factors;
+use super::hashes;
 use checkpoints::flow::Flow;
 use formats::codec::{self, BlockType};
 use formats::gguf::companions::{multiply, one_of};
@@ -111,6 +112,10 @@ pub struct Task<'a> {
     pub place: (usize, u64),
 }
 
+/// Number of values in a piece of the hashes of tensors that are encoded value by value. It divides every slab of the
+/// command line, which counts in thousands.
+const PIECE: usize = 1000;
+
 impl Task<'_> {
     /// Returns the number of values in a row: 1 if every target encodes values independently.
     pub fn row(&self) -> usize {
@@ -128,8 +133,17 @@ impl Task<'_> {
 
     /// Returns the number of rows in a slab of about `numbers` values.
     pub fn slab_rows(&self, numbers: usize) -> usize {
-        let unit = self.targets.iter().map(|target| target.encode.unit()).max().unwrap_or(1).max(1);
+        let unit = self.piece_rows(numbers);
         (numbers / self.row() / unit * unit).max(unit)
+    }
+
+    /// Returns the number of rows in a piece of the hashes, in slabs of about `numbers` values. It is the same for all
+    /// slabs of at least `PIECE` values, so the hashes do not depend on slabs.
+    pub fn piece_rows(&self, numbers: usize) -> usize {
+        if self.targets.iter().all(|target| target.encode.elementwise()) {
+            return numbers.clamp(1, PIECE);
+        }
+        self.targets.iter().map(|target| target.encode.unit()).max().unwrap_or(1).max(1)
     }
 }
 
@@ -160,8 +174,23 @@ pub struct Work<'a> {
     pub gates: Vec<PathBuf>,
     /// Files of an older output that readers would take for parts of the new one.
     pub stale: Vec<PathBuf>,
+    /// True if hashes of the files are written beside them.
+    pub hashed: bool,
     /// Folder that belongs to this work, if it writes more than single files.
     pub folder: Option<OutFolder>,
+}
+
+impl Work<'_> {
+    /// Returns the paths of the files with hashes; none if there will be none.
+    ///
+    /// A folder has one. Processes that share a folder write one for each file of tensors, as single files have.
+    pub fn hash_paths(&self) -> Vec<PathBuf> {
+        match &self.folder {
+            _ if !self.hashed => Vec::new(),
+            Some(folder) if !folder.shared => vec![folder.path.join(hashes::FOLDER)],
+            _ => self.files.iter().map(|file| hashes::path_for(&file.path)).collect(),
+        }
+    }
 }
 
 /// Folder that belongs to a conversion.
@@ -274,7 +303,7 @@ impl Encode for BlockEncoder {
     }
 }
 
-fn round(dtype: FileDtype, numbers: &[f32]) -> Vec<f32> {
+pub(crate) fn round(dtype: FileDtype, numbers: &[f32]) -> Vec<f32> {
     match dtype {
         FileDtype::Bf16 => {
             numbers.iter().map(|&x| numbers::bf16_to_f32(numbers::f32_to_bf16(x))).collect()

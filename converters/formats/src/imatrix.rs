@@ -1,8 +1,10 @@
 //! Importance matrices: the importance of each input of a weight, measured on text.
 //!
 //! They hold the mean square of every input, for each weight and each of its experts. Quantizers weight
-//! their errors with it. Two file formats are read: GGUF and the older `.dat`; GGUF is written.
+//! their errors with it. Two file formats are read: GGUF and the older `.dat`; GGUF is written, with a checksum of
+//! its values. Files of other programs have none.
 
+mod checksum;
 mod error;
 mod partial;
 mod read;

@@ -18,10 +18,12 @@ use rayon::prelude::*;
 
 use crate::safetensors::FileDtype;
 
+mod checksum;
 mod scale;
 mod scaled;
 mod small;
 
+pub use checksum::checksum;
 pub use scale::{F4_E2M1_MAX, F8_E4M3_MAX, f8_e4m3_scale};
 pub use scaled::{
     divide_to_f4_e2m1, divide_to_f8_e4m3, f4_e2m1_error, largest_magnitude, multiply_f4_e2m1,

@@ -30,6 +30,20 @@ pub trait Disk: Debug + Send + Sync {
         fs_err::rename(from, to)
     }
 
+    /// Exchanges the names of two folders in one step. Not all file systems can.
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+        {
+            use rustix::fs::{CWD, RenameFlags, renameat_with};
+            Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+        }
+        #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+        {
+            let _ = (one, other);
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
     /// Removes a file. An absent file is no error.
     fn remove(&self, path: &Path) -> io::Result<()> {
         match fs_err::remove_file(path) {

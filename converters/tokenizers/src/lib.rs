@@ -6,7 +6,7 @@
 //! loader treats them like its own files.
 //!
 //! * [`ReferenceTokenizer`] runs the checkpoint's own tokenizer;
-//! * [`read`] makes the keys;
+//! * [`read`] makes the keys, and [`restore`] makes the files of keys;
 //! * [`self_check`] tokenizes a corpus as llama.cpp would with these keys, and compares.
 //!
 //! ```no_run
@@ -39,6 +39,7 @@ mod pre;
 mod pre_table;
 mod proto;
 mod reference;
+mod restore;
 mod special;
 mod spm;
 mod structure;
@@ -50,6 +51,7 @@ pub use check::{Mismatch, TokenizerCheck, self_check};
 pub use error::{Error, LibraryPanic};
 pub use named::complete;
 pub use reference::ReferenceTokenizer;
+pub use restore::{RestoreError, TokenizerFiles, restore};
 pub use special::special_texts;
 pub use table::TokenType;
 pub use template::{ChatTemplate, chat_templates};

@@ -28,6 +28,11 @@ impl PreTokenizer {
         let fits = self.names.iter().find(|name| name.ignore_merges == ignore_merges);
         fits.or(self.names.first()).map_or("", |name| &name.name)
     }
+
+    /// Returns the pre-tokenizers of tokenizer.json that are equivalent, each as a list of steps.
+    pub(super) fn steps(&self) -> Vec<&[String]> {
+        self.like.iter().map(Vec::as_slice).collect()
+    }
 }
 
 /// Name of a rule, with the other settings that llama.cpp derives from it.
@@ -40,6 +45,9 @@ pub(super) struct PreName {
     /// True if the BOS token is added by default.
     #[serde(default)]
     pub(super) add_bos: bool,
+    /// True if the tokenizer.json of its models composes characters first (NFC), which llama.cpp does not.
+    #[serde(default)]
+    pub(super) composes: bool,
 }
 
 #[derive(Deserialize)]

@@ -23,7 +23,7 @@ fn open(
     mut facts: ServerFacts,
     options: &EndpointOptions,
 ) -> Result<Box<dyn Endpoint>, Error> {
-    let report: Value = http.get("/health")?.json()?;
+    let report: Value = http.get("/health")?.report()?;
     let text = |key: &str| report.get(key).and_then(Value::as_str).map(str::to_owned);
     facts.version = text("version");
     facts.dtype = text("dtype");

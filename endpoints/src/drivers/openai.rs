@@ -1,12 +1,12 @@
 //! Any server with `/v1/completions`: probing determines what it provides.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use super::EndpointDriver;
 use crate::http::{ServerConnection, ServerResponse};
+use crate::json::few;
 use crate::{
     Endpoint, EndpointOptions, Error, Generation, LogprobRow, LogprobSupport, PromptRequest,
     PromptScores, ServerFacts,
@@ -32,7 +32,33 @@ pub(super) struct OpenAiLogprobs {
     #[serde(rename = "token_logprobs")]
     chosen: Vec<Option<f64>>,
     #[serde(rename = "top_logprobs")]
-    likeliest: Option<Vec<Option<BTreeMap<String, f64>>>>,
+    likeliest: Option<Vec<Option<LikeliestById>>>,
+}
+
+/// Entries of a row that are named by their ids. Others are left out: a text is no id.
+#[derive(Debug, Default)]
+struct LikeliestById(Vec<(u32, f32)>);
+
+impl<'de> Deserialize<'de> for LikeliestById {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct LikeliestVisitor;
+        impl<'de> Visitor<'de> for LikeliestVisitor {
+            type Value = LikeliestById;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a map from tokens to log-probabilities")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<LikeliestById, M::Error> {
+                let mut entries = Vec::new();
+                while let Some((text, logprob)) = map.next_entry::<String, f64>()? {
+                    if let Some(id) = id_of_text(&text) {
+                        entries.push((id, logprob as f32));
+                    }
+                }
+                Ok(LikeliestById(entries))
+            }
+        }
+        deserializer.deserialize_map(LikeliestVisitor)
+    }
 }
 
 impl OpenAiLogprobs {
@@ -48,10 +74,7 @@ impl OpenAiLogprobs {
             let target =
                 target.ok_or(format!("generated token {n} has no log-probability"))? as f32;
             let top = self.likeliest.as_ref().and_then(|all| all.get(n)?.as_ref());
-            let entries = top.into_iter().flatten();
-            let mut entries: Vec<(u32, f32)> = entries
-                .filter_map(|(text, value)| Some((id_of_text(text)?, *value as f32)))
-                .collect();
+            let mut entries = top.map(|top| top.0.clone()).unwrap_or_default();
             if !entries.iter().any(|entry| entry.0 == *id) {
                 entries.push((*id, target));
             }
@@ -76,6 +99,7 @@ pub(super) fn ids_of_text(tokens: &[String]) -> Option<Vec<u32>> {
 
 #[derive(Deserialize)]
 struct OpenAiCompletion {
+    #[serde(deserialize_with = "few")]
     choices: Vec<OpenAiChoice>,
     usage: Option<OpenAiUsage>,
 }

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::json;
 
 use super::EndpointDriver;
 use crate::http::{ServerConnection, ServerResponse};
@@ -33,6 +35,33 @@ const GENERATED: usize = 20;
 struct SglangGeneration {
     output_ids: Option<Vec<u32>>,
     meta_info: SglangMeta,
+}
+
+/// A single prompt gives one object; a list of one is equivalent.
+struct SglangReply(SglangGeneration);
+
+impl<'de> Deserialize<'de> for SglangReply {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ReplyVisitor;
+        impl<'de> Visitor<'de> for ReplyVisitor {
+            type Value = SglangReply;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object, or a list of one")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<SglangReply, M::Error> {
+                SglangGeneration::deserialize(MapAccessDeserializer::new(map)).map(SglangReply)
+            }
+            fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<SglangReply, S::Error> {
+                let wrong = |count| serde::de::Error::invalid_length(count, &self);
+                let first = list.next_element()?.ok_or_else(|| wrong(0))?;
+                match list.next_element::<IgnoredAny>()? {
+                    None => Ok(SglangReply(first)),
+                    Some(_) => Err(wrong(2)),
+                }
+            }
+        }
+        deserializer.deserialize_any(ReplyVisitor)
+    }
 }
 
 #[derive(Deserialize)]
@@ -86,14 +115,7 @@ impl Sglang {
             body["extra_key"] = json!(format!("onboard-{}-{key}", std::process::id()));
         }
         let answer = self.http.post("/generate", &body)?;
-        // A single prompt gives one object; a list of one is equivalent.
-        let mut value: Value = answer.json()?;
-        if let Some(first) = value.as_array_mut().filter(|list| list.len() == 1).and_then(Vec::pop)
-        {
-            value = first;
-        }
-        let reply: SglangGeneration = serde_json::from_value(value)
-            .map_err(|error| answer.unusable(format!("its JSON has another form: {error}")))?;
+        let SglangReply(reply) = answer.json()?;
         if let Some(found) =
             reply.meta_info.prompt_tokens.filter(|found| *found != ask.tokens.len())
         {

@@ -9,7 +9,7 @@ use super::EndpointDriver;
 use super::flag;
 use super::openai::{OpenAiLogprobs, ids_of_text};
 use crate::http::{ServerConnection, ServerResponse};
-use crate::json::LogprobById;
+use crate::json::{LogprobById, few};
 use crate::{
     Endpoint, EndpointOptions, Error, Generation, LogprobRow, LogprobSupport, PrefixCache,
     PromptRequest, PromptScores, ServerFacts,
@@ -35,6 +35,7 @@ const FEWER: [usize; 4] = [20, 5, 1, 0];
 
 #[derive(Deserialize)]
 struct VllmCompletion {
+    #[serde(deserialize_with = "few")]
     choices: Vec<VllmChoice>,
 }
 

@@ -124,7 +124,7 @@ impl LoadClient {
         options: LoadOptions,
     ) -> Result<Self, Error> {
         let http = ServerConnection::for_load(url, endpoint)?;
-        let listed = http.get("/v1/models").and_then(|answer| answer.json::<Value>());
+        let listed = http.get("/v1/models").and_then(|answer| answer.report());
         let entry = |listed: &Value| {
             let models = listed.get("data")?.as_array()?;
             let named = |entry: &&Value| {

@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::EngineLaunch;
 
@@ -37,6 +38,7 @@ pub(super) enum ReadFailure {
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
+    mark: ChildMark,
     input: Sender<Vec<u8>>,
     output: Receiver<Vec<u8>>,
     /// Bytes that were received and not taken.
@@ -44,18 +46,51 @@ pub(super) struct Process {
     stderr_lines: Arc<Mutex<VecDeque<String>>>,
 }
 
-/// Process groups of children that run.
-static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+/// Children that run.
+static RUNNING: Mutex<BTreeSet<ChildMark>> = Mutex::new(BTreeSet::new());
 
 /// Kills every child that runs. For a program that is about to exit.
 pub fn end_all() {
     let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-    running.iter().copied().for_each(kill_group);
+    running.iter().for_each(ChildMark::kill);
     // The lock stays taken: no child starts after this.
     std::mem::forget(running);
 }
 
-/// Kills a child and what it started.
+/// Marks of a child by which what it starts is found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct ChildMark {
+    /// Its process group, with its own id.
+    group: u32,
+    /// Value of [`VARIABLE`] in the environment, which processes in other groups and sessions inherit too.
+    value: String,
+}
+
+/// Variable in the environment of a child and of everything that it starts.
+const VARIABLE: &str = "ONBOARD_ENGINE_PROCESS";
+/// Rounds of looking for processes that a child started: one that is killed may have started another.
+const ROUNDS: usize = 8;
+
+/// Returns a value that no other child has.
+fn mark_value() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{}-{count}-{since}", std::process::id())
+}
+
+impl ChildMark {
+    /// Kills the child and what it started.
+    fn kill(&self) {
+        kill_group(self.group);
+        for _ in 0..ROUNDS {
+            if kill_marked(&self.value) == 0 {
+                return;
+            }
+        }
+    }
+}
+
 #[cfg(unix)]
 fn kill_group(id: u32) {
     use rustix::process::{Pid, Signal, kill_process_group};
@@ -68,18 +103,47 @@ fn kill_group(id: u32) {
 #[cfg(not(unix))]
 fn kill_group(_id: u32) {}
 
+/// Kills the processes with this value in their environment; returns their number.
+#[cfg(target_os = "linux")]
+fn kill_marked(value: &str) -> usize {
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+    let marked = format!("{VARIABLE}={value}");
+    let Ok(entries) = fs_err::read_dir("/proc") else { return 0 };
+    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut count = 0;
+    for id in ids.filter(|id| u32::try_from(*id) != Ok(std::process::id())) {
+        // A handle first, so that the signal goes to the process whose environment was read.
+        let handle = Pid::from_raw(id).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let Some(handle) = handle else { continue };
+        let Ok(environment) = fs_err::read(format!("/proc/{id}/environ")) else { continue };
+        let is_marked = environment.split(|byte| *byte == 0).any(|pair| pair == marked.as_bytes());
+        if is_marked && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
+            count += 1;
+        }
+    }
+    count
+}
+
+#[cfg(not(target_os = "linux"))]
+fn kill_marked(_value: &str) -> usize {
+    0
+}
+
 impl Process {
     pub(super) fn start(launch: &EngineLaunch) -> std::io::Result<Self> {
         let mut command = Command::new(&launch.program);
         command.args(&launch.arguments).envs(launch.variables.iter().map(|(k, v)| (k, v)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let value = mark_value();
+        command.env(VARIABLE, &value);
         // A group of its own, so that what it starts ends with it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         // Under the lock, so that a signal finds every child that was started.
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = command.spawn()?;
-        running.insert(child.id());
+        let mark = ChildMark { group: child.id(), value };
+        running.insert(mark.clone());
         drop(running);
         let (mut stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -87,7 +151,7 @@ impl Process {
         let (pieces, output) = sync_channel(PIECES);
         let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&stderr_lines);
-        let mut process = Self { child, input, output, rest: VecDeque::new(), stderr_lines };
+        let mut process = Self { child, mark, input, output, rest: VecDeque::new(), stderr_lines };
         let threads = [
             std::thread::Builder::new().name("engine input".to_owned()).spawn(move || {
                 for bytes in requests {
@@ -218,11 +282,11 @@ impl Process {
     }
 
     fn kill(&mut self) {
-        kill_group(self.child.id());
+        self.mark.kill();
         // Where there are no groups, the child alone; one that is gone needs no signal.
         self.child.kill().ok();
         self.child.wait().ok();
-        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.child.id());
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.mark);
     }
 }
 

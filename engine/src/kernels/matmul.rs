@@ -29,6 +29,7 @@ mod pack;
 mod portable;
 pub mod reference;
 mod register_tile;
+mod strided;
 mod sweep;
 mod tile;
 
@@ -37,6 +38,7 @@ use super::isa::Isa;
 use super::q8::{self, IntegerProduct, PackedMatrix};
 use super::tiles::{self, Bf16Product, TileUnit};
 use pack::{CacheLine, PackLayout, Panels};
+pub use strided::Strides;
 use tile::RowBlock;
 
 /// Weight rows that one task holds at most; bounds the spilled accumulators.
@@ -68,6 +70,8 @@ pub struct MatrixView<'a> {
     pub packed: Option<&'a PackedMatrix>,
     /// The unit that multiplies rows on the bf16 grid in tiles; for weights of plain bf16 alone.
     pub tiles: Option<TileUnit>,
+    /// Distances of the numbers, if rows are no ranges of `bytes`. These are gathered a few rows at a time.
+    pub strides: Option<Strides>,
     /// The matrices that hold the rows; this view then has a shape and nothing else. None for one matrix.
     pub parts: Option<MatrixParts<'a>>,
 }
@@ -94,6 +98,7 @@ impl<'a> MatrixView<'a> {
             row_factors: None,
             packed: None,
             tiles: None,
+            strides: None,
             parts: None,
         }
     }
@@ -129,6 +134,9 @@ impl<'a> MatrixView<'a> {
                 before -= run.count;
             }
             panic!("there is no row {row}");
+        }
+        if let Some(strides) = self.strides {
+            return strides.gather(strides.row_onwards(row, self.bytes), self.inputs, into);
         }
         let size = self.row_bytes().expect("rows divide into blocks");
         let bytes = &self.bytes[row * size..(row + 1) * size];
@@ -294,6 +302,12 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
         if let Some(MatrixParts { runs, .. }) = weight.parts {
             let outputs: usize = runs.iter().map(|run| run.count).sum();
             assert_eq!(outputs, weight.outputs, "every row is of a part");
+        } else if let Some(strides) = weight.strides {
+            let bytes = strides.bytes(weight.outputs, weight.inputs);
+            assert!(
+                bytes.is_some_and(|bytes| bytes <= weight.bytes.len()),
+                "every number is there"
+            );
         } else {
             let bytes = weight.row_bytes().and_then(|row| row.checked_mul(weight.outputs));
             assert_eq!(Some(weight.bytes.len()), bytes, "the weight is [outputs, inputs]");
@@ -371,18 +385,24 @@ fn blocks<'a>(
     let threads = rayon::current_num_threads();
     let mut blocks = Vec::new();
     for linear in linears.iter_mut().filter(|linear| uses(linear)) {
-        let MatrixView { dtype, blocks: ty, bytes, outputs, inputs, factor, .. } = linear.weight;
+        let MatrixView { dtype, blocks: ty, bytes, outputs, inputs, factor, strides, .. } =
+            linear.weight;
         // Blocks are decoded into rows of f32, which is what has to fit the cache.
         let row_bytes = inputs * dtype.size();
         let stored = ty.and_then(|ty| ty.row_bytes(inputs)).unwrap_or(row_bytes);
-        let by_bytes = BLOCK_BYTES / row_bytes.max(1);
+        // Columns of few numbers are read slowly from memory, whatever the cache holds.
+        let by_bytes = if strides.is_some() { BLOCK_ROWS } else { BLOCK_BYTES / row_bytes.max(1) };
         let by_threads = outputs.div_ceil(threads * 4);
         let height = by_bytes.min(by_threads).next_multiple_of(4).clamp(4, BLOCK_ROWS);
         let y = linear.y.as_mut_ptr();
         for first in (0..outputs).step_by(height) {
             let count = height.min(outputs - first);
             blocks.push(RowBlock {
-                weight: &bytes[first * stored..],
+                weight: match strides {
+                    Some(strides) => strides.row_onwards(first, bytes),
+                    None => &bytes[first * stored..],
+                },
+                strides,
                 dtype,
                 blocks: ty,
                 factor,
@@ -419,17 +439,22 @@ thread_local! {
     static DECODED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Computes a block. Rows of blocks are decoded first, unless one panel of `x` needs them: then they are decoded
-/// a few numbers at a time.
+/// Computes a block. Rows that are no ranges of memory are gathered first. Rows of blocks are decoded first, unless one
+/// panel of `x` needs them: then they are decoded a few numbers at a time.
 fn run_block(isa: Isa, kind: PackLayout, block: &RowBlock<'_>) {
-    let Some(ty) = block.blocks.filter(|_| block.panels.count() > 1) else {
+    let ty = block.blocks.filter(|_| block.panels.count() > 1);
+    if ty.is_none() && block.strides.is_none() {
         return run_plain(isa, kind, block);
-    };
+    }
     let mut rows = DECODED.take();
     rows.resize(block.count * block.inner, 0.0);
-    decode(ty, block.factor, &block.weight[..block.count * block.stored], &mut rows);
+    if let Some(strides) = block.strides {
+        strides.gather(block.weight, block.inner, &mut rows);
+    } else if let Some(ty) = ty {
+        decode(ty, block.factor, &block.weight[..block.count * block.stored], &mut rows);
+    }
     let (weight, stored) = (bytemuck::cast_slice(&rows), block.row_bytes);
-    run_plain(isa, kind, &RowBlock { weight, stored, blocks: None, ..*block });
+    run_plain(isa, kind, &RowBlock { weight, stored, blocks: None, strides: None, ..*block });
     DECODED.set(rows);
 }
 

@@ -50,6 +50,8 @@ pub(super) fn pool(
             format!(
                 "{off} rows of this op are not the reference's, in all prompts together; at most {STRAYS} may be"
             )
+        } else if rows.off.iter().any(|(n, position)| rows.off.contains(&(*n, position + 1))) {
+            "two rows of this op that lie side by side are not the reference's".to_owned()
         } else if let Some(expert) = wrong_expert(&gate.subject, rows, choices) {
             format!("all rows for which expert {expert} was chosen are not the reference's")
         } else {
@@ -118,6 +120,7 @@ mod tests {
             (&[3_usize][..], &[1_usize][..], &choices, None),
             (&[0, 2], &[], &choices, None),
             (&[0], &[2], &choices, None),
+            (&[1, 2], &[], &none, Some("side by side")),
             (&[0, 5], &[], &choices, Some("expert 3")),
             (&[0], &[3], &choices, Some("expert 3")),
             (&[0, 5], &[], &none, None),

@@ -34,11 +34,12 @@ pub(super) fn identify(
         }
         Err(error) => return Err(error.into()),
     };
-    let config = sha256(&source.dir.join("config.json"))?;
+    let path = source.dir.join("config.json");
+    let config = sha256(&path)?;
     options.begin(|| "hash of the weights".to_owned());
     let weights = checkpoint.fingerprint()?;
     if options.same_model {
-        dump.verify_model(&config, &weights)?;
+        dump.verify_model((&path, &config), (&checkpoint, &weights))?;
     }
     (hashes.config, hashes.weights) = (Some(config), Some(weights));
     // An empty tensor, as of absent shared experts, has no effect.
@@ -165,7 +166,7 @@ pub(crate) fn producer(dump: &Dump) -> String {
     let patches: Vec<String> =
         m.patches.iter().map(|patch| format!("{} {}", patch.name, patch.version)).collect();
     if !patches.is_empty() {
-        producer = format!("{producer}, patched: {}", patches.join(", "));
+        producer = format!("{producer}, patched: {}", registry::listing::items(&patches));
     }
     producer
 }

@@ -83,9 +83,13 @@ pub(super) fn downgrade_explained(
         |gate: &Gate| gate.worst_bound().map_or(f64::INFINITY, |bound| bound.value / bound.limit);
     let failed = || run.gates.iter().filter(|gate| gate.fails());
     let times = failed().map(beyond).fold(1.0, f64::max);
+    // Honest log-probabilities are 3.9 times beyond their bound at most (docs/proof.md); chaos that is
+    // farther away than the rule's factor again is a fault.
     let unrelated = |gate: &Gate| {
         gate.subject == Subject::Logprobs
-            && gate.worst_bound().is_none_or(|bound| bound.value >= rule::UNRELATED)
+            && gate.worst_bound().is_none_or(|bound| {
+                bound.value >= rule::UNRELATED || bound.value > rule::FACTOR * bound.limit
+            })
     };
     // Tokens follow from log-probabilities, and exceed their bounds by no more than those do.
     let token = |row: &GreedyRow| {

@@ -121,6 +121,7 @@ impl Comparison<'_> {
         let least = rule::least_distance(self.dtype, scale);
         let errors: Vec<f64> = far.rows.iter().map(|row| row.rms).collect();
         gate.judge(rule::whole("rms", &errors, &spread, least), &steps);
+        gate.skip_unrelated(scale);
         Some(gate)
     }
 }

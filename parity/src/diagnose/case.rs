@@ -4,20 +4,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use checkpoints::Checkpoint;
 use engine::{Engine, ModelSource};
 use registry::dtype::Dtype;
-use registry::model::Model;
+use registry::model::{Model, is_buffer};
 use registry::ops::OpSet;
 
 use super::edit_trials::EditSearch;
 use super::phase_trial::PhaseTrial;
-use super::search::{EditGroup, PARTIAL, cause, described, shortlist};
+use super::search::{EditGroup, PARTIAL, cause, described, rank, shortlist};
 use super::suspects::suspects;
 use super::{DiagnoseOptions, Diagnosis, EditSummary};
 use crate::check::{self, CheckOptions, check, prepared};
 use crate::diverge;
 use crate::dump::{Dump, Phase};
-use crate::edit::{Clues, candidates};
+use crate::edit::{Clues, candidates, rearrangements};
 use crate::gate::{Gate, Mode, Verdict};
 use crate::report::{Report, RunReport};
 
@@ -73,6 +74,9 @@ pub(super) fn run(
             break;
         }
         round.groups = next.groups;
+    }
+    if diagnosis.explained {
+        diagnosis.ignored.clear();
     }
     Ok(Some(diagnosis))
 }
@@ -134,6 +138,7 @@ impl SearchContext<'_> {
             tried: 0,
             explained: false,
             cut: false,
+            ignored: Vec::new(),
             causes: Vec::new(),
         };
         let nothing = |diagnosis| Ok(Some(SearchRound { diagnosis, groups: Vec::new() }));
@@ -153,7 +158,12 @@ impl SearchContext<'_> {
         let (trial, until) = (&scene, self.until);
         let wanted = &wanted;
         let mut search = EditSearch { trial, model, wanted, unedited, until, tried: 0, cut: false };
-        let groups = search.run(&edits, 0, progress);
+        let mut groups = search.run(&edits, 0, progress);
+        if !groups.iter().any(|group| group.score.exact()) {
+            let others = rearrangements(model, &OpSet::builtin(), &suspects);
+            groups.extend(search.run(&others, edits.len(), progress));
+            rank(&mut groups);
+        }
         (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
         for group in shortlist(&groups, self.options.most, PARTIAL) {
             let mut found = cause(group, None);
@@ -173,8 +183,23 @@ impl SearchContext<'_> {
             diagnosis.causes.push(found);
         }
         diagnosis.causes.sort_by_key(|cause| cause.verified != Some(true));
+        if !diagnosis.explained {
+            diagnosis.ignored = ignored(source, gate);
+        }
         Ok(Some(SearchRound { diagnosis, groups }))
     }
+}
+
+/// Returns the tensors that the spec ignores in the layer of a gate, or in the whole model for a gate of no layer.
+fn ignored(source: &ModelSource<'_>, gate: &Gate) -> Vec<String> {
+    let Ok(checkpoint) = Checkpoint::open(source.dir) else { return Vec::new() };
+    let Model { graph, .. } = &*source.model;
+    let layer = graph.nodes.get(gate.place.node).and_then(|node| graph.layers.get(node.layer?));
+    let near =
+        |name: &str| layer.is_none_or(|layer| name.starts_with(&format!("{}.", layer.prefix)));
+    let names = checkpoint.tensors().keys().filter(|name| near(name));
+    let ignored = names.filter(|name| source.model.passes_over(name) && !is_buffer(name));
+    ignored.filter(|name| !source.model.is_beside(name)).cloned().collect()
 }
 
 /// True if the model itself agrees. A separate head has a graph of its own, which an edit does not change.

@@ -17,7 +17,9 @@ use super::search::{EditGroup, cause, described, rank, shortlist};
 use super::{DiagnoseOptions, Diagnosis};
 use crate::check::CheckOptions;
 use crate::dump::{self, Dump};
-use crate::edit::{Candidate, Change, Clues, ConfigReader, Edit, Suspects, TokenEdit, candidates};
+use crate::edit::{
+    Candidate, Change, Clues, ConfigReader, Edit, Suspects, TokenEdit, candidates, rearrangements,
+};
 use crate::metrics::log_softmax;
 use crate::rule;
 use crate::run::{feed_chunk, feed_masked};
@@ -325,7 +327,10 @@ impl ObservedCase<'_> {
             found |= full(group)?.is_some_and(|full| full.exact());
         }
         if !found {
-            let mut others = derived(Suspects::everything(&model.graph));
+            let everything = Suspects::everything(&model.graph);
+            let moved = rearrangements(model, &OpSet::builtin(), &everything);
+            let mut others = derived(everything);
+            others.extend(moved);
             others.retain(|other| !edits.contains(other));
             groups.extend(search.run(&others, edits.len(), progress));
             rank(&mut groups);
@@ -344,6 +349,7 @@ impl ObservedCase<'_> {
             tried,
             explained: causes.first().is_some_and(|cause| cause.verified == Some(true)),
             cut,
+            ignored: Vec::new(),
             causes,
         };
         Ok(Some(ObservedRound { diagnosis, groups }))

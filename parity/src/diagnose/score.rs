@@ -1,5 +1,8 @@
 //! Scores the distance of a trial's results from the target.
 
+/// Maximum remaining difference, as a share, of an edit that explains everything.
+const MOST_LEFT: f64 = 0.5;
+
 /// Facts about one comparison: a tap, a part of a state, or the log-probabilities of a prompt.
 #[derive(Debug, Clone)]
 pub(super) struct ComparisonTarget {
@@ -33,9 +36,10 @@ pub(super) struct Score {
 }
 
 impl Score {
-    /// True if noise explains all remaining differences.
+    /// True if noise explains all remaining differences. An edit that leaves more than half of a difference does not
+    /// explain it, even if the difference was hardly larger than noise.
     pub(super) fn exact(&self) -> bool {
-        self.worst <= 1.0
+        self.worst <= 1.0 && self.rest <= MOST_LEFT
     }
 }
 
@@ -105,6 +109,10 @@ mod tests {
         assert_eq!((of(&same, &off).rest, of(&same, &off).exact()), (1.0, false));
         assert_eq!(of(&same, &off).first, 0.0);
         assert!(!of(&same, &None).exact() && !of(&None, &same).exact());
+        // Slightly less than a difference that is slightly beyond noise.
+        let near = [comparison_target(1.5e-3, true)];
+        let left = |x: f32| score(&[Some(vec![x])], &near).exact();
+        assert!(!left(8.4e-4) && left(7e-4));
         assert!(rms(&[f32::NAN]).is_infinite() && distance(&[1.0], &[]).is_infinite());
     }
 }

@@ -12,7 +12,7 @@ use registry::layer_choice::LayerChoice;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::plain;
+use super::{FileChecksums, plain};
 
 /// Version of the format that this crate reads.
 pub const VERSION: u64 = 2;
@@ -32,6 +32,9 @@ pub struct Manifest {
     pub producer: BTreeMap<String, serde_json::Value>,
     /// Model that was run.
     pub model: ModelId,
+    /// Config and tensors of the checkpoint, if they are recorded.
+    #[serde(default)]
+    pub checkpoint: CheckpointContents,
     /// Pinned versions of the reference, for display.
     #[serde(default)]
     pub pins: BTreeMap<String, serde_json::Value>,
@@ -73,6 +76,12 @@ pub struct Manifest {
     /// The reference's audit of its own consistency.
     #[serde(default)]
     pub audit: Audit,
+    /// Values that a head takes and hands on, in the dump of a head.
+    #[serde(default)]
+    pub head: Option<HeadEntry>,
+    /// Hashes of the dump's files, if it has them.
+    #[serde(default)]
+    pub sha256: Option<FileChecksums>,
 }
 
 /// Choice of layers as the manifest spells it.
@@ -84,6 +93,15 @@ pub struct ChosenLayers {
     pub of: usize,
     /// Text before the number of a layer in the names of the checkpoint's tensors.
     pub prefix: String,
+}
+
+/// Inputs of a head in the reference, by the names of taps.
+#[derive(Debug, Clone, Deserialize)]
+pub struct HeadEntry {
+    /// Tap of the model whose rows the head was fed.
+    pub fed: String,
+    /// Tap of the head whose last row is fed for the next draft.
+    pub recycled: String,
 }
 
 /// Ensemble of one dtype.
@@ -122,6 +140,17 @@ pub struct ModelId {
     /// Dtype of the checkpoint.
     #[serde(default)]
     pub dtype: Option<String>,
+}
+
+/// Contents of the checkpoint, with which a change is named.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct CheckpointContents {
+    /// Text of `config.json`.
+    #[serde(default)]
+    pub config: Option<String>,
+    /// First digits of the SHA-256 of each tensor, see `docs/dump.md`.
+    #[serde(default)]
+    pub tensors: BTreeMap<String, String>,
 }
 
 /// Storage format of log-probabilities: `{"kind": "full"}` or `{"kind": "topk", "k": 64}`.
@@ -593,6 +622,7 @@ impl Manifest {
         });
         let names = names.chain(members).chain(self.patches.iter().map(|patch| &patch.name));
         let names = names.chain(self.prompts.iter().flat_map(|prompt| &prompt.taps));
+        let names = names.chain(self.head.iter().flat_map(|head| [&head.fed, &head.recycled]));
         let mut names = names.chain(&self.runs).chain(&self.routers);
         match names.find(|name| name.chars().any(char::is_control)) {
             Some(name) => Err(format!("the name `{name}` has control characters")),

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use registry::graph::{Graph, Node, Value, ValueId, WeightId};
+use registry::graph::{Graph, Node, ValueId, WeightId};
 use registry::model::Model;
 use registry::ops::{Op, SCALE};
 use registry::scalar::Scalar;
 use registry::weight_map::{Pattern, WeightRule, WeightStep};
 
-use super::{Change, inserts};
+use super::{Change, inserts, moves};
 
 impl Change {
     /// Changes the model. Missing nodes, values and tables are ignored.
@@ -23,6 +23,15 @@ impl Change {
                 for (n, value) in values {
                     argument(graph, *n, key, value);
                 }
+            }
+            Self::Arguments(values) => {
+                for (n, key, value) in values {
+                    argument(graph, *n, key, value);
+                }
+            }
+            Self::Move(all) => moves::apply(graph, all),
+            Self::Behind { value, op, attrs, tapped } => {
+                moves::behind(graph, *value, (op, attrs), *tapped);
             }
             Self::Window(values) => {
                 for (n, window) in values {
@@ -264,39 +273,7 @@ fn exchange(graph: &mut Graph, first: ValueId, second: ValueId) {
 
 /// Inserts a `scale` after the node that makes a value.
 fn scale(graph: &mut Graph, value: ValueId, by: f64, tapped: bool) {
-    let Some(maker) = graph.nodes.iter().position(|node| node.outputs.contains(&value)) else {
-        return;
-    };
-    let product = ValueId(graph.values.len());
-    let Some(made) = graph.values.get_mut(value.0) else { return };
-    let tap = if tapped { made.tap.take() } else { None };
-    let copy = Value { name: made.name.clone(), shape: made.shape.clone(), dtype: made.dtype, tap };
-    graph.values.push(copy);
-    for node in &mut graph.nodes[maker + 1..] {
-        node.inputs.iter_mut().filter(|input| **input == value).for_each(|i| *i = product);
-    }
-    if graph.output == Some(value) {
-        graph.output = Some(product);
-    }
-    let old = &graph.nodes[maker];
     let attrs =
         [("s".to_owned(), Scalar::Float(by)), ("round".to_owned(), Scalar::Str("none".to_owned()))];
-    let node = Node {
-        op: SCALE.into(),
-        inputs: vec![value],
-        weights: BTreeMap::default(),
-        state: None,
-        rope: None,
-        attrs: attrs.into(),
-        outputs: vec![product],
-        layer: old.layer,
-        at: old.at.clone(),
-    };
-    graph.nodes.insert(maker + 1, node);
-    for layer in &mut graph.layers {
-        let (from, to) = &mut layer.nodes;
-        *from += usize::from(*from > maker);
-        *to += usize::from(*to > maker);
-    }
-    graph.head += usize::from(graph.head > maker);
+    moves::behind(graph, value, (SCALE, &attrs), tapped);
 }

@@ -6,6 +6,7 @@ use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
 use super::frequencies::{stretch, theta};
+use super::logit_op::LogitOp;
 use super::number::{round_to, show, text};
 use super::scope::{Suspects, kinds, scopes};
 use super::{Candidate, Change, Edit};
@@ -26,6 +27,8 @@ pub(super) enum KnobTarget {
     List { op: String, key: String, values: Vec<(usize, Scalar)>, first: bool },
     /// Value of a rotary table.
     Table { rope: usize, table: Box<RopeTable>, turn: RopeKnob },
+    /// Number of an op behind the logits, whose effect ends as the number grows. See [`bound`].
+    Logits(LogitOp),
     /// Values themselves.
     Value { words: String, values: Vec<ValueId>, tapped: bool },
 }
@@ -68,6 +71,20 @@ impl RopeKnob {
         table
     }
 }
+
+/// Returns the bound of a factor: none of a factor 1, and a smaller one of a larger factor. What a bound of the form
+/// `c * tanh(x / c)` changes grows with the inverse of its square.
+fn bound(by: f64) -> f64 {
+    UNIT / by.ln().max(1e-12).sqrt()
+}
+
+/// Returns the factor of a bound.
+fn factor_of(bound: f64) -> f64 {
+    (UNIT / bound).powi(2).exp()
+}
+
+/// Bound of the factor e.
+const UNIT: f64 = 10.0;
 
 impl Knob {
     /// Returns the edit of a factor.
@@ -124,6 +141,7 @@ impl Knob {
                 };
                 (words, Change::Table { rope: *rope, table: Box::new(new) })
             }
+            KnobTarget::Logits(op) => return op.edit(bound(by)),
             KnobTarget::Value { words, values, tapped } => (
                 format!("{words} x {}", show(by)),
                 Change::Scale { values: values.clone(), by, tapped: *tapped },
@@ -137,6 +155,10 @@ impl Knob {
         let old = match &self.turn {
             KnobTarget::Number { values, .. } => {
                 values.first().and_then(|(_, value)| value.as_f64())
+            }
+            KnobTarget::Logits(_) => {
+                let rounded = |digits| factor_of(round_to(bound(by), digits));
+                return (1..=4).map(rounded).filter(|x| (x / by - 1.0).abs() < 0.1).collect();
             }
             KnobTarget::Table { table, turn: RopeKnob::Theta, .. } => theta(table),
             KnobTarget::Table { table, turn: RopeKnob::Attention, .. } => {

@@ -85,7 +85,7 @@ pub enum Error {
 fn list(found: &[String]) -> String {
     match found {
         [] => String::new(),
-        found => format!(" (there are {})", found.join(", ")),
+        found => format!(" (there are {})", registry::listing::items(found)),
     }
 }
 
@@ -327,7 +327,7 @@ impl<'a> ResultReader<'a> {
 
     fn finish(mut self) -> Result<Results, Error> {
         let path = self.results.path.clone();
-        let known = || self.filters.iter().cloned().collect::<Vec<_>>().join(", ");
+        let known = || registry::listing::items(&self.filters);
         if let Some(filter) = &self.options.filter
             && !self.filters.is_empty()
             && !self.filters.contains(filter)

@@ -97,10 +97,11 @@ pub(super) fn hashes(source: &ModelSource<'_>, dump: Option<&Dump>) -> Result<Fi
         return Ok(hashes);
     }
     let checkpoint = Checkpoint::open(source.dir).map_err(|e| Error::Check(e.into()))?;
-    let config = io(&source.dir.join("config.json"))?;
+    let path = source.dir.join("config.json");
+    let config = io(&path)?;
     let weights = checkpoint.fingerprint().map_err(|e| Error::Check(e.into()))?;
     if let Some(dump) = dump {
-        dump.verify_model(&config, &weights)?;
+        dump.verify_model((&path, &config), (&checkpoint, &weights))?;
     }
     (hashes.config, hashes.weights) = (Some(config), Some(weights));
     Ok(hashes)

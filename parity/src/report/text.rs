@@ -72,9 +72,22 @@ pub fn text(report: &Report) -> String {
         Verdict::Fail => {
             line(&mut out, format_args!("DIFFER in {failed} of {runs}"));
         }
-        _ => line(&mut out, format_args!("AGREE in {runs}")),
+        _ => line(&mut out, format_args!("{}", agreement(report, &runs))),
     }
     out
+}
+
+/// Returns the last line of a report without a difference.
+fn agreement(report: &Report, runs: &str) -> String {
+    let place = if report.is_prefill_only() {
+        format!("AGREE in prefill only, in {runs}")
+    } else {
+        format!("AGREE in {runs}")
+    };
+    match report.unproven() {
+        Some(unproven) => format!("{place}, but not proven: {unproven}"),
+        None => place,
+    }
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {

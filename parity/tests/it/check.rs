@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use onboard_parity::cause::{Cause, Diagnosis, EditSummary};
 use onboard_parity::dump::Phase;
+use onboard_parity::edit::Change;
 use onboard_parity::gate::{Mode, Subject};
+use onboard_parity::report::RunReport;
 use onboard_parity::{CheckOptions, Dump, Report, Verdict, check};
 use registry::dtype::Dtype;
 
@@ -19,6 +22,37 @@ fn report_of(fault: Fault, options: &CheckOptions) -> Report {
 
 fn only(dtype: Dtype) -> CheckOptions {
     CheckOptions { dtypes: vec![dtype], schedules: false, ..CheckOptions::default() }
+}
+
+#[test]
+fn a_changed_checkpoint_names_what_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let change = |edit: fn(&mut serde_json::Value), config: &str, flipped: bool| {
+        write_dump(dir.path(), edit);
+        let dump = Dump::open(dir.path()).unwrap();
+        fs_err::write(dir.path().join("config.json"), config).unwrap();
+        if flipped {
+            let path = dir.path().join("model.safetensors");
+            let mut bytes = fs_err::read(&path).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            fs_err::write(&path, bytes).unwrap();
+        }
+        let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
+        let fake = Fake { fault: Fault::None, reversed: false, blind: false };
+        check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string()
+    };
+    let key = change(|_| {}, "{\"rope_theta\": 5}", true);
+    assert!(key.contains("`rope_theta` is `5` here and absent in the dump"), "{key}");
+    let tensor = change(|_| {}, "{}", true);
+    assert!(tensor.contains(" has other values, another shape or another dtype"), "{tensor}");
+    assert!(tensor.contains("tensor `"), "{tensor}");
+    // A dump that records neither.
+    let hash = change(|manifest| manifest["checkpoint"] = serde_json::json!({}), "{ }", false);
+    assert!(hash.contains("the SHA-256 of `config.json` is "), "{hash}");
+    // The script that makes dumps computes the same.
+    let llama = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
+    let hashes = checkpoints::Checkpoint::open(&llama).unwrap().tensor_hashes().unwrap();
+    assert_eq!(hashes["lm_head.weight"], "4b9c8a36a231c0e0");
 }
 
 /// Returns the first finding of a run: subject, phase, step, and mode.
@@ -356,11 +390,77 @@ fn junit_has_one_failure_however_many_gates_fail() {
     let failing = report.runs.iter().flat_map(|run| &run.gates).filter(|gate| gate.fails());
     assert!(failing.count() > 10);
     let xml = onboard_parity::junit::junit(&report);
-    assert_eq!((count(&xml, "<failure"), count(&xml, "<skipped")), (1, 3), "{xml}");
-    assert!(xml.contains("tests=\"7\" failures=\"1\" errors=\"0\" skipped=\"3\""), "{xml}");
-    for words in ["first divergence: ", "differs too, see the failure of f32 first"] {
-        assert!(xml.contains(words), "no `{words}` in {xml}");
+    assert_eq!((count(&xml, "<failure"), count(&xml, "<skipped")), (4, 0), "{xml}");
+    assert!(xml.contains("tests=\"7\" failures=\"4\" errors=\"0\" skipped=\"0\""), "{xml}");
+    assert_eq!(count(&xml, "first divergence: "), 3, "{xml}");
+    assert!(!xml.contains("cause: "), "{xml}");
+    report.diagnosis = Some(diagnosis());
+    let xml = onboard_parity::junit::junit(&report);
+    let cause =
+        "<failure message=\"cause: `eps` of `rms_norm` = 1e-5 (in 7 nodes); first divergence: ";
+    assert_eq!((count(&xml, cause), count(&xml, "restores 44.0 % of")), (1, 1), "{xml}");
+}
+
+/// Returns a diagnosis of the f32 run with one cause, which leaves noise alone.
+fn diagnosis() -> Diagnosis {
+    let edit = EditSummary {
+        edit: "`eps` of `rms_norm` = 1e-5".into(),
+        place: "in 7 nodes".into(),
+        change: Change::Inputs(Vec::new()),
+    };
+    let cause = Cause {
+        edits: vec![edit],
+        with: Vec::new(),
+        restored: 0.44,
+        left: 1e-7,
+        exact: true,
+        verified: Some(true),
+    };
+    Diagnosis {
+        dtype: Dtype::F32,
+        observed: "log-probabilities".into(),
+        before: 2e-7,
+        noise: 2e-7,
+        tried: 70,
+        explained: true,
+        cut: false,
+        ignored: Vec::new(),
+        causes: vec![cause],
     }
+}
+
+#[test]
+fn the_page_begins_with_the_cause_and_folds_what_passes() {
+    let options = CheckOptions { schedules: false, ..CheckOptions::default() };
+    let mut report = report_of(Fault::NarrowState, &options);
+    report.diagnosis = Some(diagnosis());
+    let html = onboard_parity::html::html(&report);
+    let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no `{text}` in {html}"));
+    assert!(
+        at("<code>eps</code>") < at("First divergence") && at("First divergence") < at("<table")
+    );
+    assert!(at("restores 44.0 %") < at("<table"));
+    // A run that agrees is one line, and so are the comparisons that pass in a run that differs.
+    let runs: Vec<_> = report.runs.iter().map(|run| run.verdict() == Verdict::Pass).collect();
+    assert!(runs.contains(&true) && runs.contains(&false), "{runs:?}");
+    let visible = visible(&html);
+    let badges = |page: &str, word: &str| page.matches(&format!("badge {word}\">{word}")).count();
+    let rows = |run: &RunReport| run.phases.len() + run.greedy.len() + run.routers.len();
+    let summary: usize = report.runs.iter().map(rows).sum();
+    assert!(badges(&visible, "pass") <= summary && badges(&html, "pass") > 4 * summary);
+    assert!(badges(&visible, "fail") > 2, "{visible}");
+    assert!(visible.matches("<figure>").count() < html.matches("<figure>").count());
+}
+
+/// Returns a page without what its folded parts hold.
+fn visible(html: &str) -> String {
+    let mut parts = html.split("<details>");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // A folded part holds no other that is open.
+        shown.push_str(part.split_once("</details>").map_or("", |(_, after)| after));
+    }
+    shown
 }
 
 #[test]

@@ -8,7 +8,7 @@ use engine::{ModelSource, NativeEngine};
 use onboard_parity::diagnose::{
     DiagnoseOptions, Diagnosis, ObservedPrompt, diagnose, explain, noise, observe,
 };
-use onboard_parity::edit::{Change, ConfigReader};
+use onboard_parity::edit::{Change, ConfigReader, OpMove};
 use onboard_parity::mutate::{Fate, MutateOptions, mutate};
 use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
@@ -266,6 +266,104 @@ fn a_weight_that_an_engine_drops_is_named() {
     let oss = fixture("gpt_oss");
     let change = Change::Weightless { nodes: oss.nodes("attend"), role: "sinks".into() };
     assert_named(&oss.foreign(&change, None).unwrap(), "`sinks` of `attend` left out");
+}
+
+#[test]
+fn a_missing_cap_of_the_logits_is_named() {
+    let gemma = fixture("gemma2");
+    let mut model = gemma.model.clone();
+    let cap = model.graph.nodes.pop().unwrap();
+    assert_eq!((cap.op.as_str(), model.graph.output), ("softcap", Some(cap.outputs[0])));
+    model.graph.output = Some(cap.inputs[0]);
+    let found = gemma.mistaken(&Change::Model(Box::new(model)));
+    assert_named(&found, "`softcap` of the logits, with `c` = 5");
+}
+
+/// Returns the norms of each layer.
+fn norms(model: &Model) -> Vec<Vec<usize>> {
+    let layers = model.graph.layers.iter().map(|layer| layer.nodes.0..layer.nodes.1);
+    let norms = |nodes: std::ops::Range<usize>| {
+        nodes.filter(|n| model.graph.nodes[*n].op == "rms_norm").collect()
+    };
+    layers.map(norms).collect()
+}
+
+#[test]
+fn norms_in_each_others_place_are_named() {
+    let llama = fixture("llama");
+    let pairs: Vec<(usize, usize)> = norms(&llama.model).iter().map(|n| (n[0], n[1])).collect();
+    let found = llama.mistaken(&Change::Projections(pairs.clone()));
+    assert_named(&found, "in each other's place");
+    assert_named(&found, "layers.0.post_attention_layernorm.weight`");
+    assert_named(&llama.mistaken(&Change::Weights(pairs)), "swapped");
+}
+
+#[test]
+fn norms_before_and_behind_a_branch_are_named() {
+    let llama = fixture("llama");
+    let graph = &llama.model.graph;
+    let moved = |nodes: &Vec<usize>| {
+        let layer = graph.nodes[nodes[0]].layer;
+        let sums: Vec<&Node> =
+            graph.nodes.iter().filter(|node| node.layer == layer && node.op == "add").collect();
+        let each = nodes.iter().zip(sums);
+        let each = each.map(|(norm, sum)| OpMove {
+            result: graph.nodes[*norm].outputs[0],
+            after: sum.inputs[1],
+            except: None,
+        });
+        each.collect::<Vec<_>>()
+    };
+    let change = Change::Move(norms(&llama.model).iter().flat_map(moved).collect());
+    assert_named(&llama.mistaken(&change), "`rms_norm` before the branch");
+}
+
+#[test]
+fn numbers_in_each_others_place_are_named() {
+    let granite = fixture("granite");
+    let nodes = granite.model.graph.nodes.iter().enumerate();
+    let attrs = nodes.flat_map(|(n, node)| node.attrs.iter().map(move |(key, x)| (n, key, x)));
+    let swapped = attrs.filter_map(|(n, key, value)| {
+        let other = match value.as_f64()? {
+            0.2 => 0.4,
+            0.4 => 0.2,
+            _ => return None,
+        };
+        Some((n, key.clone(), Scalar::Float(other)))
+    });
+    let change = Change::Arguments(swapped.collect());
+    let words = "dims `residual_mult` and `scale` in each other's place";
+    assert_named(&granite.mistaken(&change), words);
+}
+
+#[test]
+fn weights_that_the_spec_ignores_are_named() {
+    let qwen = fixture("qwen2_moe");
+    let mut model = qwen.model.clone();
+    let graph = &mut model.graph;
+    let gates: Vec<ValueId> = graph
+        .nodes
+        .iter()
+        .filter(|node| node.op == "sigmoid")
+        .map(|node| node.outputs[0])
+        .collect();
+    let gated: Vec<(ValueId, ValueId)> = graph
+        .nodes
+        .iter()
+        .filter(|node| gates.contains(&node.inputs[0]))
+        .map(|node| (node.outputs[0], node.inputs[1]))
+        .collect();
+    for (from, to) in gated {
+        let inputs = graph.nodes.iter_mut().flat_map(|node| &mut node.inputs);
+        inputs.filter(|input| **input == from).for_each(|input| *input = to);
+    }
+    model.ignore.push("*.shared_expert_gate.weight".to_owned());
+    let found = qwen.mistaken(&Change::Model(Box::new(model)));
+    assert_eq!(found.ignored, ["model.layers.0.mlp.shared_expert_gate.weight"], "{found:#?}");
+    let text = onboard_parity::report::causes(&found);
+    let remark =
+        "the spec ignores `model.layers.0.mlp.shared_expert_gate.weight`: an op that it lacks";
+    assert!(!found.explained && text.contains(remark), "{text}");
 }
 
 #[test]

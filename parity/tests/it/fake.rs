@@ -762,6 +762,10 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             "config_sha256": "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
             "weights_sha256": checkpoints::Checkpoint::open(dir).unwrap().fingerprint().unwrap(),
         },
+        "checkpoint": {
+            "config": "{}",
+            "tensors": checkpoints::Checkpoint::open(dir).unwrap().tensor_hashes().unwrap(),
+        },
         "vocab": VOCAB,
         "logprobs": {"kind": "full"},
         "runs": ["f32", "bf16", "f16"],

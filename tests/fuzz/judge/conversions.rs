@@ -1,5 +1,8 @@
 //! Judges of journals, parts of sets, and files that are copied along.
 
+use formats::codec::BlockType;
+use formats::gguf::GgufFile;
+
 use super::{Judged, Trial, files};
 
 /// Judges a conversion that resumes from a damaged journal or a damaged unfinished file.
@@ -19,6 +22,45 @@ pub(crate) fn journal(trial: &Trial<'_>) -> Judged {
         return Err("exit 0, and the resumed file has other bytes".to_owned());
     }
     Ok(true)
+}
+
+/// Judges a damaged conversion: `onboard verify` finds any damage, and `convert --verify` finds damage of blocks also without
+/// hashes.
+pub(crate) fn verify(trial: &Trial<'_>) -> Judged {
+    let folder = trial.case.words.first().ok_or("a case names its folder")?;
+    let sound_folder = trial.program.made.join(folder);
+    let sound = crate::case::Case::read(&sound_folder).map_err(|error| error.to_string())?;
+    let is_sound = sound.files == trial.case.files && trial.case.grown.is_none();
+    let is_file = trial.case.files.contains_key("model.gguf");
+    let path = if is_file { trial.path("model.gguf") } else { trial.dir.display().to_string() };
+    let ran = trial.program.command(&["verify", &path])?;
+    if (ran.code == 0) != is_sound {
+        return Err(format!(
+            "`verify` ended with {} (sound: {is_sound}): {}",
+            ran.code, ran.printed
+        ));
+    }
+    if is_file && trial.sometimes(4) {
+        let hashes = trial.dir.join("model.gguf.hashes");
+        fs_err::remove_file(hashes).map_err(|error| error.to_string())?;
+        let source = trial.program.made.join("resumed/model").display().to_string();
+        let ran = trial.program.command(&["convert", &source, "--verify", &path])?;
+        let has_other_blocks =
+            ran.code == 0 && other_blocks(&sound_folder.join("model.gguf"), trial)?;
+        if has_other_blocks || (is_sound && ran.code != 0) {
+            return Err(format!("`--verify` ended with {}: {}", ran.code, ran.printed));
+        }
+    }
+    Ok(is_sound)
+}
+
+/// True if a quantized tensor has other bytes than in the sound file.
+fn other_blocks(sound: &std::path::Path, trial: &Trial<'_>) -> Result<bool, String> {
+    let open = |path: &std::path::Path| GgufFile::open(path).map_err(|error| error.to_string());
+    let (sound, damaged) = (open(sound)?, open(&trial.dir.join("model.gguf"))?);
+    let quantized = sound.tensors().iter().filter(|info| BlockType::is_quantized(info.ty));
+    let mut names = quantized.map(|info| &info.name);
+    Ok(names.any(|name| sound.bytes(name) != damaged.bytes(name)))
 }
 
 /// Judges files beside the weights, which are copied or become a key.

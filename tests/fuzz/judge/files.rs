@@ -189,6 +189,11 @@ pub(crate) fn imatrix_shard(trial: &Trial<'_>) -> Judged {
         Ok(read) => read,
         Err(error) => return refused(&error.to_string()),
     };
+    let made = trial.program.made.join("imatrix-shard");
+    let mut sound = ["dense", "experts"].into_iter().map(|name| made.join(name).join("im.gguf"));
+    if !sound.any(|path| PartialImatrix::read(&path).is_ok_and(|sound| sound == read)) {
+        return Err("other sums than were measured are accepted".to_owned());
+    }
     let again = trial.beside("again.shard");
     if let Err(error) = read.write(&again) {
         return refused(&error.to_string());

@@ -80,5 +80,26 @@ pub(crate) fn answers(_: &Sources) -> io::Result<Vec<Case>> {
             |(name, value): &(&str, Value)| ((*name).to_owned(), value.to_string().into_bytes());
         Case { files: files.iter().map(bytes).collect(), ..Case::default() }
     };
-    Ok(vec![case(&vllm), case(&sglang), case(&llama), case(&openai)])
+    // Lists of the shortest values, which take a hundred times their text where each is kept.
+    let many =
+        |item: &str| format!("[{}{item}]", format!("{item},").repeat((2 << 20) / item.len()));
+    let large = |name: &str, files: &[(&str, Value)], text: String| {
+        let mut large = case(files);
+        large.files.insert(name.to_owned(), text.into_bytes());
+        Case { hostile: true, ..large }
+    };
+    let maps = many("{\"a\":1}");
+    let top = format!("{{\"tokens\":[],\"token_logprobs\":[],\"top_logprobs\":{maps}}}");
+    Ok(vec![
+        case(&vllm),
+        case(&sglang),
+        case(&llama),
+        case(&openai),
+        large("v1_models.json", &vllm, format!("{{\"data\":{maps}}}")),
+        large("version.json", &vllm, format!("{{\"version\":{}}}", many("{}"))),
+        large("props.json", &llama, format!("{{\"default_generation_settings\":{maps}}}")),
+        large("v1_completions.json", &openai, format!("{{\"choices\":{}}}", many("{}"))),
+        large("v1_completions.json", &vllm, format!("{{\"choices\":[{{\"logprobs\":{top}}}]}}")),
+        large("generate.json", &sglang, many("{\"meta_info\":{}}")),
+    ])
 }

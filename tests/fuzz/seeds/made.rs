@@ -26,6 +26,16 @@ const CONVERTED: &[(&str, &str, &str, &[&str])] = &[
     ("quantized/nvfp4", "llama", "", &["--to", "nvfp4"]),
 ];
 
+/// Conversions of the model in `resumed` with their hashes: a folder, and a format.
+pub(crate) const VERIFIED: &[(&str, &str)] = &[
+    ("verify/q4_k_m", "gguf:q4_k_m"),
+    ("verify/q8_0", "gguf:q8_0"),
+    ("verify/f16", "gguf:f16"),
+    ("verify/bf16", "bf16"),
+    ("verify/fp8", "fp8"),
+    ("verify/nvfp4", "nvfp4"),
+];
+
 /// Makes everything below `made`. Conversions that a command refuses are skipped.
 pub(crate) fn make(made: &Path, fixtures: &Path) -> io::Result<()> {
     for (folder, family, name, words) in CONVERTED {
@@ -50,7 +60,16 @@ pub(crate) fn make(made: &Path, fixtures: &Path) -> io::Result<()> {
             run(command.arg(folder.join("im.gguf")))?;
         }
     }
-    stopped(&made.join("resumed"), &fixtures.join("llama_256"))
+    stopped(&made.join("resumed"), &fixtures.join("llama_256"))?;
+    for (folder, format) in VERIFIED {
+        let out = made.join(folder);
+        fs_err::create_dir_all(&out)?;
+        let target = if format.starts_with("gguf:") { out.join("model.gguf") } else { out };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_convert"));
+        command.arg(made.join("resumed/model")).args(["--to", format, "-o"]);
+        run(command.arg(target))?;
+    }
+    Ok(())
 }
 
 fn run(command: &mut Command) -> io::Result<()> {

@@ -16,6 +16,14 @@ pub enum Error {
     #[error(transparent)]
     File(#[from] formats::safetensors::Error),
 
+    /// A GGUF file is malformed.
+    #[error(transparent)]
+    GgufFile(#[from] formats::gguf::Error),
+
+    /// A GGUF file does not hold the weights of its model.
+    #[error(transparent)]
+    Gguf(#[from] Box<crate::gguf_weights::Error>),
+
     #[error(
         "`{}` has no `{}` and no `{}`; found {found}; \
          give the folder of a safetensors checkpoint, or one safetensors file",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Checkpoint, Error};
+use super::{Checkpoint, Error, TensorInfo};
 
 /// Size limit of tensors that are hashed whole.
 const WHOLE: usize = 4 << 20;
@@ -17,12 +17,9 @@ const WINDOWS: usize = 64;
 pub(super) fn fingerprint(checkpoint: &Checkpoint) -> Result<String, Error> {
     let mut hash = Sha256::new();
     for (name, info) in &checkpoint.stored {
-        let shape: Vec<String> = info.shape.iter().map(ToString::to_string).collect();
-        for word in [name.as_str(), info.dtype.name(), &shape.join(",")] {
-            hash.update(word.as_bytes());
-            hash.update([0]);
-        }
-        sample(checkpoint.stored_bytes(name)?, |piece| hash.update(piece));
+        hash.update(name.as_bytes());
+        hash.update([0]);
+        add(&mut hash, info, checkpoint.stored_bytes(name)?);
     }
     let mut text = String::with_capacity(64);
     for byte in hash.finalize() {
@@ -31,6 +28,26 @@ pub(super) fn fingerprint(checkpoint: &Checkpoint) -> Result<String, Error> {
         }
     }
     Ok(text)
+}
+
+/// Adds dtype, shape and bytes of a tensor to a hash.
+fn add(hash: &mut Sha256, info: &TensorInfo, bytes: &[u8]) {
+    let shape: Vec<String> = info.shape.iter().map(ToString::to_string).collect();
+    for word in [info.dtype.name(), &shape.join(",")] {
+        hash.update(word.as_bytes());
+        hash.update([0]);
+    }
+    sample(bytes, |piece| hash.update(piece));
+}
+
+/// Hashes every tensor by itself.
+pub(super) fn tensor_hashes(checkpoint: &Checkpoint) -> Result<BTreeMap<String, String>, Error> {
+    let each = checkpoint.stored.iter().map(|(name, info)| {
+        let mut hash = Sha256::new();
+        add(&mut hash, info, checkpoint.stored_bytes(name)?);
+        Ok((name.clone(), format!("{:x}", hash.finalize())[..16].to_owned()))
+    });
+    each.collect()
 }
 
 /// Hashes one window of each file, in the middle of its largest tensor.

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use registry::weight_map::{SplitSizes, inverse};
+use registry::weight_map::SplitSizes;
 
 use super::*;
 
@@ -371,4 +371,69 @@ fn tensors_without_numbers_pass_through() {
     }
     let many = Flow::run(&[WeightStep::Unstack(0)], vec![none(&[usize::MAX, 0])]);
     assert!(many.err().unwrap().to_string().contains("parts"));
+}
+
+#[test]
+fn parts_of_transposed_tensors_lie_at_constant_distances() {
+    // Gates and ups side by side, of experts that are stored transposed: [experts, inputs, 2 * outputs].
+    let interleaved = vec![
+        WeightStep::Unstack(0),
+        WeightStep::Transpose(0, 1),
+        WeightStep::Unflatten { axis: 0, sizes: vec![3, 2] },
+        WeightStep::Unstack(1),
+    ];
+    let halves = vec![
+        WeightStep::Unstack(0),
+        WeightStep::Transpose(0, 1),
+        WeightStep::Split { axis: 0, sizes: SplitSizes::Each(vec![3, 3]) },
+    ];
+    let shapes = [vec![2, 5, 6]];
+    let bytes = tensors(&shapes);
+    let source = numbers(&bytes[0]);
+    for (steps, strides) in [(interleaved, [2, 6]), (halves, [1, 6])] {
+        let parts = Flow::run(&steps, flows(&shapes, &bytes)).unwrap();
+        assert_eq!(parts.len(), 4);
+        for part in &parts {
+            let values = part.strided().unwrap();
+            assert_eq!((part.shape(), values.strides.as_slice()), (&[3, 5][..], &strides[..]));
+            let places = (0..15).map(|n| values.first + n / 5 * strides[0] + n % 5 * strides[1]);
+            let gathered: Vec<f32> = places.map(|place| source[place]).collect();
+            assert_eq!(gathered, whole(part));
+        }
+    }
+}
+
+/// Returns the values of a strided flow; none if it is not strided.
+fn gathered(flow: &Flow<'_>) -> Option<Vec<f32>> {
+    let values = flow.strided()?;
+    let source = numbers(values.bytes);
+    let place = |n: usize| {
+        let axes = flow.shape.iter().zip(&values.strides).rev();
+        let sum = axes.fold((n, values.first), |(n, place), (size, stride)| {
+            (n / size, place + n % size * stride)
+        });
+        sum.1
+    };
+    Some((0..flow.len()).map(|n| source[place(n)]).collect())
+}
+
+#[test]
+fn strided_values_are_those_that_are_read() {
+    let mut strided = 0;
+    for Chain { shapes, steps, .. } in chains() {
+        let bytes = tensors(&shapes);
+        for flow in Flow::run(&steps, flows(&shapes, &bytes)).unwrap() {
+            if let Some(values) = gathered(&flow) {
+                strided += 1;
+                assert_eq!(values, whole(&flow), "{steps:?}");
+            }
+        }
+    }
+    assert!(strided >= 5, "{strided}");
+    // A reshape that mixes transposed axes has no constant distances.
+    let shapes = [vec![4, 3]];
+    let bytes = tensors(&shapes);
+    let steps = [WeightStep::Transpose(0, 1), WeightStep::Reshape(vec![4, 3])];
+    let mixed = Flow::run(&steps, flows(&shapes, &bytes)).unwrap();
+    assert_eq!(gathered(&mixed[0]), None);
 }

@@ -198,8 +198,13 @@ impl<'a> Flow<'a> {
                 };
                 of.walk((head * 2 * half + from) * row + offset, count, visit)
             }),
-            FlowNode::Swapped { of, strides } => {
-                swapped(&self.shape, strides, at, count, &mut |at, count| of.walk(at, count, visit))
+            FlowNode::Swapped { of, axes: [a, b] } => {
+                let axes = 0..of.shape.len();
+                let mut strides: Vec<usize> = axes.map(|axis| of.inner(axis)).collect();
+                strides.swap(*a, *b);
+                swapped(&self.shape, &strides, at, count, &mut |at, count| {
+                    of.walk(at, count, visit)
+                })
             }
         }
     }

@@ -141,6 +141,10 @@ mod tests {
         let thirty_two = four("group", 32, "torch.uint8");
         let plain = [
             ("bf16", none.clone()),
+            ("hf", none.clone()),
+            ("hf:f32", none.clone()),
+            ("hf:bf16", none.clone()),
+            ("hf:f16", none.clone()),
             ("fp8", compressed("float-quantized", &e4m3("channel"), &tokens, &none)),
             ("fp8:tensor", compressed("float-quantized", &e4m3("tensor"), &tokens, &none)),
             ("fp8:block", fp8("float")),

@@ -1,5 +1,6 @@
 //! Declarations of the formats of checkpoints: names, scales, config and limits, one for each.
 
+use registry::dtype::Dtype;
 use serde_json::{Value, json};
 
 use super::config::{ConfigFacts, compressed, float4, float8, modelopt, modelopt_file, tokens};
@@ -82,8 +83,28 @@ impl FormatDeclaration {
 }
 
 /// Every format, in the order in which programs list them.
-pub(super) static DECLARATIONS: [FormatDeclaration; 10] = [
+pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
     FormatDeclaration::new(FolderFormat::Bf16, "bf16", "plain numbers; undoes what is quantized"),
+    FormatDeclaration::new(
+        FolderFormat::Plain { dtype: None },
+        "hf",
+        "a folder for transformers, of a GGUF file too, in the dtype of most weights; bf16 if they are quantized",
+    ),
+    FormatDeclaration::new(
+        FolderFormat::Plain { dtype: Some(Dtype::F32) },
+        "hf:f32",
+        "the same in f32",
+    ),
+    FormatDeclaration::new(
+        FolderFormat::Plain { dtype: Some(Dtype::Bf16) },
+        "hf:bf16",
+        "the same in bf16",
+    ),
+    FormatDeclaration::new(
+        FolderFormat::Plain { dtype: Some(Dtype::F16) },
+        "hf:f16",
+        "the same in f16",
+    ),
     FormatDeclaration {
         scheme: Some(|_| ScaleScheme::Fp8Rows(FileDtype::Bf16)),
         inputs: Ok(FolderFormat::Fp8),
@@ -249,8 +270,13 @@ fn squares(said: &ConfigFacts<'_>, scales: &str) -> Value {
 /// Format of a safetensors checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FolderFormat {
-    /// Plain bf16.
+    /// Plain bf16; f32 tensors of a checkpoint in 16 bits stay.
     Bf16,
+    /// One plain dtype for all tensors, except those that the reference keeps in f32.
+    Plain {
+        /// The dtype; none for that of most weights.
+        dtype: Option<Dtype>,
+    },
     /// compressed-tensors, e4m3, a scale per row.
     Fp8,
     /// compressed-tensors, e4m3, a scale per matrix.

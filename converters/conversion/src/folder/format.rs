@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use checkpoints::Checkpoint;
+use registry::dtype::Dtype;
 use registry::quant::QuantRules;
 use serde_json::Value;
 
@@ -29,6 +31,36 @@ impl FolderFormat {
     /// Returns every format with its name and description.
     pub fn all() -> impl Iterator<Item = (&'static str, Self, &'static str)> {
         Self::listed().map(|declared| (declared.name, declared.format, declared.about))
+    }
+
+    /// Returns the dtype of a plain format; none if matrices are quantized, or if the source decides.
+    pub fn dtype(self) -> Option<Dtype> {
+        match self {
+            Self::Bf16 => Some(Dtype::Bf16),
+            Self::Plain { dtype } => dtype,
+            _ => None,
+        }
+    }
+
+    /// Returns the format with the dtype of most values of the source, if it leaves that open; bf16 for quantized
+    /// weights, whose values have no dtype.
+    #[must_use]
+    pub fn of_source(self, checkpoint: &Checkpoint) -> Self {
+        if self != (Self::Plain { dtype: None }) {
+            return self;
+        }
+        let quantized = !checkpoint.block_types().is_empty();
+        let counts = Dtype::ALL.map(|dtype| {
+            let tensors = checkpoint.tensors().iter().filter(|(name, info)| {
+                info.dtype.run() == Some(dtype) && !checkpoint.is_quantized(name)
+            });
+            (tensors.map(|(_, info)| info.elements() as u128).sum::<u128>(), dtype)
+        });
+        let coded = checkpoint.tensors().keys().any(|name| checkpoint.is_quantized(name));
+        let most =
+            counts.into_iter().max_by_key(|(count, _)| *count).filter(|(count, _)| *count > 0);
+        let dtype = most.filter(|_| !quantized && !coded).map_or(Dtype::Bf16, |(_, dtype)| dtype);
+        Self::Plain { dtype: Some(dtype) }
     }
 
     /// Returns the format's name.
@@ -88,7 +120,12 @@ impl FolderFormat {
 
     /// Chooses to quantize or keep each tensor.
     pub fn choose(self, tensors: &[FolderTensor<'_>], quant: &QuantRules) -> Vec<DtypeChoice> {
-        let Some(scheme) = self.scheme(1.0) else { return plain(tensors) };
+        let Some(scheme) = self.scheme(1.0) else {
+            return match self {
+                Self::Plain { dtype } => uniform(tensors, dtype.unwrap_or(Dtype::Bf16)),
+                _ => plain(tensors),
+            };
+        };
         let refuses = |tensor: &FolderTensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
             (Err(why), _) => Some(why.to_string()),
             (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
@@ -131,6 +168,17 @@ impl FolderFormat {
         };
         tensors.iter().zip(refused).map(choice).collect()
     }
+}
+
+/// Chooses one dtype for all values, except those that the reference keeps in f32.
+fn uniform(tensors: &[FolderTensor<'_>], dtype: Dtype) -> Vec<DtypeChoice> {
+    let choice = |tensor: &FolderTensor<'_>| {
+        let wide = tensor.always_wide && dtype != Dtype::F32;
+        let wanted = if wide { FileDtype::F32 } else { dtype.into() };
+        let kept = Some(if tensor.dtype.is_float() { wanted } else { tensor.dtype });
+        DtypeChoice { kept, why: if wide { WIDER.to_owned() } else { String::new() } }
+    };
+    tensors.iter().map(choice).collect()
 }
 
 /// Chooses the dtypes of a plain bf16 checkpoint. In a 16-bit checkpoint, f32 tensors are deliberate and

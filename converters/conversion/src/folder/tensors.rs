@@ -8,7 +8,7 @@ use registry::graph::{Graph, WeightId};
 use registry::model::{Model, is_buffer};
 use registry::ops::Trait;
 use registry::quant::{UnquantizedReason, unquantized_matrices};
-use registry::weight_map::{WeightRule, WeightStep, gather, inverse, natural_order_key, shapes};
+use registry::weight_map::{WeightRule, WeightStep, gather, natural_order_key, shapes};
 
 use super::FolderTensor;
 use checkpoints::checkpoint::{self, Checkpoint};
@@ -234,24 +234,8 @@ fn stacked<'c>(
             shapes(&rule.steps, vec![shape.clone()]).is_ok_and(|made| made == wanted)
         };
         let shape = [vec![outer, rows, row], vec![outer, row, rows]].into_iter().find(fits)?;
-        Some((disk?, invert_steps(&rule.steps, shape, flows)?))
+        Some((disk?, Flow::undo(&rule.steps, shape, flows).ok()?))
     })
-}
-
-/// Inverts steps: returns the tensor of a given shape from which the steps make these flows.
-fn invert_steps<'c>(
-    steps: &[WeightStep],
-    shape: Vec<usize>,
-    mut flows: Vec<Flow<'c>>,
-) -> Option<Flow<'c>> {
-    let Some((step, rest)) = steps.split_first() else { return flows.pop() };
-    let step = std::slice::from_ref(step);
-    let made = shapes(step, vec![shape.clone()]).ok()?;
-    let each = flows.len().checked_div(made.len())?.max(1);
-    let parts = flows.chunks(each).zip(made);
-    let parts = parts.map(|(flows, shape)| invert_steps(rest, shape, flows.to_vec()));
-    let parts: Vec<_> = parts.collect::<Option<_>>()?;
-    Flow::run(&inverse(step, vec![shape]).ok()?, parts).ok()?.pop()
 }
 
 /// True if a step keeps rows intact. A matrix on disk is then one or several stacked matrices of the graph.

@@ -4,51 +4,65 @@ use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::files::{PartFile, outputs};
+use super::exchange;
+use super::files::{PartFile, outputs, staged};
 use crate::{Journal, SideFile, Work};
-use formats::output::{Disk, create, folder_of, part_path, sync_folder, with_end};
+use formats::output::{Disk, create, folder_of, part_path, sync_folder};
 
 /// Renames all files to their final names; `naming` is true if an earlier run had begun to.
 pub(super) fn commit(
     work: &Work<'_>,
+    hashed: &[SideFile],
     parts: &[PartFile],
     journal: Journal,
     naming: bool,
     disk: &dyn Disk,
 ) -> io::Result<()> {
-    let named = parts.iter().all(PartFile::is_named) && work.beside.iter().all(SideFile::is_there);
+    let beside: Vec<&SideFile> = work.beside.iter().chain(hashed).collect();
+    let named = parts.iter().all(PartFile::is_named) && beside.iter().all(|side| side.is_there());
     if !(naming && named) {
-        for side in &work.beside {
+        for side in &beside {
             stage(work, side, disk)?;
         }
         journal.note_naming(disk)?;
         sync_folders(work, disk)?;
-        for path in work.gates.iter().chain(&work.stale) {
+        if exchange::replaces(work) && exchange::replace(work, &beside, parts, disk)? {
+            // The journal went with the old folder.
+            return Ok(());
+        }
+        let old_hashes = hashed.iter().map(|side| &side.path);
+        for path in work.gates.iter().chain(&work.stale).chain(old_hashes) {
             disk.remove(path)?;
         }
         sync_folders(work, disk)?;
-        name(work, parts, disk, false)?;
+        name(work, &beside, parts, disk, false)?;
         sync_folders(work, disk)?;
-        name(work, parts, disk, true)?;
+        name(work, &beside, parts, disk, true)?;
     }
     sync_folders(work, disk)?;
     // Remove parts that a killed run left beside renamed files.
     for out in &work.files {
         disk.remove(&part_path(&out.path))?;
     }
-    for side in &work.beside {
+    for side in &beside {
         disk.remove(&staged(work, side))?;
     }
     journal.remove(disk)
 }
 
 /// Renames the gates, or all other files.
-fn name(work: &Work<'_>, parts: &[PartFile], disk: &dyn Disk, gates: bool) -> io::Result<()> {
+fn name(
+    work: &Work<'_>,
+    beside: &[&SideFile],
+    parts: &[PartFile],
+    disk: &dyn Disk,
+    gates: bool,
+) -> io::Result<()> {
     let wanted = |path: &PathBuf| work.gates.contains(path) == gates;
     for (part, _) in parts.iter().zip(&work.files).filter(|(_, out)| wanted(&out.path)) {
         part.finish(disk)?;
     }
-    for side in work.beside.iter().filter(|side| wanted(&side.path)) {
+    for side in beside.iter().filter(|side| wanted(&side.path)) {
         disk.rename(&staged(work, side), &side.path)?;
     }
     Ok(())
@@ -62,18 +76,8 @@ fn stage(work: &Work<'_>, side: &SideFile, disk: &dyn Disk) -> io::Result<()> {
     disk.sync(file.file())
 }
 
-/// Returns the temporary path of a small file. Processes that write one set write the same small files, so
-/// each process uses a path of its own.
-fn staged(work: &Work<'_>, side: &SideFile) -> PathBuf {
-    let shared = work.folder.as_ref().is_some_and(|folder| folder.shared);
-    let owner = work.files.first().and_then(|file| file.path.file_name()).filter(|_| shared);
-    match owner {
-        Some(owner) => part_path(&with_end(&side.path, &format!(".{}", owner.display()))),
-        None => part_path(&side.path),
-    }
-}
-
 fn sync_folders(work: &Work<'_>, disk: &dyn Disk) -> io::Result<()> {
-    let folders: BTreeSet<&Path> = outputs(work).map(|path| folder_of(path)).collect();
+    let paths: Vec<PathBuf> = outputs(work).collect();
+    let folders: BTreeSet<&Path> = paths.iter().map(|path| folder_of(path)).collect();
     folders.into_iter().try_for_each(|folder| sync_folder(disk, &folder.join("-")))
 }

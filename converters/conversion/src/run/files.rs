@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use registry::file;
 
 use super::{Error, RunOptions, journal_path};
-use crate::{OutFile, Work};
-use formats::output::{Disk, folder_of, part_path, reserve, start_writeback};
+use crate::{OutFile, SideFile, Work, hashes};
+use formats::output::{Disk, folder_of, part_path, reserve, start_writeback, with_end};
 
 /// File that is being written, or that an earlier run has already renamed.
 #[derive(Debug)]
@@ -87,9 +87,20 @@ impl PartFile {
 }
 
 /// Returns every path that the work writes.
-pub(super) fn outputs<'w>(work: &'w Work<'_>) -> impl Iterator<Item = &'w PathBuf> {
-    let beside = work.beside.iter().map(|side| &side.path);
-    work.files.iter().map(|file| &file.path).chain(beside)
+pub(super) fn outputs(work: &Work<'_>) -> impl Iterator<Item = PathBuf> {
+    let beside = work.beside.iter().map(|side| side.path.clone());
+    work.files.iter().map(|file| file.path.clone()).chain(beside).chain(work.hash_paths())
+}
+
+/// Returns the temporary path of a small file. Processes that write one set write the same small files, so
+/// each process uses a path of its own.
+pub(super) fn staged(work: &Work<'_>, side: &SideFile) -> PathBuf {
+    let shared = work.folder.as_ref().is_some_and(|folder| folder.shared);
+    let owner = work.files.first().and_then(|file| file.path.file_name()).filter(|_| shared);
+    match owner {
+        Some(owner) => part_path(&with_end(&side.path, &format!(".{}", owner.display()))),
+        None => part_path(&side.path),
+    }
 }
 
 /// Checks that the files can be written: no inputs, regular files only, enough space.
@@ -103,14 +114,14 @@ pub(super) fn check(work: &Work<'_>, settings: &RunOptions) -> Result<(), Error>
         let identity = FileIdentity::of(path)?;
         inputs.iter().find(|(_, read)| *read == identity).map(|(input, _)| input.clone())
     };
-    for output in outputs(work).chain(&work.stale).chain(&work.gates) {
-        for path in [output, &part_path(output), &journal_path(output)] {
-            if let Some(input) = read(path) {
-                return Err(Error::Overwrites { output: path.clone(), input });
+    for output in outputs(work).chain(work.stale.clone()).chain(work.gates.clone()) {
+        for path in [output.clone(), part_path(&output), journal_path(&output)] {
+            if let Some(input) = read(&path) {
+                return Err(Error::Overwrites { output: path, input });
             }
         }
         if output.exists() && !output.is_file() {
-            return Err(Error::NoFile { output: output.clone() });
+            return Err(Error::NoFile { output });
         }
     }
     let mut needed: BTreeMap<PathBuf, u64> = BTreeMap::new();
@@ -134,13 +145,18 @@ pub(super) fn check(work: &Work<'_>, settings: &RunOptions) -> Result<(), Error>
 pub(super) fn refuse_taken(work: &Work<'_>) -> Result<(), Error> {
     let beside = work.beside.iter().filter(|side| !side.is_there()).map(|side| &side.path);
     let mut outputs = work.files.iter().map(|file| &file.path).chain(beside);
-    match outputs.find(|output| output.exists()) {
-        Some(output) => Err(Error::Exists { output: output.clone() }),
+    if let Some(output) = outputs.find(|output| output.exists()) {
+        return Err(Error::Exists { output: output.clone() });
+    }
+    // Hashes of files that are gone say nothing.
+    let foreign = |path: &PathBuf| path.exists() && hashes::read(path).is_err();
+    match work.hash_paths().into_iter().find(foreign) {
+        Some(output) => Err(Error::Exists { output }),
         None => Ok(()),
     }
 }
 
-impl crate::SideFile {
+impl SideFile {
     /// True if the file exists with these bytes.
     pub(super) fn is_there(&self) -> bool {
         // The length is compared first: the existing file may be of any size.

@@ -1,14 +1,14 @@
 //! Recognizes the output of a conversion that was finished before.
 
 use super::files::PartFile;
-use super::{Error, SlabJob, slab};
+use super::{Error, SlabJob, checksums, slab};
 use crate::Work;
 use checkpoints::checkpoint::Stamp;
 
 /// True if every file exists as this work would write it.
 ///
-/// Lengths, headers and small files are compared whole; of each tensor, the first and the last rows. A file
-/// of another model differs in nearly every tensor, and a full comparison would repeat the conversion. An
+/// Lengths, headers and small files are compared whole; of each tensor, the first and the last rows, and all bytes with
+/// the hashes beside them. A file of another model differs in nearly every tensor, and a full comparison would repeat the conversion. An
 /// output older than its sources never counts as finished.
 pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Error> {
     for file in &work.files {
@@ -23,13 +23,17 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
     if !work.beside.iter().all(crate::SideFile::is_there) {
         return Ok(false);
     }
+    if !checksums::hold(work) {
+        return Ok(false);
+    }
     let mut buffers = slab::Buffers::default();
     let mut found = Vec::new();
     let filled = work.tasks.iter().enumerate().filter(|(_, tensor)| tensor.rows() > 0);
     let ends = filled.flat_map(|(task, tensor)| {
         let (rows, step) = (tensor.rows(), tensor.slab_rows(ROWS));
         let last = (rows - 1) / step * step;
-        [0, last].map(|first| SlabJob { task, first, rows: step.min(rows - first) })
+        let piece = tensor.piece_rows(ROWS);
+        [0, last].map(|first| SlabJob { task, first, rows: step.min(rows - first), piece })
     });
     for job in ends {
         slab::encode(work, &job, &mut buffers)?;

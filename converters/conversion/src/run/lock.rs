@@ -6,10 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::files::{FileIdentity, PartFile};
-use super::{Error, SlabJob, journal_path, other_work, slab};
+use super::{Error, SlabJob, exchange, journal_path, other_work, slab};
 use crate::Work;
 use crate::journal::{self, Journal, JournalContents, SlabRecord};
-use formats::output::{continue_or_create, open_folder, part_path};
+use formats::output::{Disk, continue_or_create, open_folder, part_path};
 
 /// Files that only this process may write while they are open.
 ///
@@ -32,7 +32,7 @@ type ResumedWork = (Journal, Vec<PartFile>, BTreeMap<usize, Vec<SlabRecord>>);
 
 impl ConversionLock {
     /// Takes all locks of a work.
-    pub(super) fn take(work: &Work<'_>) -> Result<Self, Error> {
+    pub(super) fn take(work: &Work<'_>, disk: &dyn Disk) -> Result<Self, Error> {
         let first =
             work.files.first().ok_or_else(|| io::Error::other("there is no file to write"))?;
         let folder = match &work.folder {
@@ -40,6 +40,9 @@ impl ConversionLock {
                 let file = open_folder(&folder.path)?.into_file();
                 let lock = if folder.shared { File::try_lock_shared } else { File::try_lock };
                 lock_file(&file, &folder.path, lock, &folder.path)?;
+                if !folder.shared {
+                    exchange::clean(&folder.path, disk)?;
+                }
                 Some(file)
             }
             None => None,
@@ -103,7 +106,9 @@ impl ConversionLock {
         let notes = notes.unwrap_or_default();
         let mut parts = Vec::with_capacity(work.files.len());
         for (out, file) in work.files.iter().zip(&self.parts) {
-            parts.push(match notes.naming.then(|| PartFile::named(out)).flatten() {
+            // A whole part has not been renamed, whatever has its name.
+            let renamed = notes.naming && file.metadata()?.len() != out.len;
+            parts.push(match renamed.then(|| PartFile::named(out)).flatten() {
                 Some(named) => named,
                 // The lock belongs to the file that was locked.
                 None => PartFile::begin(out, duplicate(file)?, resume)?,

@@ -6,9 +6,10 @@ use twox_hash::XxHash3_64;
 
 use super::files::PartFile;
 use super::{Error, SlabJob};
+use crate::hashes;
 use crate::journal::SlabRecord;
 use crate::{EncodeError, Measure, Task, TaskTarget, Work};
-use formats::numbers::first_not_finite;
+use formats::numbers::{self, first_not_finite};
 use formats::safetensors::FileDtype;
 use formats::shown;
 
@@ -75,8 +76,54 @@ pub(super) fn is_there(
             let (from, len) = place(task, target, job);
             let mut bytes = vec![0; len];
             parts[target.file].read(&mut bytes, from).is_ok()
-                && XxHash3_64::oneshot(&bytes) == written.hash
+                && hash(task, target, job, &bytes) == written.hash
         })
+}
+
+/// Returns the number of bytes in a piece of the target's hashes.
+pub(super) fn piece(task: &Task<'_>, target: &TaskTarget, job: &SlabJob) -> usize {
+    target.encode.bytes(job.piece, task.row()).max(1)
+}
+
+/// Returns the part of a slab's bytes in the hash of the target.
+fn hash(task: &Task<'_>, target: &TaskTarget, job: &SlabJob, bytes: &[u8]) -> u64 {
+    hashes::hash(bytes, piece(task, target, job), (job.first / job.piece) as u64)
+}
+
+/// True if the source has the values that an earlier run recorded.
+pub(super) fn is_same_source(
+    work: &Work<'_>,
+    job: &SlabJob,
+    buffers: &mut Buffers,
+    written: &[SlabRecord],
+) -> bool {
+    let task = &work.tasks[job.task];
+    let Some(recorded) = written.first().map(|record| record.source) else { return true };
+    let (row, kept) = (task.row(), task.flow.dtype());
+    buffers.bytes.resize(task.targets.len(), Vec::new());
+    let copied = task.targets.iter().zip(&mut buffers.bytes).all(|(target, bytes)| {
+        bytes.resize(place(task, target, job).1, 0);
+        let plain = target.encode.plain().filter(|plain| kept == Some(*plain));
+        plain.is_some_and(|dtype| task.flow.copy(dtype, job.first * row, bytes))
+    });
+    if copied {
+        return buffers.bytes.first().is_some_and(|bytes| XxHash3_64::oneshot(bytes) == recorded);
+    }
+    let step = task.slab_rows(PIECE);
+    let mut source = 0;
+    for first in (0..job.rows).step_by(step) {
+        buffers.numbers.resize(step.min(job.rows - first) * row, 0.0);
+        task.flow.read((job.first + first) * row, &mut buffers.numbers);
+        source = with_values(source, &buffers.numbers);
+    }
+    source == recorded
+}
+
+/// Adds the next values of a slab to the hash of its source.
+fn with_values(source: u64, numbers: &[f32]) -> u64 {
+    /// Odd, so that no earlier hash is lost.
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    source.wrapping_mul(FACTOR).wrapping_add(numbers::checksum(numbers))
 }
 
 /// Writes the bytes of a slab to the file of each target.
@@ -114,6 +161,7 @@ pub(super) fn encode(
             *measure = Some(Measure::exact(count));
         }
     }
+    let mut source = 0;
     if measures.contains(&None) {
         let step = task.slab_rows(PIECE);
         let mut sums = vec![Measure::default(); measures.len()];
@@ -122,16 +170,20 @@ pub(super) fn encode(
                 SlabJob { first: job.first + first, rows: step.min(job.rows - first), ..*job };
             let converted = measures.iter().map(Option::is_none);
             encode_piece(work, &piece, first, converted, buffers, &mut sums)?;
+            source = with_values(source, &buffers.numbers);
         }
         for (measure, sum) in measures.iter_mut().zip(sums) {
             measure.get_or_insert(sum);
         }
+    } else if let Some(bytes) = buffers.bytes.first() {
+        source = XxHash3_64::oneshot(bytes);
     }
-    let record = |(measure, bytes): (Option<Measure>, &Vec<u8>)| SlabRecord {
-        hash: XxHash3_64::oneshot(bytes),
-        measure: measure.unwrap_or_default(),
+    let targets = task.targets.iter().zip(&buffers.bytes).zip(measures);
+    let record = |((target, bytes), measure): ((&TaskTarget, &Vec<u8>), Option<Measure>)| {
+        let hash = hash(task, target, job, bytes);
+        SlabRecord { hash, source, measure: measure.unwrap_or_default() }
     };
-    Ok(measures.into_iter().zip(&buffers.bytes).map(record).collect())
+    Ok(targets.map(record).collect())
 }
 
 /// Encodes some rows of a slab, the first of which is row `first` of the slab, for the targets that are

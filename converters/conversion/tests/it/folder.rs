@@ -87,6 +87,8 @@ fn band(format: FolderFormat) -> (f64, f64) {
         FolderFormat::Bf16 => (0.0, 0.0),
         FolderFormat::Nvfp4 => (0.05, 0.11),
         FolderFormat::Mxfp4 => (0.07, 0.14),
+        // A rounding to bf16 at most.
+        _ if !format.quantizes() => (0.0, 0.004),
         _ => (0.015, 0.04),
     }
 }
@@ -132,7 +134,7 @@ fn every_format_is_read_back_as_it_was_meant() {
                 let mut found = wanted.clone();
                 tensor.flow.read(0, &mut wanted);
                 flow.read(0, &mut found);
-                if choice.kept.is_some() {
+                if choice.kept.is_some() && !word.starts_with("hf:") {
                     assert_eq!(found, wanted, "{name} {word} `{}`", tensor.name);
                     continue;
                 }

@@ -32,6 +32,12 @@ pub enum Error {
     NoShard { file: PathBuf, found: String },
 
     #[error(
+        "`{}` is damaged: its sums and keys have the checksum `{found}`, and `{expected}` was written with them; \
+         copy or measure it again", file.display()
+    )]
+    Checksum { file: PathBuf, found: String, expected: String },
+
+    #[error(
         "`{}` has `{key}` {found}; expected a number of chunks or tokens in range: measure this \
          shard again", file.display()
     )]

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::checksum::Checksum;
 use super::{Error, Imatrix, ImportanceEntry};
 use crate::safetensors::{FileDtype, SafetensorsFile, TensorSpec, Writer};
 use crate::shown;
 
 /// Value of the schema key in the metadata of a file.
-const SCHEMA: &str = "onboard-imatrix-part/1";
+const SCHEMA: &str = "onboard-imatrix-part/2";
+/// Key of the checksum of everything else in a file.
+const CHECKSUM: &str = "checksum";
 const SUMS: &str = "sums";
 const COUNTS: &str = "counts";
 /// Unit of [`FixedSum`]: 2^-60. Sums of squares up to 1.4e20 fit.
@@ -73,6 +76,7 @@ impl PartialImatrix {
             ("of", self.of.to_string()),
             ("chunk_size", self.chunk_size.to_string()),
             ("dataset", self.dataset.clone()),
+            (CHECKSUM, self.checksum()),
         ];
         let metadata = metadata.map(|(key, text)| (key.to_owned(), text)).into();
         let tensor = |name: &str, end: &str, shape: Vec<usize>| TensorSpec {
@@ -103,7 +107,28 @@ impl PartialImatrix {
     /// Reads a file that [`PartialImatrix::write`] has written.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let (file, head) = Self::head(path)?;
-        Ok(Self { entries: entries(path, &file)?, ..head })
+        head.with_entries(path, &file)
+    }
+
+    /// Reads the sums, and compares everything with the checksum in the file.
+    fn with_entries(self, path: &Path, file: &SafetensorsFile) -> Result<Self, Error> {
+        let whole = Self { entries: entries(path, file)?, ..self };
+        let expected = file.header().metadata.get(CHECKSUM).map(String::as_str).unwrap_or_default();
+        Checksum::check(path, whole.checksum(), expected)?;
+        Ok(whole)
+    }
+
+    fn checksum(&self) -> String {
+        let Range { start, end } = self.chunks;
+        let mut checksum = Checksum::default();
+        checksum.add(&[self.identity.as_bytes(), self.dataset.as_bytes()]);
+        checksum.add(&[start, end, self.of, self.chunk_size].map(u32::to_le_bytes));
+        for (name, entry) in &self.entries {
+            checksum.add(&[name]);
+            entry.sums.iter().for_each(|sum| checksum.add(&[sum.0.to_le_bytes()]));
+            entry.counts.iter().for_each(|count| checksum.add(&[count.to_le_bytes()]));
+        }
+        checksum.text()
     }
 
     /// Opens a file and reads its metadata, without the sums.
@@ -180,7 +205,7 @@ impl PartialImatrix {
                 return Err(Error::ShardGap { file: PathBuf::clone(path), found, expected });
             }
             whole.chunks.end = head.chunks.end;
-            whole.add(entries(path, file)?)?;
+            whole.add(head.clone().with_entries(path, file)?.entries)?;
         }
         if whole.chunks.end != whole.of {
             return Err(Error::ShardsEnd { found: whole.chunks.end, expected: whole.of });
@@ -275,6 +300,24 @@ mod tests {
         assert_eq!(sum, add(&[5, 3, 1, 2, 4, 0]));
         assert_eq!(sum.value(), 0.800_000_003_f64 as f32);
         assert_eq!(FixedSum::of(f64::MAX).value(), FixedSum(i128::MAX).value());
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused_or_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.shard");
+        let sound = part(0..3, &[1.5, 2.0, 1e-9]);
+        sound.write(&path).unwrap();
+        let bytes = fs_err::read(&path).unwrap();
+        for at in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[at / 8] ^= 1 << (at % 8);
+            fs_err::write(&path, bytes).unwrap();
+            let read = PartialImatrix::read(&path);
+            assert!(read.is_err() || read.is_ok_and(|read| read == sound), "bit {at}");
+            let joined = PartialImatrix::join(std::slice::from_ref(&path));
+            assert!(joined.is_err() || joined.is_ok_and(|whole| whole == sound), "bit {at}");
+        }
     }
 
     #[test]

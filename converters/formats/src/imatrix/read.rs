@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::path::Path;
 
+use super::checksum::Checksum;
+use super::write::CHECKSUM;
 use super::{Error, Imatrix, ImportanceEntry};
 use crate::codec::BlockType;
 use crate::mmap::FileMap;
@@ -49,12 +51,23 @@ fn from_gguf(path: &Path) -> Result<Imatrix, Error> {
         }
     }
     let keys = file.metadata();
-    Ok(Imatrix {
+    let imatrix = Imatrix {
         entries,
         chunks: keys.u32("imatrix.chunk_count")?.unwrap_or(0),
         chunk_size: keys.u32("imatrix.chunk_size")?.unwrap_or(0),
         datasets: keys.strings("imatrix.datasets")?.unwrap_or(&[]).to_vec(),
-    })
+    };
+    // Other programs write none.
+    if let Some(expected) = keys.str(CHECKSUM)? {
+        let mut checksum = imatrix.checksum_of_keys();
+        for weight in imatrix.entries.keys() {
+            checksum.add(&[weight]);
+            let ends = [SUMS, COUNTS];
+            checksum.add(&ends.map(|end| file.bytes(&format!("{weight}.{end}")).unwrap_or(&[])));
+        }
+        Checksum::check(path, checksum.text(), expected)?;
+    }
+    Ok(imatrix)
 }
 
 fn numbers(path: &Path, file: &gguf::GgufFile, name: &str) -> Result<Vec<f32>, Error> {

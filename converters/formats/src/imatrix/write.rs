@@ -3,10 +3,14 @@
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
+use super::checksum::Checksum;
 use super::{Error, Imatrix, ImportanceEntry};
 use crate::codec::BlockType;
 use crate::gguf::{DimsStyle, GgufLayout, GgufTensorSpec, Metadata};
 use crate::output::{DirectDisk, DraftFile};
+
+/// Key of the checksum of everything else in a file.
+pub(super) const CHECKSUM: &str = "onboard.checksum";
 
 impl Imatrix {
     /// Writes a GGUF file, in the order of llama.cpp's `imatrix`. The file appears whole or not at all.
@@ -24,6 +28,7 @@ impl Imatrix {
         keys.set("imatrix.datasets", self.datasets.clone());
         keys.set("imatrix.chunk_count", self.chunks);
         keys.set("imatrix.chunk_size", self.chunk_size);
+        keys.set(CHECKSUM, self.checksum());
         let mut tensors = Vec::with_capacity(self.entries.len() * 2);
         for (name, entry) in &self.entries {
             let matrices = entry.counts.len();
@@ -35,6 +40,24 @@ impl Imatrix {
             }));
         }
         Ok(GgufLayout::new(path, &keys, &tensors, DimsStyle::Trimmed)?)
+    }
+
+    fn checksum(&self) -> String {
+        let mut checksum = self.checksum_of_keys();
+        for (name, entry) in &self.entries {
+            let counts: Vec<f32> = entry.counts.iter().map(|&count| count as f32).collect();
+            checksum.add(&[name]);
+            checksum.add(&[bytes(&entry.sums()), bytes(&counts)]);
+        }
+        checksum.text()
+    }
+
+    /// Returns the checksum of everything but the values.
+    pub(super) fn checksum_of_keys(&self) -> Checksum {
+        let mut checksum = Checksum::default();
+        checksum.add(&self.datasets);
+        checksum.add(&[self.chunks, self.chunk_size].map(u32::to_le_bytes));
+        checksum
     }
 
     fn write_to(&self, draft: &mut DraftFile, layout: &GgufLayout) -> Result<(), Error> {
@@ -64,6 +87,10 @@ impl ImportanceEntry {
         });
         sums.collect()
     }
+}
+
+fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
 /// Returns a value that is `mean` when divided by `count`. The product is off by at most one rounding step,

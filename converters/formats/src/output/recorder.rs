@@ -38,6 +38,11 @@ impl Disk for DiskRecorder {
         DirectDisk.rename(from, to)
     }
 
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.note("exchange".to_owned());
+        DirectDisk.exchange(one, other)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         if path.exists() {
             self.note(format!("remove {}", name(path)));

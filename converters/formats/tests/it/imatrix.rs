@@ -38,12 +38,28 @@ fn what_is_written_is_read() {
     assert_eq!(form, want);
     let keys: Vec<&str> = file.metadata().iter().map(|(key, _)| key).collect();
     let datasets = "imatrix.datasets";
-    let want = ["general.type", datasets, "imatrix.chunk_count", "imatrix.chunk_size"];
+    let counts = ["imatrix.chunk_count", "imatrix.chunk_size"];
+    let want = [&["general.type", datasets][..], &counts, &["onboard.checksum"]].concat();
     assert_eq!(keys, want);
     // Written again, the bytes are the same.
     let again = dir.path().join("again.gguf");
     Imatrix::read(&path).unwrap().write(&again).unwrap();
     assert_eq!(fs_err::read(&again).unwrap(), fs_err::read(&path).unwrap());
+}
+
+#[test]
+fn every_flipped_bit_is_refused_or_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("imatrix.gguf");
+    sample().write(&path).unwrap();
+    let sound = fs_err::read(&path).unwrap();
+    for at in 0..sound.len() * 8 {
+        let mut bytes = sound.clone();
+        bytes[at / 8] ^= 1 << (at % 8);
+        fs_err::write(&path, bytes).unwrap();
+        let read = Imatrix::read(&path);
+        assert!(read.is_err() || read.is_ok_and(|read| read == sample()), "bit {at}");
+    }
 }
 
 fn text(text: &str) -> Vec<u8> {

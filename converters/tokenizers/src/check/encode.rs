@@ -224,8 +224,7 @@ impl LlamaTokenizer {
         let text = &word[l.from..r.to];
         let rank = match self.kind {
             TokenizerKind::Merges => {
-                let pair = (word[l.from..l.to].to_owned(), word[r.from..r.to].to_owned());
-                self.ranks.get(&pair).map(|&rank| Rank::Merge(rank))
+                self.rank(&word[l.from..l.to], &word[r.from..r.to]).map(Rank::Merge)
             }
             TokenizerKind::Scores | TokenizerKind::Pieces => {
                 self.id(text).map(|id| Rank::Score(self.scores[id as usize]))

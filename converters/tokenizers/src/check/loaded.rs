@@ -19,7 +19,8 @@ pub struct LlamaTokenizer {
     pub(super) types: Vec<i128>,
     pub(super) ids: IndexMap<String, u32>,
     pub(super) scores: Vec<f32>,
-    pub(super) ranks: IndexMap<(String, String), usize>,
+    /// Ranks of merges, by the two texts with a space between them.
+    ranks: IndexMap<String, usize>,
     /// Tokens that text is searched for before anything else, longest first.
     pub(super) added: Vec<u32>,
     /// Tokens that a prompt may name (`added` and control tokens), longest first.
@@ -70,12 +71,11 @@ impl LlamaTokenizer {
         let types = types.filter(|types| types.len() == texts.len());
         let types = types.ok_or(LoadError::Types)?;
         let merges = keys.strings("tokenizer.ggml.merges")?;
-        let mut ranks = IndexMap::new();
+        let mut ranks = IndexMap::with_capacity(merges.map_or(0, <[String]>::len));
         for (n, line) in merges.unwrap_or_default().iter().enumerate() {
-            // The separator is the first space after the first byte; of two equal lines the first counts.
-            let at = line.char_indices().skip(1).find(|(_, c)| *c == ' ').map(|(at, _)| at);
-            let at = at.ok_or_else(|| LoadError::Merge { number: n, line: line.clone() })?;
-            ranks.entry((line[..at].into(), line[at + 1..].into())).or_insert(n);
+            separator(line).ok_or_else(|| LoadError::Merge { number: n, line: line.clone() })?;
+            // Of two equal lines the first counts.
+            ranks.entry(line.clone()).or_insert(n);
         }
         let scores = match array(keys, "tokenizer.ggml.scores")? {
             Some(MetadataArray::F32(scores)) if scores.len() >= texts.len() => scores.clone(),
@@ -171,6 +171,14 @@ impl LlamaTokenizer {
         ids.iter().map(|id| shown(text(id))).collect()
     }
 
+    /// Returns the rank of the merge of two texts, if there is one.
+    pub(super) fn rank(&self, left: &str, right: &str) -> Option<usize> {
+        let line = format!("{left} {right}");
+        // A text with a space of its own would be cut there.
+        let whole = separator(&line) == Some(left.len());
+        self.ranks.get(&line).copied().filter(|_| whole)
+    }
+
     pub(super) fn id(&self, text: &str) -> Option<u32> {
         self.ids.get(text).copied()
     }
@@ -210,6 +218,11 @@ impl LlamaTokenizer {
             .map(|(text, ty)| TokenBytes { bytes: bytes(text, *ty), special: *ty == CONTROL })
             .collect()
     }
+}
+
+/// Returns the place of the space between the parts of a merge: the first one after the first byte.
+fn separator(line: &str) -> Option<usize> {
+    line.char_indices().skip(1).find(|(_, c)| *c == ' ').map(|(at, _)| at)
 }
 
 /// Returns the tokens that the loader puts before and after every text. If the keys are missing, each kind

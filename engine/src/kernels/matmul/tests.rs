@@ -284,3 +284,39 @@ fn rows_of_several_matrices_are_those_of_one() {
         }
     }
 }
+
+#[test]
+fn a_part_of_a_transposed_matrix_is_multiplied_as_its_copy() {
+    for stored in Dtype::ALL {
+        // Every other column of a matrix [inputs, 2 * outputs], from the second on.
+        for (rows, inputs, outputs) in [(1, 40, 3), (1, 129, 131), (7, 33, 70)] {
+            let all = numbers(inputs * 2 * outputs, 3, stored);
+            let bytes = encode(&all, stored, 0);
+            for round in [Dtype::F32, Dtype::Bf16] {
+                let at = |n: usize| all[1 + n % inputs * 2 * outputs + n / inputs * 2];
+                let mut copy: Vec<f32> = (0..outputs * inputs).map(at).collect();
+                super::super::round::round(round, &mut copy);
+                let plain = encode(&copy, Dtype::F32, 0);
+                let strides = Strides { dtype: stored, round, by: [2, 2 * outputs] };
+                let strided = MatrixView {
+                    strides: Some(strides),
+                    ..MatrixView::plain(Dtype::F32, &bytes[stored.size()..], outputs, inputs)
+                };
+                let copied = MatrixView::plain(Dtype::F32, &plain, outputs, inputs);
+                let x = numbers(rows * inputs, 1, Dtype::F32);
+                for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                    let multiply = |weight| {
+                        let mut y = vec![f32::NAN; rows * outputs];
+                        let linear = Linear { weight, bias: None, round, y: &mut y };
+                        matmul_many_on(isa, &x, rows, &mut [linear]);
+                        y
+                    };
+                    assert_eq!(multiply(strided), multiply(copied), "{isa:?} {stored} {inputs}");
+                }
+                let mut row = vec![0.0; inputs];
+                strided.widen_row(outputs - 1, &mut row);
+                assert_eq!(row, copy[(outputs - 1) * inputs..]);
+            }
+        }
+    }
+}

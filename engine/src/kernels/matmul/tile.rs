@@ -12,6 +12,7 @@
 use super::lanes::{F32Weights, Lanes, STEP, WeightFormat};
 use super::pack::{CacheLine, Panels};
 use super::register_tile::Sweep;
+use super::strided::Strides;
 use super::{BLOCK_ROWS, scale};
 use crate::kernels::finish::finish;
 use crate::kernels::prefetch::prefetch;
@@ -44,6 +45,8 @@ pub(super) struct RowBlock<'a> {
     pub(super) dtype: Dtype,
     /// The block format of `weight`, if it still is to be decoded.
     pub(super) blocks: Option<BlockType>,
+    /// Distances of the numbers in `weight`, if they still are to be gathered.
+    pub(super) strides: Option<Strides>,
     /// The factor on decoded numbers.
     pub(super) factor: f32,
     /// Weight rows of this block, 1 to [`BLOCK_ROWS`].

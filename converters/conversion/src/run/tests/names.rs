@@ -45,8 +45,19 @@ fn everything_is_durable_before_the_next_step_depends_on_it() {
     let expected = [
         // a, b, text, gate, journal.
         &["sync file"; 5][..],
-        &["sync folder", "remove gate", "remove stale", "sync folder"],
-        &["rename a", "rename b", "rename text", "sync folder"],
+        // The old folder, the new one, and the one that holds both.
+        &["sync folder", "sync folder", "sync folder", "exchange", "sync folder"],
+        &["remove a", "remove a.part", "remove a.part.journal", "remove b", "remove b.part"],
+        &["remove gate", "remove gate.part", "remove stale", "remove text", "remove text.part"],
+        &["remove .replaced.part", "sync folder"],
+    ];
+    assert_eq!(disk.take(), expected.concat());
+    // Without an older output, names follow each other.
+    let dir = tempfile::tempdir().unwrap();
+    run(&folder(dir.path(), &sources), &settings, &()).unwrap();
+    let expected = [
+        &["sync file"; 5][..],
+        &["sync folder", "sync folder", "rename a", "rename b", "rename text", "sync folder"],
         &["rename gate", "sync folder", "remove a.part.journal"],
     ];
     assert_eq!(disk.take(), expected.concat());
@@ -71,6 +82,10 @@ impl Disk for Fails {
         self.step().and_then(|()| DirectDisk.rename(from, to))
     }
 
+    fn exchange(&self, one: &Path, other: &Path) -> std::io::Result<()> {
+        self.step().and_then(|()| DirectDisk.exchange(one, other))
+    }
+
     fn remove(&self, path: &Path) -> std::io::Result<()> {
         if path.exists() {
             self.step()?;
@@ -80,7 +95,7 @@ impl Disk for Fails {
 }
 
 #[test]
-fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
+fn a_run_that_ends_between_two_names_leaves_the_old_or_the_new() {
     let sources = [numbers(1), numbers(2)];
     let whole = tempfile::tempdir().unwrap();
     run(&folder(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
@@ -96,8 +111,7 @@ fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
         let mut settings = RunOptions { disk, force: true, slab: 64, ..RunOptions::default() };
         let ended = run(&work, &settings, &());
         let found = named(dir.path());
-        let law = found == before || found == new || !found.contains_key("gate");
-        assert!(law, "step {at}: {:?}", found.keys());
+        assert!(found == before || found == new, "step {at}: {:?}", found.keys());
         settings.disk = Arc::new(DirectDisk);
         settings.resume = true;
         // Also without --force: a run that had started renaming may be resumed.
@@ -111,8 +125,102 @@ fn a_run_that_ends_between_two_names_leaves_the_old_the_new_or_no_gate() {
         }
         steps += 1;
     }
-    // Two removals, four renames, the journal.
-    assert_eq!(steps, 7);
+    // The exchange, and eleven removals.
+    assert_eq!(steps, 12);
+}
+
+/// Disk that cannot exchange names.
+#[derive(Debug)]
+struct Plain;
+
+impl Disk for Plain {
+    fn exchange(&self, _one: &Path, _other: &Path) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[test]
+fn files_of_the_user_stay_whether_folders_can_be_exchanged_or_not() {
+    let sources = [numbers(1), numbers(2)];
+    let disks: [Arc<dyn Disk>; 2] = [Arc::new(DirectDisk), Arc::new(Plain)];
+    for disk in disks {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        fs_err::create_dir_all(path.join("notes/more")).unwrap();
+        old(&path);
+        fs_err::write(path.join("notes/more/mine"), "mine").unwrap();
+        std::os::unix::fs::symlink("notes/more/mine", path.join("link")).unwrap();
+        let settings = RunOptions { disk, force: true, ..RunOptions::default() };
+        run(&folder(&path, &sources), &settings, &()).unwrap();
+        assert_eq!(fs_err::read(path.join("notes/more/mine")).unwrap(), b"mine");
+        assert_eq!(fs_err::read(path.join("link")).unwrap(), b"mine");
+        assert_eq!(fs_err::read(path.join("gate")).unwrap(), b"new gate");
+        assert!(!path.join("stale").exists());
+        assert_eq!(fs_err::read_dir(&path).unwrap().count(), 6);
+        assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside");
+    }
+}
+
+/// Puts a file into the old folder just before it is removed, as another program may.
+#[derive(Debug)]
+struct Writes(PathBuf);
+
+impl Disk for Writes {
+    fn exchange(&self, one: &Path, other: &Path) -> std::io::Result<()> {
+        fs_err::write(self.0.join("late"), "late")?;
+        DirectDisk.exchange(one, other)
+    }
+}
+
+#[test]
+fn a_file_that_appears_in_the_old_folder_is_moved() {
+    let sources = [numbers(1), numbers(2)];
+    let dir = tempfile::tempdir().unwrap();
+    old(dir.path());
+    let disk = Arc::new(Writes(dir.path().to_owned()));
+    let settings = RunOptions { disk, force: true, ..RunOptions::default() };
+    run(&folder(dir.path(), &sources), &settings, &()).unwrap();
+    assert_eq!(fs_err::read(dir.path().join("late")).unwrap(), b"late");
+}
+
+#[test]
+fn hashes_do_not_depend_on_slabs_and_a_changed_output_is_not_finished() {
+    let sources = [numbers(1), numbers(2)];
+    let mut texts = Vec::new();
+    for (threads, slab) in [(1, 1 << 20), (2, 5000)] {
+        let dir = tempfile::tempdir().unwrap();
+        let work = Work { hashed: true, ..folder(dir.path(), &sources) };
+        let mut settings = RunOptions { threads, slab, ..RunOptions::default() };
+        run(&work, &settings, &()).unwrap();
+        let path = dir.path().join(crate::hashes::FOLDER);
+        texts.push(fs_err::read_to_string(&path).unwrap());
+        let files = crate::hashes::read(&path).unwrap();
+        assert_eq!(files.len(), 4);
+        assert!(files.iter().all(|file| file.check(dir.path()).unwrap().is_empty()));
+        settings.resume = true;
+        assert!(run(&work, &settings, &()).unwrap().already);
+        let file = dir.path().join("a");
+        let mut bytes = fs_err::read(&file).unwrap();
+        // In the middle, where only the hashes look.
+        bytes[32 + ROWS * ROW * 2] ^= 1;
+        fs_err::write(&file, bytes).unwrap();
+        assert!(matches!(run(&work, &settings, &()).unwrap_err(), Error::Exists { .. }));
+    }
+    assert_eq!(texts[0], texts[1]);
+}
+
+#[test]
+fn a_source_that_changed_since_it_was_read_is_refused() {
+    let (sources, mut others) = ([numbers(1), numbers(2)], [numbers(1), numbers(2)]);
+    // The values that are read first, and slabs of copies as well as of rounded values.
+    others[1][8] ^= 1;
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = RunOptions { slab: 64, ..RunOptions::default() };
+    run(&work(dir.path(), &sources), &settings, &Until(AtomicI64::new(400))).unwrap_err();
+    settings.resume = true;
+    let error = run(&work(dir.path(), &others), &settings, &()).unwrap_err().to_string();
+    assert!(error.contains("the source of `t1` was changed"), "{error}");
+    assert!(run(&work(dir.path(), &sources), &settings, &()).unwrap().resumed > 0);
 }
 
 #[test]

@@ -1,0 +1,154 @@
+//! Implements `convert MODEL --verify DIR`, which compares a folder with its hashes and with the bytes that its format
+//! makes of the checkpoint.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use checkpoints::Checkpoint;
+use conversion::Work;
+use conversion::folder::{self, FolderFormat};
+use formats::FileDtype;
+use models::local_model::LocalModel;
+use serde_json::{Value, json};
+
+use super::ConvertArgs;
+use super::folder::{config_text, items, plan};
+use super::folder_plan::FolderPlan;
+use crate::target::{self, ModelArgs};
+use crate::verify::{hashed, listed};
+use crate::{CommandOutcome, term};
+
+/// Key of the config that names the format.
+const QUANTIZATION: &str = "quantization_config";
+
+pub(super) fn run(args: &ConvertArgs, which: &ModelArgs, path: &Path) -> Result<CommandOutcome> {
+    let target = target::open(which, &args.choice)?;
+    let checkpoint = target.checkpoint()?;
+    let verified = hashed(path)?;
+    let mut faults = verified.as_ref().map(|files| files.faults.clone()).unwrap_or_default();
+    let opened = Checkpoint::open(path);
+    let written = match opened {
+        Ok(written) => written,
+        // A folder that differs from its hashes need not open.
+        Err(_) if !faults.is_empty() => return report(args, 0, &faults),
+        Err(error) => return Err(error.into()),
+    };
+    let matching = format_of(args, &target, &checkpoint, &written, path)?;
+    let Some(plan) = matching else {
+        if verified.is_none() {
+            bail!(
+                "`{}` has no hashes, and its `{QUANTIZATION}` is none that this program writes for the model: nothing can \
+                 be compared; what a folder costs is measured by `parity check {0} --reference DUMP --source {}`",
+                path.display(),
+                which.model.display()
+            );
+        }
+        term::note(
+            "note: the format is none that is written with these settings: compared with the hashes alone",
+        );
+        return report(args, 0, &faults);
+    };
+    let (compared, differences) = differences(args, &plan, &written)?;
+    faults.extend(differences);
+    report(args, compared, &faults)
+}
+
+fn report(args: &ConvertArgs, compared: usize, faults: &[String]) -> Result<CommandOutcome> {
+    if args.json {
+        term::print(&serde_json::to_string_pretty(
+            &json!({ "tensors": compared, "faults": faults }),
+        )?)?;
+    } else if faults.is_empty() && compared > 0 {
+        term::print(&format!("{compared} tensors have the bytes that the checkpoint gives"))?;
+    } else if faults.is_empty() {
+        term::print("as written, by the hashes")?;
+    }
+    if faults.is_empty() {
+        return Ok(CommandOutcome::Ok);
+    }
+    term::note(&listed(faults));
+    Ok(CommandOutcome::Differs)
+}
+
+/// Returns the plan whose config names the same format as the folder's.
+fn format_of<'c>(
+    args: &ConvertArgs,
+    target: &'c LocalModel,
+    checkpoint: &'c Checkpoint,
+    written: &Checkpoint,
+    path: &Path,
+) -> Result<Option<FolderPlan<'c>>> {
+    let read = |text: &[u8]| -> Result<Value> { Ok(serde_json::from_slice(text)?) };
+    let config = path.join("config.json");
+    let bytes = registry::file::read(&config, registry::file::CONFIG)?;
+    let config = read(&bytes).with_context(|| format!("`{}` is not JSON", config.display()))?;
+    let mut nearest: Option<(usize, FolderPlan<'c>)> = None;
+    for (_, format, _) in FolderFormat::all() {
+        let format = format.of_source(checkpoint);
+        for output in [args.quantize_output, true] {
+            let mut plan = plan(target, checkpoint, format, path, output)?;
+            keep_stored(&mut plan, written);
+            let planned = read(config_text(&plan)?.as_bytes())?;
+            let same_dtype = format.quantizes() || planned.get("dtype") == config.get("dtype");
+            if planned.get(QUANTIZATION) != config.get(QUANTIZATION) || !same_dtype {
+                continue;
+            }
+            let others = other_dtypes(&plan, written);
+            if nearest.as_ref().is_none_or(|(count, _)| others < *count) {
+                nearest = Some((others, plan));
+            }
+        }
+    }
+    Ok(nearest.map(|(_, plan)| plan))
+}
+
+/// Returns the number of unquantized tensors that the folder has in another dtype.
+fn other_dtypes(plan: &FolderPlan<'_>, written: &Checkpoint) -> usize {
+    let all = plan.tensors.iter().zip(&plan.choices);
+    let kept = all.filter_map(|(tensor, choice)| Some((&tensor.name, choice.kept?)));
+    kept.filter(|(name, dtype)| written.stored(name).is_some_and(|info| info.dtype != *dtype))
+        .count()
+}
+
+/// Keeps matrices that the folder has unquantized, as a target divergence may.
+fn keep_stored(plan: &mut FolderPlan<'_>, written: &Checkpoint) {
+    let plain = [FileDtype::F32, FileDtype::F16, FileDtype::Bf16];
+    for (tensor, choice) in plan.tensors.iter().zip(&mut plan.choices) {
+        let stored = written.stored(&tensor.name).map(|info| info.dtype);
+        if let Some(dtype) = stored.filter(|dtype| choice.kept.is_none() && plain.contains(dtype)) {
+            choice.kept = Some(dtype);
+        }
+    }
+}
+
+/// Returns the number of compared tensors, and the differences of the folder.
+fn differences(
+    args: &ConvertArgs,
+    plan: &FolderPlan<'_>,
+    written: &Checkpoint,
+) -> Result<(usize, Vec<String>)> {
+    let items = items(args.threads(), plan)?;
+    let mut faults = Vec::new();
+    let mut compared = 0;
+    for declared in items.iter().flat_map(|item| &item.outs).map(|out| &out.declared) {
+        let name = &declared.name;
+        match written.stored(name) {
+            None => faults.push(format!("tensor `{name}` is missing")),
+            Some(info) if info.dtype != declared.dtype || info.shape != declared.shape => {
+                let (found, expected) =
+                    ((info.dtype, &info.shape), (declared.dtype, &declared.shape));
+                faults.push(format!("tensor `{name}` is {found:?}, expected {expected:?}"));
+            }
+            Some(_) => compared += 1,
+        }
+    }
+    let files = folder::lay_out(&plan.folder, &items, u64::MAX, "")?;
+    let work: Work<'_> = folder::work(&items, &files, None, String::new());
+    let stored = |name: &str| written.stored_bytes(name).ok();
+    for (name, at) in conversion::compare(&work, args.threads(), stored)? {
+        faults.push(format!(
+            "tensor `{name}` has other bytes than the checkpoint gives, the first is byte {at}"
+        ));
+    }
+    Ok((compared, faults))
+}

@@ -1,0 +1,168 @@
+//! GGUF files as the source of a conversion: the refusal to quantize twice, and the files of a folder.
+
+use anyhow::{Context as _, Result, bail};
+use checkpoints::Checkpoint;
+use conversion::SideFile;
+use formats::gguf::{GgufFile, Metadata, MetadataValue};
+use models::local_model::LocalModel;
+use serde_json::{Map, Value, json};
+use tokenizer::TokenizerFiles;
+
+use crate::term;
+
+/// Refuses to quantize weights a second time, unless that was asked for.
+pub(super) fn refuse_twice(
+    target: &LocalModel,
+    checkpoint: &Checkpoint,
+    quantizes: bool,
+    allowed: bool,
+) -> Result<()> {
+    let types: Vec<&str> = checkpoint.block_types().into_iter().collect();
+    if types.is_empty() || !quantizes || allowed {
+        return Ok(());
+    }
+    bail!(
+        "`{}` holds quantized weights ({}): quantizing them again rounds twice, so the result is further from the \
+         original weights than one made of them; give the original checkpoint, or allow it with --requantize \
+         (--to hf:f32 and --to gguf:f32 decode without rounding)",
+        target.dir.display(),
+        types.join(", ")
+    );
+}
+
+/// Returns the keys of the tokenizer and the texts about the model that a file has beside those of its model, so
+/// that a file made of it has them too.
+pub(super) fn carried_keys(target: &LocalModel) -> Result<Metadata> {
+    let file = GgufFile::open(&target.dir)?;
+    let mut keys = Metadata::new();
+    for (key, value) in file.metadata().iter() {
+        let about = key.strip_prefix("general.").is_some_and(|name| !OF_FILE.contains(&name));
+        if about || key.starts_with("tokenizer.") {
+            keys.set(key, value.clone());
+        }
+    }
+    if keys.get("tokenizer.ggml.model").is_none() {
+        term::note("warning: the file has no tokenizer, so the new one has none either");
+    }
+    Ok(keys)
+}
+
+/// Keys below `general.` that a conversion writes itself.
+const OF_FILE: [&str; 7] = [
+    "architecture",
+    "type",
+    "name",
+    "quantization_version",
+    "file_type",
+    "alignment",
+    "quantized_by",
+];
+
+/// Returns the name of the model in a file; the name of the file if it has none.
+pub(super) fn name(target: &LocalModel) -> Result<String> {
+    let file = GgufFile::open(&target.dir)?;
+    let name = file.metadata().str("general.name")?.filter(|name| !name.is_empty());
+    Ok(name.map_or_else(|| target.name.clone(), str::to_owned))
+}
+
+/// Returns the files of a folder that a GGUF file has as keys: tokenizer and generation settings.
+pub(super) fn side_files(target: &LocalModel, folder: &std::path::Path) -> Result<Vec<SideFile>> {
+    let file = GgufFile::open(&target.dir)?;
+    let mut files = Vec::new();
+    let mut add = |name: &str, mut json: Value| {
+        json.sort_all_objects();
+        files.push(SideFile { path: folder.join(name), bytes: format!("{json:#}\n").into_bytes() });
+    };
+    match tokenizer::restore(file.metadata()) {
+        Ok(TokenizerFiles { tokenizer, config, ends }) => {
+            add("tokenizer.json", tokenizer);
+            add("tokenizer_config.json", config);
+            add("generation_config.json", generation(file.metadata(), &ends)?);
+        }
+        Err(why) => term::note(&format!("warning: the folder gets no tokenizer: {why}")),
+    }
+    Ok(files)
+}
+
+/// Returns `generation_config.json`: special tokens, and the settings of sampling that the file recommends.
+fn generation(keys: &Metadata, ends: &[u32]) -> Result<Value> {
+    let mut map = Map::new();
+    for (name, key) in [
+        ("bos_token_id", "tokenizer.ggml.bos_token_id"),
+        ("pad_token_id", "tokenizer.ggml.padding_token_id"),
+    ] {
+        if let Some(id) = keys.u32(key)? {
+            map.insert(name.to_owned(), id.into());
+        }
+    }
+    match ends {
+        [] => {}
+        [one] => drop(map.insert("eos_token_id".to_owned(), (*one).into())),
+        several => drop(map.insert("eos_token_id".to_owned(), several.into())),
+    }
+    for (name, key) in crate::sampling::GGUF_KEYS {
+        let value = match keys.get(key) {
+            Some(MetadataValue::F32(x)) => json!(short(*x)),
+            Some(value) => value.integer().map_or(Value::Null, |n| json!(n as i64)),
+            None => Value::Null,
+        };
+        if !value.is_null() {
+            map.insert(name.to_owned(), value);
+        }
+    }
+    if map.contains_key("temperature") {
+        map.insert("do_sample".to_owned(), true.into());
+    }
+    Ok(Value::Object(map))
+}
+
+/// Returns the shortest decimal number that reads as an f32.
+fn short(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or_else(|_| x.into())
+}
+
+/// Returns the config of a folder made of a file: that of the model, with what transformers needs besides.
+pub(super) fn config(target: &LocalModel) -> Result<Value> {
+    let mut json = target.config.value()?;
+    let map = json.as_object_mut().context("the config is no object")?;
+    let file = GgufFile::open(&target.dir)?;
+    if file.metadata().get(models::gguf::CONFIG_KEY).is_some() {
+        return Ok(json);
+    }
+    drop_nulls(map);
+    let model = &target.model;
+    let mut set = |key: &str, value: Value| {
+        map.entry(key).or_insert(value);
+    };
+    set("model_type", model.name.clone().into());
+    set("vocab_size", model.vocab.into());
+    set("tie_word_embeddings", (!model.graph.tied.is_empty()).into());
+    for (name, key) in [
+        ("bos_token_id", "tokenizer.ggml.bos_token_id"),
+        ("eos_token_id", "tokenizer.ggml.eos_token_id"),
+        ("pad_token_id", "tokenizer.ggml.padding_token_id"),
+    ] {
+        if let Some(id) = file.metadata().u32(key)? {
+            set(name, id.into());
+        }
+    }
+    Ok(json)
+}
+
+/// Removes keys without a value at every depth: they are absent here, and values to transformers.
+fn drop_nulls(map: &mut Map<String, Value>) {
+    map.retain(|_, value| !value.is_null());
+    map.values_mut().filter_map(Value::as_object_mut).for_each(drop_nulls);
+}
+
+/// Notes that encoders beside the text model are not in a file.
+pub(super) fn note_encoders(target: &LocalModel) {
+    if target.model.wrapped.is_some() {
+        term::note(&format!(
+            "warning: `{}` is the text model of a `{}`, whose encoders are not in the file: loaders of the whole class \
+             miss them",
+            target.dir.display(),
+            target.config.architecture(),
+        ));
+    }
+}

@@ -1,0 +1,131 @@
+//! Finds the parts of a model that the runs of a check leave unproven.
+
+use std::collections::BTreeMap;
+
+use engine::SessionFeatures;
+use registry::model::Model;
+
+use crate::dump::{Dump, Phase, TrustedPhase};
+use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::limit::{Limit, Unproven};
+use crate::report::RunReport;
+
+/// Returns what the runs of a check left unproven. `features` is what the engine exposes.
+pub(super) fn limits(
+    model: &Model,
+    dump: &Dump,
+    features: SessionFeatures,
+    runs: &[RunReport],
+) -> Vec<Limit> {
+    let mut reasons: BTreeMap<(Unproven, String), Vec<String>> = BTreeMap::new();
+    if dump.manifest.sha256.is_none() {
+        reasons.insert((Unproven::Dump, NO_CHECKSUMS.to_owned()), Vec::new());
+    }
+    for run in runs {
+        for reason in of_run(model, dump, features, run) {
+            reasons.entry(reason).or_default().push(run.label());
+        }
+    }
+    let all = |labels: &[String]| labels.len() == runs.len();
+    let limit = |((kind, why), labels): ((Unproven, String), Vec<String>)| {
+        let runs = if all(&labels) { Vec::new() } else { labels };
+        Limit { kind, why, runs }
+    };
+    reasons.into_iter().map(limit).collect()
+}
+
+/// Reason for a dump that may have been changed since it was written.
+const NO_CHECKSUMS: &str = "it has no checksums: write it again with `parity dump`";
+
+fn of_run(
+    model: &Model,
+    dump: &Dump,
+    features: SessionFeatures,
+    run: &RunReport,
+) -> Vec<(Unproven, String)> {
+    let mut reasons = Vec::new();
+    let hidden = if !features.taps {
+        Some("the engine shows none")
+    } else if !features.feeds {
+        Some("the engine runs no op on given inputs")
+    } else {
+        None
+    };
+    let tapped = |phase| {
+        let prompts = &dump.manifest.prompts;
+        prompts.iter().any(|prompt| prompt.tapped(phase))
+            && dump.manifest.taps.0.iter().any(|(_, info)| info.has(phase))
+    };
+    if run.coverage.prefill.is_none() {
+        let why = hidden.unwrap_or("the dump has no taps of prefill");
+        reasons.push((Unproven::Ops, why.to_owned()));
+    }
+    let prefill_only = run.coverage.prefill.is_some() && run.coverage.decode.is_none();
+    if !features.steps || prefill_only {
+        let why = if !features.steps {
+            "the engine cannot continue a prompt"
+        } else if !tapped(Phase::Decode) {
+            "the dump has no taps of decode"
+        } else if dump.manifest.audit.truth == TrustedPhase::Prefill {
+            "the reference's own steps do not agree with its prefill"
+        } else {
+            "the engine starts no step from given states"
+        };
+        reasons.push((Unproven::Decode, why.to_owned()));
+    }
+    reasons.extend(skipped_ops(run));
+    if !model.graph.states.is_empty() {
+        let judged = |gate: &Gate| {
+            matches!(gate.subject, Subject::State { .. }) && gate.verdict != Verdict::Skip
+        };
+        let why = if features.states { "the dump has none" } else { "the engine shows none" };
+        if !run.gates.iter().any(judged) {
+            reasons.push((Unproven::States, why.to_owned()));
+        }
+    }
+    if !dump.manifest.members.contains_key(run.dtype.name()) {
+        reasons.push((Unproven::Runs, "the dump has no ensemble".to_owned()));
+    }
+    for phase in &run.phases {
+        let rows = |gate: &&Gate| gate.subject == Subject::Logprobs && gate.phase == phase.phase;
+        let mut skipped = run.gates.iter().filter(rows).filter(|g| g.verdict == Verdict::Skip);
+        if phase.verdict == Verdict::Skip
+            && let Some(gate) = skipped.next()
+        {
+            reasons.push((Unproven::Runs, gate.finding.clone().unwrap_or_default()));
+        }
+    }
+    reasons.dedup();
+    reasons
+}
+
+/// Counts comparisons of single ops that were not judged, by reason.
+fn skipped_ops(run: &RunReport) -> impl Iterator<Item = (Unproven, String)> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let skips = |gate: &&Gate| gate.mode == Mode::Local && gate.verdict == Verdict::Skip;
+    for gate in run.gates.iter().filter(skips) {
+        *counts.entry(gate.finding.as_deref().unwrap_or_default()).or_default() += 1;
+    }
+    let text = |(why, count): (&str, usize)| (Unproven::Ops, format!("{count} not judged: {why}"));
+    counts.into_iter().map(text).collect::<Vec<_>>().into_iter()
+}
+
+/// Returns the share of its first bound that a gate uses.
+fn share(gate: &Gate) -> f64 {
+    gate.bounds.first().map_or(0.0, |bound| bound.value / bound.limit)
+}
+
+/// Marks phases whose log-probabilities were not judged in any prompt, or not in the one that comes closest to its bound.
+pub(super) fn skip_unjudged(run: &mut RunReport) {
+    for phase in run.phases.iter_mut().filter(|phase| phase.verdict == Verdict::Pass) {
+        let rows = |gate: &&Gate| gate.subject == Subject::Logprobs && gate.phase == phase.phase;
+        let gates: Vec<&Gate> = run.gates.iter().filter(rows).collect();
+        let skipped = |gate: &&Gate| gate.verdict == Verdict::Skip;
+        // The row of the report has the bound of this one.
+        let nearest = gates.iter().filter(|gate| !gate.bounds.is_empty());
+        let nearest = nearest.max_by(|a, b| share(a).total_cmp(&share(b)));
+        if gates.iter().all(skipped) || nearest.is_some_and(skipped) {
+            phase.verdict = Verdict::Skip;
+        }
+    }
+}

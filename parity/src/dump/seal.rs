@@ -1,0 +1,69 @@
+//! Checksums of a dump's files, the entry `sha256` of its manifest.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use super::{Error, hex};
+
+/// SHA-256 of the files of a dump, in hexadecimal.
+#[derive(Debug, Clone, Deserialize)]
+pub struct FileChecksums {
+    /// Hash of the tensors.
+    #[serde(rename = "reference.safetensors")]
+    pub tensors: String,
+    /// Hash of the manifest's text with zeros in place of these digits.
+    #[serde(rename = "manifest.json")]
+    pub manifest: String,
+}
+
+/// Number of hexadecimal digits of a hash.
+const DIGITS: usize = 64;
+
+/// Adds checksums to the text of a manifest without any. `tensors_sha256` is the hash of the dump's tensors.
+///
+/// # Panics
+/// If the text does not end with `}`.
+pub fn sealed(manifest: &str, tensors_sha256: &str) -> String {
+    let body = manifest.trim_end().strip_suffix('}').expect("a manifest is an object").trim_end();
+    let with = |manifest_sha256: &str| {
+        format!(
+            "{body},\n \"sha256\": {{\"reference.safetensors\": \"{tensors_sha256}\", \"manifest.json\": \"{manifest_sha256}\"}}\n}}\n"
+        )
+    };
+    with(&hash(with(&"0".repeat(DIGITS)).as_bytes()))
+}
+
+impl FileChecksums {
+    /// Returns an error for a manifest with another text, and for tensors with another hash.
+    pub(super) fn verify(
+        &self,
+        dir: &Path,
+        manifest: &[u8],
+        tensors_sha256: &str,
+    ) -> Result<(), Error> {
+        let changed = |file: &str, sha256: String, expected: &str| Error::Changed {
+            path: dir.join(file),
+            sha256,
+            expected: super::plain(expected),
+        };
+        let text = String::from_utf8_lossy(manifest);
+        let manifest_sha256 = if self.manifest.len() == DIGITS {
+            hash(text.replacen(&self.manifest, &"0".repeat(DIGITS), 1).as_bytes())
+        } else {
+            format!("{} digits", self.manifest.len())
+        };
+        if manifest_sha256 != self.manifest {
+            return Err(changed("manifest.json", manifest_sha256, &self.manifest));
+        }
+        if tensors_sha256 != self.tensors {
+            return Err(changed("reference.safetensors", tensors_sha256.to_owned(), &self.tensors));
+        }
+        Ok(())
+    }
+}
+
+fn hash(bytes: &[u8]) -> String {
+    hex(Sha256::new_with_prefix(bytes))
+}

@@ -1,0 +1,43 @@
+//! Lists in texts for people: the first items, and the number of the others.
+//!
+//! Files from strangers name as many tensors, keys and prompts as they like.
+
+use std::fmt::Display;
+
+/// Most findings, or items that have a line each, in one text.
+pub const LINES: usize = 100;
+/// Most items of a list within a sentence.
+pub const ITEMS: usize = 20;
+
+/// Joins items by commas; above [`ITEMS`], the first and the number of the others.
+pub fn items<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    let mut items = items.into_iter();
+    let first: Vec<String> = items.by_ref().take(ITEMS).map(|item| item.to_string()).collect();
+    match items.count() {
+        0 => first.join(", "),
+        others => format!("{} and {others} more", first.join(", ")),
+    }
+}
+
+/// Returns the first [`LINES`] items, and a text about the others if there are some.
+pub fn lines<T>(items: &[T]) -> (&[T], Option<String>) {
+    let first = &items[..items.len().min(LINES)];
+    let others = items.len() - first.len();
+    (first, (others > 0).then(|| format!("... and {others} more")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_counted() {
+        assert_eq!(items(["a", "b"]), "a, b");
+        assert_eq!(items(0..2), "0, 1");
+        assert!(items(0..40_000).ends_with("18, 19 and 39980 more"));
+        assert_eq!(items(0..ITEMS).matches(',').count(), ITEMS - 1);
+        let all = vec![0; LINES + 1];
+        assert_eq!(lines(&all), (&all[1..], Some("... and 1 more".to_owned())));
+        assert_eq!(lines(&all[1..]), (&all[1..], None));
+    }
+}

@@ -1,0 +1,108 @@
+//! Tests of `onboard run`: conversations through a chat template, and plain continuation without a terminal.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::tool::{Ran, convert, copy, fixture, json, onboard, run};
+
+/// Runs `onboard run MODEL ...` with a text on standard input.
+fn typed(model: &Path, more: &[&str], input: &str) -> Ran {
+    let mut command = onboard();
+    command.arg("run").arg(model).args(more);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ran { code: out.status.code().unwrap_or(-1), out: text(out.stdout), err: text(out.stderr) }
+}
+
+/// Splits printed objects.
+fn objects(text: &str) -> Vec<Value> {
+    serde_json::Deserializer::from_str(text).into_iter().map(Result::unwrap).collect()
+}
+
+fn ids(value: &Value) -> String {
+    let ids = value.as_array().unwrap().iter().map(ToString::to_string);
+    ids.collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn a_conversation_goes_on_from_what_was_computed() {
+    let file = tempfile::tempdir().unwrap();
+    let path = file.path().join("m.gguf");
+    run(convert().arg(fixture("qwen2")).args(["--to", "gguf:f32", "-o"]).arg(&path)).code(0);
+    // One model takes its states back to a common beginning, and the other cannot.
+    for model in [fixture("qwen2"), path, fixture("lfm2")] {
+        let ran = typed(&model, &["--chat", "--json", "-n", "5"], "Hi\nWhy?\n/clear\nHi\n").code(0);
+        let answers = objects(&ran.out);
+        assert_eq!(answers.len(), 3, "{}", ran.out);
+        let length = |n: usize| answers[n]["prompt_tokens"].as_array().unwrap().len();
+        assert!(length(1) > length(0), "{}", ran.out);
+        assert_eq!(answers[0], answers[2], "{}", ran.out);
+        for answer in &answers {
+            let tokens = ids(&answer["tokens"]);
+            let count = answer["tokens"].as_array().unwrap().len().to_string();
+            let mut alone = onboard();
+            alone.arg("run").arg(&model).args(["--tokens", &ids(&answer["prompt_tokens"])]);
+            let alone = run(alone.args(["-n", &count])).code(0).out;
+            assert_eq!(alone.trim(), tokens, "{answer:#}");
+        }
+    }
+}
+
+#[test]
+fn a_pipe_continues_text_and_a_flag_renders_it() {
+    let model = fixture("qwen2");
+    let plain = typed(&model, &["Hello", "-n", "4", "--json"], "").code(0);
+    let same = typed(&model, &["-n", "4", "--json"], "Hello\n").code(0);
+    assert_eq!(plain.out, same.out);
+    let flag = typed(&model, &["--prompt", "Hello", "-n", "4", "--json", "--raw"], "").code(0);
+    assert_eq!(plain.out, flag.out);
+    let rendered = typed(&model, &["Hello", "-n", "4", "--json", "--chat"], "").code(0);
+    let length = |ran: &Ran| json(&ran.out)["prompt_tokens"].as_array().unwrap().len();
+    assert!(length(&rendered) > length(&plain), "{}", rendered.out);
+    let system = ["Hello", "-n", "4", "--json", "--system", "Be brief."];
+    assert!(length(&typed(&model, &system, "").code(0)) > length(&rendered));
+    typed(&model, &["Hello", "--chat", "--raw"], "").code(2).says("--raw");
+    let dir = tempfile::tempdir().unwrap();
+    let plain = dir.path().join("plain");
+    copy("mamba", &plain);
+    fs_err::remove_file(plain.join("chat_template.jinja")).unwrap();
+    typed(&plain, &["--chat"], "Hello\n").code(2).says("chat template");
+}
+
+#[test]
+fn an_answer_is_sampled_as_the_model_recommends_and_ends_at_its_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy("qwen2", &model);
+    let path = model.join("generation_config.json");
+    let ask = |settings: &str, more: &[&str]| {
+        fs_err::write(&path, settings).unwrap();
+        let ran = typed(&model, &[&["Hello", "--chat", "--json", "-n", "12"], more].concat(), "");
+        json(&ran.code(0).out)
+    };
+    let greedy = ask(r#"{"temperature": 9.0}"#, &[]);
+    let sampled = ask(r#"{"do_sample": true, "temperature": 9.0}"#, &[]);
+    assert_ne!(greedy["tokens"], sampled["tokens"]);
+    let cold = ask(r#"{"do_sample": true, "temperature": 9.0}"#, &["--temperature", "0"]);
+    assert_eq!(cold["tokens"], greedy["tokens"]);
+    // Any token of the list ends an answer.
+    let first = greedy["tokens"][2].as_u64().unwrap();
+    let ended = ask(&format!(r#"{{"eos_token_id": [1, {first}]}}"#), &[]);
+    assert_eq!(ended["ended"], "end token", "{ended:#}");
+    assert!(ended["tokens"].as_array().unwrap().len() <= 2, "{ended:#}");
+}
+
+#[test]
+fn weights_that_are_not_repacked_give_the_same_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.gguf");
+    run(convert().arg(fixture("llama_256")).args(["--to", "gguf:q4_k_m", "-o"]).arg(&file)).code(0);
+    let ask = |more: &[&str]| typed(&file, &[&["--tokens", "1,5,9", "-n", "8"], more].concat(), "");
+    assert_eq!(ask(&["--no-repack"]).code(0).out, ask(&[]).code(0).out);
+}
