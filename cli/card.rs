@@ -335,6 +335,7 @@ fn op_coverage(report: &Report) -> String {
         "sees, of the rms",
         "experts",
         "windows not reached",
+        "rows off by a single rounding",
     ]);
     let to = |last: Option<usize>| {
         last.map_or_else(|| "not compared".to_owned(), |last| format!("to position {last}"))
@@ -353,6 +354,7 @@ fn op_coverage(report: &Report) -> String {
                 .experts
                 .map_or_else(String::new, |(reached, all)| format!("{reached} of {all}")),
             windows.join(", "),
+            coverage.strays.to_string(),
         ]);
     }
     format!("\n## Ops on the reference's own inputs\n\n{}", table.markdown())

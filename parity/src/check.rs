@@ -261,8 +261,11 @@ fn compare_unchanged(
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
         run.coverage = coverage(model, &seen, dump, &run);
-        let f32_agrees =
-            report.runs.iter().any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
+        let f32_agrees = options.agrees_in_f32
+            || report
+                .runs
+                .iter()
+                .any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
         report.note(downgrade_explained(model, &mut run, f32_agrees));
         skip_unjudged(&mut run);
         diverge::by_choices(&mut run);

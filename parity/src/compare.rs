@@ -14,7 +14,7 @@ use registry::model::Model;
 use crate::dump::{self, Dump, DumpTensor, EnsembleSpread, Logprobs, Phase, Prompt, TrustedPhase};
 use crate::flips;
 use crate::gate::{Gate, Mode, Subject};
-use crate::measure::OpChain;
+use crate::measure::{OpChain, distances};
 use crate::metrics::log_softmax;
 use crate::order::{self, ExecutionOrder};
 use crate::run::{ReferenceTaps, Trace};
@@ -178,6 +178,8 @@ impl Comparison<'_> {
                 let mut gate = match base {
                     Some(base) => {
                         let limits = self.limits(&gate.subject, rows.count);
+                        let limits =
+                            limits.or_else(|| self.spread_of_one(&gate.subject, &rows, base));
                         gate.whole(self.dtype, &rows.ours, &rows.own, base, limits, &rows.steps)
                     }
                     None => gate.skipped("the f32 run of the dump has it in another shape"),
@@ -292,6 +294,18 @@ impl Comparison<'_> {
             pairs.extend(self.states(phase, mode, trace));
         }
         pairs
+    }
+
+    /// Returns the distance of the reference's states from its f32 run, of a prompt without an ensemble: their rows
+    /// show faults at positions whose ops were not recorded.
+    fn spread_of_one(
+        &self,
+        subject: &Subject,
+        rows: &PairedRows<'_>,
+        base: &[f32],
+    ) -> Option<Vec<f64>> {
+        let judged = self.dtype != Dtype::F32 && matches!(subject, Subject::State { .. });
+        judged.then(|| distances(&rows.own, base, rows.count))
     }
 
     /// Returns the spread of the ensemble in each row; none if the dump has no ensemble for it.

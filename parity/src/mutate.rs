@@ -29,7 +29,7 @@ use registry::ops::OpSet;
 
 use crate::check::{self, CheckOptions, check};
 use crate::diagnose::{DiagnoseOptions, diagnose};
-use crate::dump::{Dump, Phase};
+use crate::dump::{Dump, Phase, Prompt};
 use crate::edit::Change;
 use crate::gate::Verdict;
 use crate::order::ExecutionOrder;
@@ -163,13 +163,14 @@ pub enum Error {
 }
 
 /// Derives the mistakes for a model.
-fn mutants(model: &Model, recorded: &DumpTaps) -> Vec<Mutant> {
+fn mutants(model: &Model, recorded: &DumpTaps, prompts: &[Prompt]) -> Vec<Mutant> {
     let ops = OpSet::builtin();
     let places = Places::new(&model.graph, recorded);
     let mut all = attributes::mutants(model, &ops, &places);
     all.extend(structure::mutants(model, &places));
     all.extend(tables::mutants(model, &places));
     all.extend(faults::mutants(model, &places));
+    all.extend(faults::place_mutants(model, &places, prompts));
     all
 }
 
@@ -191,7 +192,7 @@ pub fn mutate(
             recorded.steps.insert(tap.clone());
         }
     }
-    let mut book = mutants(&source.model, &recorded);
+    let mut book = mutants(&source.model, &recorded, &dump.manifest.prompts);
     book.extend(faults::mask_mutants(&dump.manifest.prompts));
     if let Some(word) = &options.only {
         book.retain(|mutant| mutant.name.contains(word.as_str()) || mutant.class.name() == word);
@@ -270,6 +271,8 @@ fn check_options(mutant: &Mutant, dtype: Dtype) -> CheckOptions {
         // An op refuses a state of another dtype; the effect on values is measured anyway.
         allow_dtype_mismatch: matches!(mutant.class, MistakeClass::State | MistakeClass::Rounding),
         same_model: false,
+        // A fault of 16 bits alone is no remark.
+        agrees_in_f32: true,
         ..CheckOptions::default()
     }
 }

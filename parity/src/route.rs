@@ -99,6 +99,11 @@ impl RouterRow {
         Self { mode, choices: 0, agree: 0, flips, reached, verdict: Verdict::Pass }
     }
 
+    /// Returns the listed flips that rounding does not explain.
+    pub fn unexplained(&self) -> impl Iterator<Item = &RouterFlip> {
+        self.flips.iter().filter(|flip| flip.margin > flip.bound)
+    }
+
     /// Returns the flip with the widest margin.
     pub fn widest(&self) -> Option<&RouterFlip> {
         self.flips.iter().max_by(|a, b| a.margin.total_cmp(&b.margin))

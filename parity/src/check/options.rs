@@ -33,6 +33,8 @@ pub struct CheckOptions {
     pub arithmetic: ProductArithmetic,
     /// True if keys and values are stored as the model declares, whatever the dump's reference did.
     pub own_caches: bool,
+    /// True if an f32 run of the engine is known to agree, as that of an engine with a fault in 16 bits alone.
+    pub agrees_in_f32: bool,
     /// Function that is given a description of each part of the check before it runs.
     pub progress: Option<fn(&str)>,
 }
@@ -51,6 +53,7 @@ impl Default for CheckOptions {
             rounds: None,
             arithmetic: ProductArithmetic::Exact,
             own_caches: false,
+            agrees_in_f32: false,
             progress: None,
         }
     }

@@ -48,6 +48,8 @@ pub(super) fn coverage(
         routers.fold((0, 0), |(reached, all), (width, own)| (reached + own.len(), all + width));
     let windows: BTreeSet<usize> =
         model.graph.states.iter().filter_map(|state| state.window).collect();
+    let excused = Phase::ALL.into_iter().flat_map(local).filter(|gate| !gate.fails());
+    let strays = excused.map(|gate| gate.off.len()).sum();
     let behind = |window: &usize| prefill.max(decode).is_some_and(|last| last >= *window);
     OpCoverage {
         prefill,
@@ -56,6 +58,7 @@ pub(super) fn coverage(
         weakest: seen.max_by(|a, b| a.1.total_cmp(&b.1)),
         experts: (all > 0).then_some((reached, all)),
         windows: windows.into_iter().filter(|window| !behind(window)).collect(),
+        strays,
     }
 }
 
@@ -70,7 +73,11 @@ pub(super) fn downgrade_explained(
     if run.dtype == Dtype::F32 || !run.coverage.whole || !f32_agrees {
         return None;
     }
-    let routed = |row: &RouterRow| row.mode == Mode::Local && row.verdict == Verdict::Fail;
+    // Few tokens go to other experts by multiplied rounding alone.
+    let routed = |row: &RouterRow| {
+        row.verdict == Verdict::Fail
+            && (row.mode == Mode::Local || row.unexplained().count() > rule::STRAYS)
+    };
     let named = |gate: &Gate| gate.fails() && gate.finding.is_some();
     if run.gates.iter().filter(local).any(Gate::fails)
         || run.gates.iter().any(named)
@@ -84,12 +91,16 @@ pub(super) fn downgrade_explained(
     let failed = || run.gates.iter().filter(|gate| gate.fails());
     let times = failed().map(beyond).fold(1.0, f64::max);
     // Honest log-probabilities are 3.9 times beyond their bound at most (docs/proof.md); chaos that is
-    // farther away than the rule's factor again is a fault.
+    // farther away than the rule's factor again is a fault. States have rows whose ops were not compared.
     let unrelated = |gate: &Gate| {
-        gate.subject == Subject::Logprobs
-            && gate.worst_bound().is_none_or(|bound| {
-                bound.value >= rule::UNRELATED || bound.value > rule::FACTOR * bound.limit
-            })
+        let far = gate.worst_bound().is_none_or(|bound| bound.value > rule::FACTOR * bound.limit);
+        match gate.subject {
+            Subject::Logprobs => {
+                far || gate.worst_bound().is_some_and(|bound| bound.value >= rule::UNRELATED)
+            }
+            Subject::State { .. } => far,
+            Subject::Tap { .. } => false,
+        }
     };
     // Tokens follow from log-probabilities, and exceed their bounds by no more than those do.
     let token = |row: &GreedyRow| {

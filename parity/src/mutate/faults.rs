@@ -10,7 +10,7 @@ use registry::ops::Trait;
 use registry::scalar::Scalar;
 
 use super::{MistakeClass, Mutant};
-use crate::dump::Prompt;
+use crate::dump::{Phase, Prompt};
 use crate::places::Places;
 
 /// Fault of an engine.
@@ -80,13 +80,31 @@ pub(super) fn mask_mutants(prompts: &[Prompt]) -> Vec<Mutant> {
 #[derive(Debug, Clone)]
 pub(super) struct TapFault {
     pub(super) tap: String,
-    /// First position that is changed.
-    pub(super) from: usize,
+    /// Changed positions.
+    pub(super) at: FaultyPositions,
     /// Range of changed values in a row; all if none.
     pub(super) part: Option<Range<usize>>,
     /// Tap and value that select the changed rows; all rows if none.
     pub(super) chosen: Option<(String, usize)>,
     pub(super) how: TapChange,
+}
+
+/// Positions that a fault changes.
+#[derive(Debug, Clone)]
+pub(super) enum FaultyPositions {
+    /// This position and all later ones.
+    From(usize),
+    /// These positions.
+    Some(BTreeSet<usize>),
+}
+
+impl FaultyPositions {
+    pub(super) fn contain(&self, position: usize) -> bool {
+        match self {
+            Self::From(first) => position >= *first,
+            Self::Some(positions) => positions.contains(&position),
+        }
+    }
 }
 
 /// Kind of change.
@@ -133,7 +151,10 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = Vec::new();
     if let Some(tap) = projection(graph) {
         let right = places.of(maker(graph, &tap));
-        let fault = |from, how| TapFault { tap: tap.clone(), from, part: None, chosen: None, how };
+        let fault = |from, how| {
+            let at = FaultyPositions::From(from);
+            TapFault { tap: tap.clone(), at, part: None, chosen: None, how }
+        };
         let mut add = |name: &str, from, how| {
             let fault = EngineFault::Tap(fault(from, how));
             let name = format!("{name} (`{tap}`)");
@@ -160,6 +181,77 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     all.extend(expert(graph, places));
     all.extend(states(graph, places));
     all
+}
+
+/// First position of late faults: later than most prompts, and before the last rows of long ones.
+const LATE: usize = 124;
+
+/// Returns faults in the last attention that act at some positions alone. `prompts` are those of the dump.
+pub(super) fn place_mutants(model: &Model, places: &Places<'_>, prompts: &[Prompt]) -> Vec<Mutant> {
+    let graph = &model.graph;
+    let Some((output, values)) = last_attention(graph) else { return Vec::new() };
+    let main = prompts.iter().find(|prompt| prompt.tapped(Phase::Prefill));
+    let rows = main.map(|prompt| prompt.positions(Phase::Prefill)).unwrap_or_default();
+    // Three rows that do not lie side by side.
+    let apart = [1, rows.len() / 2, rows.len().saturating_sub(1)];
+    let apart = apart.iter().filter_map(|row| rows.get(*row).copied());
+    let listed =
+        |positions: &mut dyn Iterator<Item = usize>| FaultyPositions::Some(positions.collect());
+    let output = output.as_ref();
+    let late = || FaultyPositions::From(LATE);
+    let three = || listed(&mut apart.clone());
+    let all = [
+        (output, "last attention x 1.5 at three positions", three(), 1.5),
+        (output, "last attention x 1.05 at three positions", three(), 1.05),
+        (output, "last attention x 1.5 at positions 40 to 120", listed(&mut (40..=120)), 1.5),
+        (output, "last attention x 1.35 from position 124 on", late(), 1.35),
+        (output, "last attention x 3.08 from position 124 on", late(), 3.08),
+        (
+            values.as_ref(),
+            "values negated at positions 32, 64 and 96",
+            listed(&mut [32, 64, 96].into_iter()),
+            -1.0,
+        ),
+        (values.as_ref(), "values negated at three positions", three(), -1.0),
+    ];
+    let mutant = |(tap, name, at, factor): (Option<&String>, &str, FaultyPositions, f32)| {
+        let tap = tap?.clone();
+        let right = places.of(maker(graph, &tap));
+        let name = format!("{name} (`{tap}`)");
+        let fault = TapFault { tap, at, part: None, chosen: None, how: TapChange::Times(factor) };
+        let fault = EngineFault::Tap(fault);
+        Some(Mutant::fault(
+            name,
+            MistakeClass::Place,
+            right,
+            "no prompt records such a position",
+            fault,
+        ))
+    };
+    all.into_iter().filter_map(mutant).collect()
+}
+
+/// Returns the projections behind and before the last attention: that of its output, and that of its values.
+fn last_attention(graph: &Graph) -> Option<(Option<String>, Option<String>)> {
+    let attends = |node: &Node| {
+        let kind = node.state.map(|state| graph.states[state.0].kind);
+        matches!(kind, Some(StateKind::Attention | StateKind::Latent))
+    };
+    let owner = graph.nodes.iter().rposition(attends)?;
+    let layer = graph.nodes[owner].layer;
+    let later = graph.nodes.iter().skip(owner).filter(|node| node.layer == layer);
+    let output = later.filter(|node| node.op.is(Trait::Projects)).find_map(|node| tap(graph, node));
+    let mut value = graph.nodes[owner].inputs.get(2).copied();
+    let mut values = None;
+    while let Some(id) = value {
+        let node = graph.nodes[..owner].iter().find(|node| node.outputs.contains(&id))?;
+        if node.op.is(Trait::Projects) {
+            values = tap(graph, node);
+            break;
+        }
+        value = node.inputs.first().copied();
+    }
+    Some((output, values))
 }
 
 fn maker(graph: &Graph, tap: &str) -> Option<usize> {
@@ -208,8 +300,8 @@ fn head(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
                 let right = places.of(maker(graph, &tap));
                 let name = format!("one head x 1.01 (`{tap}`)");
                 let part = Some((heads - 1) * dim..size);
-                let fault =
-                    TapFault { tap, from: 0, part, chosen: None, how: TapChange::Times(1.01) };
+                let at = FaultyPositions::From(0);
+                let fault = TapFault { tap, at, part, chosen: None, how: TapChange::Times(1.01) };
                 return Some(Mutant::fault(
                     name,
                     MistakeClass::Value,
@@ -232,7 +324,8 @@ fn expert(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     let right = places.of(maker(graph, &tap));
     let name = format!("one expert x 1.01 (`{tap}`)");
     let chosen = Some((chosen, expert));
-    let fault = TapFault { tap, from: 0, part: None, chosen, how: TapChange::Times(1.01) };
+    let at = FaultyPositions::From(0);
+    let fault = TapFault { tap, at, part: None, chosen, how: TapChange::Times(1.01) };
     Some(Mutant::fault(
         name,
         MistakeClass::Value,

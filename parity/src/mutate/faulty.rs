@@ -334,12 +334,12 @@ impl Probe for FaultProbe<'_> {
         if tap == self.fault.tap {
             let positions = if count == self.rows.len() { &self.rows } else { &self.wanted };
             for (n, row) in data.chunks_exact_mut(width).enumerate() {
-                let late = positions.get(n).is_some_and(|at| *at >= self.fault.from);
+                let reached = positions.get(n).is_some_and(|at| self.fault.at.contain(*at));
                 let sent = self.fault.chosen.as_ref().is_none_or(|(_, expert)| {
                     self.chosen.get(n).is_some_and(|row| row.contains(&(*expert as f32)))
                 });
                 let part = self.fault.part.clone().unwrap_or(0..width);
-                if late
+                if reached
                     && sent
                     && let Some(part) = row.get_mut(part)
                 {

@@ -34,6 +34,8 @@ pub enum MistakeClass {
     Rounding,
     /// Value of one projection, head or expert, or from a position on.
     Value,
+    /// Values at some positions alone.
+    Place,
     /// Content or dtype of a state.
     State,
     /// Handling of slots.
@@ -42,7 +44,7 @@ pub enum MistakeClass {
 
 impl MistakeClass {
     /// Every class, in the order of reports.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Epsilon,
         Self::Number,
         Self::Integer,
@@ -52,6 +54,7 @@ impl MistakeClass {
         Self::Rope,
         Self::Rounding,
         Self::Value,
+        Self::Place,
         Self::State,
         Self::Slot,
     ];
@@ -68,6 +71,7 @@ impl MistakeClass {
             Self::Rope => "rope",
             Self::Rounding => "rounding",
             Self::Value => "value",
+            Self::Place => "place",
             Self::State => "state",
             Self::Slot => "slot",
         }

@@ -226,6 +226,9 @@ fn ops(report: &Report) -> String {
         for window in &coverage.windows {
             let _ = write!(reach, " window of {window} not reached");
         }
+        if coverage.strays > 0 {
+            let _ = write!(reach, " rows off by a single rounding: {}", coverage.strays);
+        }
         rows.push(vec![
             run.label(),
             to(Phase::Prefill, coverage.prefill),

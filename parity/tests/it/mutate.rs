@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onboard_parity::Dump;
-use onboard_parity::mutate::{Fate, MistakeClass, MutateOptions, MutationReport, mutate};
+use onboard_parity::mutate::{
+    Fate, MistakeClass, MutantOutcome, MutateOptions, MutationReport, mutate,
+};
 use registry::config::Config;
 use registry::dtype::Dtype;
 use registry::library::Library;
@@ -89,5 +91,25 @@ fn a_rounding_inside_of_a_layer_norm_is_caught() {
         let book = book(name, &options);
         let caught = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Caught);
         assert!(!book.misses() && caught.count() > 0, "{name}: {:#?}", book.outcomes);
+    }
+}
+
+#[test]
+fn faults_at_few_positions_are_caught_in_every_dtype() {
+    let only = Some("place".to_owned());
+    let options = MutateOptions { only, ..MutateOptions::default() };
+    for name in ["llama", "lfm2", "gemma3_text", "deepseek_v3"] {
+        let book = book(name, &options);
+        let missed: Vec<_> = book.outcomes.iter().filter(|o| o.fate == Fate::Missed).collect();
+        assert!(missed.is_empty(), "{name}: {missed:#?}");
+        // No op is recorded at positions in the middle of the long prompt.
+        let recorded = |o: &&MutantOutcome| !o.mutant.contains(" at positions ");
+        let mut named = book.outcomes.iter().filter(recorded).map(|o| o.right);
+        assert!(named.all(|right| right != Some(false)), "{name}: {:#?}", book.outcomes);
+        for dtype in Dtype::ALL {
+            let caught =
+                book.outcomes.iter().filter(|o| o.dtype == dtype && o.fate == Fate::Caught);
+            assert!(caught.count() >= 4, "{name} {dtype}: {:#?}", book.outcomes);
+        }
     }
 }
