@@ -122,8 +122,9 @@ impl DecoderOps for Avx2Ops {
         // SAFETY: the CPU has the features.
         unsafe {
             let (one, minus_one) = (_mm256_set1_ps(1.0), _mm256_set1_ps(-1.0));
-            let sign = |bits| _mm256_blendv_ps(one, minus_one, lanes(bits));
-            TwoVectors(_mm256_mul_ps(low, sign(bits)), _mm256_mul_ps(high, sign(bits >> 8)))
+            let low_sign = _mm256_blendv_ps(one, minus_one, lanes(bits));
+            let high_sign = _mm256_blendv_ps(one, minus_one, lanes(bits >> 8));
+            TwoVectors(_mm256_mul_ps(low, low_sign), _mm256_mul_ps(high, high_sign))
         }
     }
     #[inline(always)]
@@ -156,7 +157,7 @@ impl DecoderOps for Avx2Ops {
         // SAFETY: the CPU has the features.
         unsafe {
             let levels = levels(bytes);
-            let upper = levels.map(|levels| _mm256_srli_epi32::<4>(levels));
+            let upper = upper(levels);
             [
                 TwoVectors(low.get(levels[0]), low.get(levels[1])),
                 TwoVectors(high.get(upper[0]), high.get(upper[1])),
@@ -173,14 +174,10 @@ impl DecoderOps for Avx2Ops {
         // SAFETY: the CPU has the features.
         unsafe {
             let levels = levels(bytes);
-            let upper = levels.map(|levels| _mm256_srli_epi32::<4>(levels));
-            let both = |n: usize, indices: [__m256i; 2]| {
-                TwoVectors(
-                    choose(tables[n], indices[0], fifths[n]),
-                    choose(tables[n], indices[1], fifths[n] >> 8),
-                )
-            };
-            [both(0, levels), both(1, upper)]
+            [
+                choose_both(tables[0], levels, fifths[0]),
+                choose_both(tables[1], upper(levels), fifths[1]),
+            ]
         }
     }
     #[inline(always)]
@@ -204,6 +201,23 @@ unsafe fn levels(bytes: &[u8; 16]) -> [__m256i; 2] {
             _mm256_cvtepu8_epi32(_mm_loadl_epi64(low.as_ptr().cast())),
             _mm256_cvtepu8_epi32(_mm_loadl_epi64(high.as_ptr().cast())),
         ]
+    }
+}
+
+/// Returns the upper four bits of bytes. A function, as all helpers here: closures and `map` are not inlined everywhere,
+/// and are compiled without the features then.
+#[inline(always)]
+unsafe fn upper(levels: [__m256i; 2]) -> [__m256i; 2] {
+    // SAFETY: the caller has the CPU features.
+    unsafe { [_mm256_srli_epi32::<4>(levels[0]), _mm256_srli_epi32::<4>(levels[1])] }
+}
+
+/// Returns values of the second table where bit `l` of `fifths` is set, else of the first, for sixteen indices.
+#[inline(always)]
+unsafe fn choose_both(tables: [TwoVectors; 2], indices: [__m256i; 2], fifths: u16) -> TwoVectors {
+    // SAFETY: the caller has the CPU features.
+    unsafe {
+        TwoVectors(choose(tables, indices[0], fifths), choose(tables, indices[1], fifths >> 8))
     }
 }
 
