@@ -14,7 +14,7 @@ use registry::model::Model;
 use crate::dump::{self, Dump, DumpTensor, EnsembleSpread, Logprobs, Phase, Prompt, TrustedPhase};
 use crate::flips;
 use crate::gate::{Gate, Mode, Subject};
-use crate::measure::{OpChain, distances};
+use crate::measure::{OpChain, distances, quietness};
 use crate::metrics::log_softmax;
 use crate::order::{self, ExecutionOrder};
 use crate::run::{ReferenceTaps, Trace};
@@ -177,9 +177,7 @@ impl Comparison<'_> {
                 let base = rows.base.as_ref().filter(|base| base.len() == rows.ours.len());
                 let mut gate = match base {
                     Some(base) => {
-                        let limits = self.limits(&gate.subject, rows.count);
-                        let limits =
-                            limits.or_else(|| self.spread_of_one(&gate.subject, &rows, base));
+                        let limits = self.row_limits(&gate.subject, &rows, base);
                         gate.whole(self.dtype, &rows.ours, &rows.own, base, limits, &rows.steps)
                     }
                     None => gate.skipped("the f32 run of the dump has it in another shape"),
@@ -296,16 +294,25 @@ impl Comparison<'_> {
         pairs
     }
 
-    /// Returns the distance of the reference's states from its f32 run, of a prompt without an ensemble: their rows
-    /// show faults at positions whose ops were not recorded.
-    fn spread_of_one(
+    /// Returns the limits of rows. The ensemble's spread of a state is one of all rows together. Without an ensemble, the
+    /// distance of the reference's own 16-bit run from its f32 run takes its place for states, whose rows show faults at
+    /// positions whose ops were not recorded.
+    fn row_limits(
         &self,
         subject: &Subject,
         rows: &PairedRows<'_>,
         base: &[f32],
     ) -> Option<Vec<f64>> {
-        let judged = self.dtype != Dtype::F32 && matches!(subject, Subject::State { .. });
-        judged.then(|| distances(&rows.own, base, rows.count))
+        let limits = self.limits(subject, rows.count);
+        if !matches!(subject, Subject::State { .. }) {
+            return limits;
+        }
+        let Some(spread) = limits else {
+            let judged = self.dtype != Dtype::F32;
+            return judged.then(|| distances(&rows.own, base, rows.count));
+        };
+        let quietness = quietness(base, rows.count);
+        Some(spread.iter().zip(quietness).map(|(spread, quiet)| spread * quiet).collect())
     }
 
     /// Returns the spread of the ensemble in each row; none if the dump has no ensemble for it.

@@ -33,6 +33,14 @@ pub fn distances(ours: &[f32], base: &[f32], rows: usize) -> Vec<f64> {
     each.map(|(a, b)| rms_difference(a, b) / size(b, all)).collect()
 }
 
+/// Returns the root mean square of all rows relative to that of each, at least 1: the largest distance of a quiet row
+/// that a distance of the whole covers.
+pub fn quietness(base: &[f32], rows: usize) -> Vec<f64> {
+    let width = base.len().checked_div(rows).unwrap_or(0).max(1);
+    let all = rms(base);
+    base.chunks_exact(width).map(|row| (all / size(row, all)).max(1.0)).collect()
+}
+
 /// Measures an op's output against the reference's. `moved` holds outputs of the same op with inputs
 /// perturbed by [`MOVED`] units in the last place of f32.
 pub fn measure(op: OpChain, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows: usize) -> OpError {
@@ -196,6 +204,17 @@ mod tests {
         assert!(gain(all) > OP_GAIN);
         let some = [24.0, -20.0, 44.0, -8.0, 25.0, -1.0].map(|units| 1.0 + units * unit);
         assert!(gain(some) < OP_GAIN);
+    }
+
+    #[test]
+    fn the_spread_of_all_rows_covers_a_quiet_row_by_its_size() {
+        let base = [[2.0_f32; 8], [0.2; 8], [0.0; 8]].concat();
+        let quietness = quietness(&base, 3);
+        let whole = (4.04_f64 / 3.0).sqrt();
+        approx::assert_abs_diff_eq!(quietness[0], 1.0);
+        approx::assert_abs_diff_eq!(quietness[1], whole / 0.2, epsilon = 1e-6);
+        // No row is held to less than a twentieth of all.
+        approx::assert_abs_diff_eq!(quietness[2], 1.0 / QUIET_ROW, epsilon = 1e-6);
     }
 
     #[test]
