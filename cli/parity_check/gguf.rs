@@ -69,7 +69,10 @@ impl ParityCheckArgs {
 
 /// Returns the tensors of a file, with their errors.
 pub(super) fn tensors(distances: Vec<TensorDeviation>) -> Vec<QuantizedTensor> {
-    let tensor =
-        |one: TensorDeviation| QuantizedTensor::of_file(one.name, one.ty, one.measure.relative());
     distances.into_iter().map(tensor).collect()
+}
+
+fn tensor(one: TensorDeviation) -> QuantizedTensor {
+    let is_encoding = one.is_encoding();
+    QuantizedTensor::of_file(one.name, one.ty, one.measure.relative(), is_encoding)
 }
