@@ -107,7 +107,10 @@ pub(super) fn cases(
 const PROMPTS: usize = 5;
 const ROWS: usize = 32;
 
-/// Number of rows behind the widest window, and the widest window that a prompt exceeds.
+/// Number of rows of an arbitrary prompt.
+const FEW: usize = 8;
+
+/// Number of tokens behind the widest window, and the widest window that a prompt exceeds.
 const BEHIND: usize = 24;
 const WINDOW: usize = 1024;
 
@@ -143,12 +146,13 @@ pub(super) fn noisy_cases(
     let known = |ids: &Vec<u32>| ids.iter().all(|id| (*id as usize) < model.vocab);
     let prose = tokenize(PROSE)?.filter(|ids| fits(ids) && known(ids));
     texts.extend(prose.map(|ids| ("prose".to_owned(), ids)));
+    let mut cases: Vec<ServerPrompt> =
+        texts.into_iter().map(|(name, tokens)| thinned(name, tokens, 0, ROWS)).collect();
     if dump.is_none() {
         let arbitrary = LENGTHS.map(|n| (format!("made{n}"), arbitrary_tokens(n, model.vocab)));
-        texts.extend(arbitrary.into_iter().filter(|(_, tokens)| fits(tokens)));
+        let arbitrary = arbitrary.into_iter().filter(|(_, tokens)| fits(tokens));
+        cases.extend(arbitrary.map(|(name, tokens)| thinned(name, tokens, 0, FEW)));
     }
-    let mut cases: Vec<ServerPrompt> =
-        texts.into_iter().map(|(name, tokens)| thinned(name, tokens, 0)).collect();
     let windows = model.graph.states.iter().filter_map(|state| state.window);
     let widest = windows.filter(|window| *window <= WINDOW).max();
     if let Some(window) = widest
@@ -156,16 +160,16 @@ pub(super) fn noisy_cases(
     {
         let tokens = arbitrary_tokens(window + BEHIND, model.vocab);
         if fits(&tokens) {
-            cases.push(thinned("window".to_owned(), tokens, window));
+            cases.push(thinned("window".to_owned(), tokens, window, FEW));
         }
     }
     Ok(cases)
 }
 
-/// Returns a prompt with up to [`ROWS`] evenly spaced rows from a position on, fewer if they lie behind a window.
-fn thinned(name: String, tokens: Vec<u32>, from: usize) -> ServerPrompt {
-    let most = if from > 0 { BEHIND / 3 } else { ROWS };
-    let (rows, last) = ((tokens.len() - from).min(most), tokens.len() - 1);
+/// Returns a prompt with up to `most` evenly spaced rows from a position on.
+fn thinned(name: String, tokens: Vec<u32>, from: usize, most: usize) -> ServerPrompt {
+    let rows = (tokens.len() - from).min(most);
+    let last = tokens.len() - 1;
     let at = |n: usize| from + n * (last - from) / (rows - 1).max(1);
     let positions = (0..rows).map(at).collect();
     ServerPrompt { name, tokens, positions, spread: None, widest: None, prompt: None }

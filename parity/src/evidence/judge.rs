@@ -22,8 +22,9 @@ use crate::rule::{self, GateBounds};
 const PRODUCTS: f64 = 1.5;
 
 /// Maximum mean distance of the rows of an answer from those of the same request alone, over the mean distance of
-/// rounded from exact arithmetic.
-const SCHEDULES: f64 = 4.0;
+/// rounded from exact arithmetic; and maximum margin of the likeliest token over the chosen one, over the largest in the
+/// rows of the prompt.
+const SINGLE: f64 = 4.0;
 
 /// Distance of answers to the same request that is no fault.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +46,8 @@ pub(super) struct Judge {
     scale: f64,
     /// Distances of rows so far from exact arithmetic, of a server whose products round rows.
     distances: BTreeMap<Phase, Vec<ProductDistance>>,
+    /// Largest distance of the native engine with rounded rows from itself without, by prompt.
+    largest: BTreeMap<String, f64>,
 }
 
 /// Distance of a row from exact arithmetic, in nats, and that of the native engine with the same rounding.
@@ -71,7 +74,8 @@ pub(super) struct ComparedRows<'a> {
 
 impl Judge {
     pub(super) fn new(dtype: Dtype, bound: Option<f64>) -> Self {
-        Self { dtype, bound, measured: None, scale: 1.0, distances: BTreeMap::new() }
+        let (distances, largest) = Default::default();
+        Self { dtype, bound, measured: None, scale: 1.0, distances, largest }
     }
 
     /// Measures the effect of rounding on this model. Rows of a native run in bf16 are compared with those
@@ -153,6 +157,8 @@ impl Judge {
                 .map(|(row, rounding)| ProductDistance { server: row.rms, rounding: *rounding });
             self.distances.entry(phase).or_default().extend(of);
             self.measured = noise.iter().copied().chain(self.measured).reduce(f64::max);
+            let largest = self.largest.entry(case.name.clone()).or_default();
+            *largest = noise.iter().copied().fold(*largest, f64::max);
         }
         let spread = match (noise, spread, self.measured) {
             (Some(noise), ..) => noise,
@@ -179,7 +185,7 @@ impl Judge {
     /// Returns the distance that schedules may have from each other.
     pub(super) fn tolerance(&self, gates: &[Gate]) -> ScheduleTolerance {
         if let Some(noise) = self.rounding() {
-            return ScheduleTolerance::Mean(SCHEDULES * noise);
+            return ScheduleTolerance::Mean(SINGLE * noise);
         }
         let limit = rule::schedule(self.dtype, self.scale, Self::noise(gates));
         ScheduleTolerance::Largest(limit.max(self.bound.unwrap_or(0.0)))
@@ -234,6 +240,9 @@ impl Judge {
     /// Returns the maximum margin of two log-probabilities of a row for which rounding may choose either
     /// token.
     fn margin(&self, case: &ServerPrompt) -> f64 {
+        if let Some(noise) = self.largest.get(&case.name) {
+            return SINGLE * noise;
+        }
         let spread = case.widest.or(self.measured).unwrap_or(0.0) as f32;
         self.bound.map_or_else(|| rule::greedy(&[spread]), |bound| 2.0 * bound)
     }
@@ -274,6 +283,9 @@ impl Judge {
 
     /// Returns the root mean square of differences, in nats, that rounding explains in any prompt.
     pub(super) fn explained(&self, cases: &[ServerPrompt]) -> f64 {
+        if let Some(noise) = self.rounding() {
+            return PRODUCTS * noise;
+        }
         let widest = cases.iter().filter_map(|case| case.widest).reduce(f64::max);
         let spread = widest.or(self.measured).unwrap_or(0.0);
         self.bound

@@ -27,8 +27,9 @@ pub(super) struct NativeReference<'a> {
     power: (f64, usize),
 }
 
-/// Number of tokens of a prompt that are run at a time: rows of a large vocabulary take a megabyte each.
-const CHUNK: usize = 32;
+/// Number of logits, and of tokens, that are computed at a time: rows of a large vocabulary take a megabyte each.
+const LOGITS: usize = 1 << 24;
+const CHUNK: usize = 256;
 
 impl<'a> NativeReference<'a> {
     pub(super) fn open(
@@ -122,9 +123,11 @@ fn run(
 ) -> Result<(), engine::Error> {
     let slot = session.open_slot();
     let mut wanted = positions.iter().copied().peekable();
+    let length = (LOGITS / vocab).clamp(1, CHUNK);
     let mut feed = || {
-        for (n, chunk) in tokens.chunks(CHUNK).enumerate() {
-            let (from, end) = (n * CHUNK, n * CHUNK + chunk.len());
+        for (n, chunk) in tokens.chunks(length).enumerate() {
+            let from = n * length;
+            let end = from + chunk.len();
             let Some(&next) = wanted.peek() else { return Ok(()) };
             let rows = if next < end { OutputRows::All } else { OutputRows::None };
             let logits = feed_chunk(session, slot, chunk, rows, &mut NoProbe)?;
