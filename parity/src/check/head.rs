@@ -53,9 +53,11 @@ pub(super) fn compare_head(
     let head = ModelSource { model, dir: source.dir };
     let mut head_report = check(engine, &head, &head_dump, options)?;
     let inputs = HeadInputs { engine, source, dump, head_dump: &head_dump, nextn };
-    let fed = inputs.fed(options)?;
+    let is_wide = options.dtypes.is_empty() || options.dtypes.contains(&Dtype::F32);
+    let fed = if is_wide { inputs.fed(options)? } else { Vec::new() };
     if fed.iter().all(|gate| gate.verdict == Verdict::Skip) {
-        let why = format!("no row of `{}`, which it is fed, was compared", nextn.from);
+        let how = if is_wide { "" } else { ": it is compared in f32" };
+        let why = format!("no row of `{}`, which it is fed, was compared{how}", nextn.from);
         report.limit(unproven(why));
     }
     let gates: Vec<Gate> = fed.into_iter().chain(inputs.recycled(report)?).collect();
