@@ -298,7 +298,7 @@ fn check_file(file: &Path, server: &StandIn) -> Ran {
 }
 
 fn nodes<'m>(model: &'m Model, op: &str) -> Vec<(usize, &'m Node)> {
-    model.graph.nodes.iter().enumerate().filter(|(_, node)| node.op.to_string() == op).collect()
+    model.graph.nodes.iter().enumerate().filter(|(_, node)| node.op == op).collect()
 }
 
 fn set(model: &mut Model, op: &str, key: &str, value: f64) {

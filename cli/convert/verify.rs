@@ -51,7 +51,7 @@ pub(crate) struct TensorDeviation {
 impl TensorDeviation {
     /// True if the blocks are those that the source gives.
     pub(crate) fn is_encoding(&self) -> bool {
-        self.compared.unequal().0 == 0
+        self.compared.blocks > 0 && self.compared.unequal().0 == 0
     }
 
     /// Describes the fault if blocks have other bytes than they must have, or larger errors than their type explains.

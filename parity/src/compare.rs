@@ -13,8 +13,8 @@ use registry::model::Model;
 
 use crate::dump::{self, Dump, DumpTensor, EnsembleSpread, Logprobs, Phase, Prompt, TrustedPhase};
 use crate::flips;
-use crate::gate::{Gate, Mode, Subject};
-use crate::measure::{OpChain, distances, quietness};
+use crate::gate::{Gate, Mode, RowLimits, Subject};
+use crate::measure::{OpChain, distances};
 use crate::metrics::log_softmax;
 use crate::order::{self, ExecutionOrder};
 use crate::run::{ReferenceTaps, Trace};
@@ -302,17 +302,13 @@ impl Comparison<'_> {
         subject: &Subject,
         rows: &PairedRows<'_>,
         base: &[f32],
-    ) -> Option<Vec<f64>> {
-        let limits = self.limits(subject, rows.count);
-        if !matches!(subject, Subject::State { .. }) {
-            return limits;
+    ) -> Option<RowLimits> {
+        let is_state = matches!(subject, Subject::State { .. });
+        if let Some(spread) = self.limits(subject, rows.count) {
+            return Some(RowLimits { spread, of_all: is_state });
         }
-        let Some(spread) = limits else {
-            let judged = self.dtype != Dtype::F32;
-            return judged.then(|| distances(&rows.own, base, rows.count));
-        };
-        let quietness = quietness(base, rows.count);
-        Some(spread.iter().zip(quietness).map(|(spread, quiet)| spread * quiet).collect())
+        let judged = is_state && self.dtype != Dtype::F32;
+        judged.then(|| RowLimits::of_rows(distances(&rows.own, base, rows.count)))
     }
 
     /// Returns the spread of the ensemble in each row; none if the dump has no ensemble for it.

@@ -187,6 +187,7 @@ pub fn check_server(
     let mut effort = CheckTimes::default();
     let bound = if rounded.is_some() { None } else { options.bound.or(facts.bound) };
     let mut judge = Judge::new(dtype, bound.filter(|_| dtype == Dtype::F32));
+    judge.least = facts.bound.filter(|_| rounded.is_some()).unwrap_or(0.0);
     // Positions that both the server and the model support.
     let room = facts.context.into_iter().chain(model.context).min().unwrap_or(usize::MAX);
     let cases = match &rounded {
@@ -195,7 +196,12 @@ pub fn check_server(
     };
     let mut report = Report {
         limits: Vec::new(),
-        subject: about(facts, source, dump, native::hashes(source, dump)?),
+        subject: about(
+            facts,
+            source,
+            dump.filter(|_| rounded.is_none()),
+            native::hashes(source, dump)?,
+        ),
         runs: Vec::new(),
         schedules: Vec::new(),
         notes: notes(facts, dtype, said.is_some() || options.dtype.is_some()),
@@ -326,15 +332,13 @@ pub fn check_server(
 
     report.note(text_only::compare(server, options.tokenizer)?);
     let mut run = summarize(model, dtype, gates, greedy, Uncovered::default());
-    let ruled_out = locate::ruled_out(&run.gates);
-    if let Some(first) = &mut run.first {
-        first.hints.extend(ruled_out);
+    // Rows within the noise of rounded products rule nothing out.
+    if let (Some(first), None) = (&mut run.first, &rounded) {
+        first.hints.extend(locate::ruled_out(&run.gates));
     }
     report.runs.push(run);
-    if let Some(flags) = facts
-        .exact
-        .as_ref()
-        .filter(|_| report.exit_code() != 0 && dtype == Dtype::F32 && rounded.is_none())
+    if let Some(flags) =
+        facts.exact.as_ref().filter(|_| report.exit_code() != 0 && dtype == Dtype::F32)
     {
         report.notes.push(format!(
             "by default this server rounds more than f32 does: `{flags}` turns that off"

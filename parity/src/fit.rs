@@ -38,7 +38,8 @@ impl MeasureRatios {
         found.other |= run.routers.iter().filter(judged).any(|row| row.verdict == Verdict::Fail);
         let greedy = run.greedy.iter().any(|row| row.verdict == Verdict::Fail);
         let gates = run.dtype != Dtype::F32 && run.gates.iter().any(Gate::fails);
-        found.other |= f32_agrees && (greedy || gates);
+        let routers = run.routers.iter().any(|row| row.verdict == Verdict::Fail);
+        found.other |= f32_agrees && (greedy || gates || routers);
         found
     }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 pub use crate::bound::{Bound, Mode};
 use crate::dump::Phase;
-use crate::measure::{OpChain, distances, measure};
+use crate::measure::{OpChain, distances, measure, quietness};
 use crate::metrics::{Spread, TensorError, grid, tensor_error};
 use crate::order::GraphPlace;
 use crate::rule::{self, GRID_COUNT, GateBounds};
@@ -148,6 +148,22 @@ pub struct Gate {
     pub verdict: Verdict,
 }
 
+/// Spread of rows by an ensemble.
+#[derive(Debug)]
+pub struct RowLimits {
+    /// Spread of each row.
+    pub spread: Vec<f64>,
+    /// True if it is the one of all rows together, relative to all of them: quiet rows are compared by the size of all.
+    pub of_all: bool,
+}
+
+impl RowLimits {
+    /// Returns the limits by spreads that are relative to each row.
+    pub fn of_rows(spread: Vec<f64>) -> Self {
+        Self { spread, of_all: false }
+    }
+}
+
 impl Gate {
     /// Returns a gate without measurements.
     pub fn new(
@@ -259,19 +275,22 @@ impl Gate {
         ours: &[f32],
         own: &[f32],
         base: &[f32],
-        spread: Option<Vec<f64>>,
+        limits: Option<RowLimits>,
         steps: &[usize],
     ) -> Self {
         let rows = steps.len();
         let mut gate = self.measured(&tensor_error(ours, base, rows), steps);
         gate.floor = (dtype != Dtype::F32).then(|| tensor_error(own, base, rows).spread);
-        let Some(spread) = spread else {
+        let Some(RowLimits { spread, of_all }) = limits else {
             return gate.skipped("the dump has no ensemble for it");
         };
         if is_blind(&spread, 1.0) {
             return gate.skipped(BLIND);
         }
-        let errors = distances(ours, base, rows);
+        let mut errors = distances(ours, base, rows);
+        if of_all {
+            errors.iter_mut().zip(quietness(base, rows)).for_each(|(error, quiet)| *error /= quiet);
+        }
         gate.judge(rule::whole("row", &errors, &spread, rule::least_distance(dtype, 1.0)), steps);
         gate
     }

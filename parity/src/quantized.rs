@@ -36,13 +36,15 @@ pub struct QuantizedTensor {
 
 impl QuantizedTensor {
     /// Returns a tensor of a file with its measured error. `is_encoding` says that its blocks are those that the source
-    /// gives, which explains any error: weights with outliers lose more than normally distributed ones.
+    /// gives: weights with outliers lose more than normally distributed ones.
     pub fn of_file(name: String, ty: BlockType, relative_error: f64, is_encoding: bool) -> Self {
         /// Factor above the expected error from which a tensor is out of band: outliers, or a wrong tensor.
         const BAND: f64 = 1.5;
+        /// The same for blocks that the source gives.
+        const ENCODED: f64 = 4.0;
         let expected = expected_error(ty).or_else(|| float_error(ty));
-        let in_band =
-            is_encoding || expected.is_none_or(|expected| relative_error <= BAND * expected);
+        let band = if is_encoding { ENCODED } else { BAND };
+        let in_band = expected.is_none_or(|expected| relative_error <= band * expected);
         Self { name, ty: ty.name(), relative_error, expected, in_band }
     }
 }
@@ -338,7 +340,7 @@ mod tests {
     #[test]
     fn tensors_are_held_to_their_types() {
         let tensor = |ty, error| QuantizedTensor::of_file("a".to_owned(), ty, error, false).in_band;
-        assert!(QuantizedTensor::of_file("a".to_owned(), BlockType::Q80, 0.1, true).in_band);
+        assert!(QuantizedTensor::of_file("a".to_owned(), BlockType::Q80, 0.02, true).in_band);
         assert!(tensor(BlockType::Q80, 0.008) && !tensor(BlockType::Q80, 0.009));
         assert!(tensor(BlockType::F16, 2e-4) && !tensor(BlockType::F16, 1e-3));
         assert!(tensor(BlockType::F32, 1e-7) && !tensor(BlockType::F32, 1e-6));

@@ -189,8 +189,8 @@ pub struct OpCoverage {
     pub experts: Option<(usize, usize)>,
     /// Windows that no compared position exceeds.
     pub windows: Vec<usize>,
-    /// Number of rows beyond the bounds of their ops in 16 bits that pass, since one rounding explains each: at most
-    /// [`STRAYS`](crate::rule::STRAYS) of an op, by at most [`STRAY_UNITS`](crate::rule::STRAY_UNITS).
+    /// Number of rows beyond the bounds of their ops in 16 bits that pass: at most [`STRAYS`](crate::rule::STRAYS) of an
+    /// op, and none next to another.
     pub strays: usize,
 }
 

@@ -99,9 +99,11 @@ impl RouterRow {
         Self { mode, choices: 0, agree: 0, flips, reached, verdict: Verdict::Pass }
     }
 
-    /// Returns the listed flips that rounding does not explain.
-    pub fn unexplained(&self) -> impl Iterator<Item = &RouterFlip> {
-        self.flips.iter().filter(|flip| flip.margin > flip.bound)
+    /// Returns the number of tokens that rounding does not explain at other experts.
+    pub(crate) fn unexplained(&self) -> usize {
+        let flips =
+            self.flips.iter().filter(|flip| flip.margin.is_nan() || flip.margin > flip.bound);
+        flips.map(|flip| (&flip.place, flip.row)).collect::<BTreeSet<_>>().len()
     }
 
     /// Returns the flip with the widest margin.

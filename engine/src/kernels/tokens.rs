@@ -150,9 +150,10 @@ mod tests {
         assert_eq!(rounded(asymmetric, Dtype::F32, 2, &[255.0, 100.2]), [255.0, 100.0]);
         assert_eq!(rounded(asymmetric, Dtype::F32, 2, &[0.0; 2]), [0.0; 2]);
         let halves = Rounding { codes: CodeType::Float(Dtype::F16), shared: ScaleSharing::Row };
+        // The least f16 is 2^-24.
         assert_eq!(
-            rounded(halves, Dtype::F32, 2, &[1.000_3, 3e-8]),
-            [1.0, 2.0_f32.powi(-25) * 0.0]
+            rounded(halves, Dtype::F32, 3, &[1.000_3, 5e-8, 2e-8]),
+            [1.0, 2.0_f32.powi(-24), 0.0]
         );
         let four = whole(4, true, ScaleSharing::Group(2));
         let rows = rounded(four, Dtype::F32, 4, &[7.5, 1.2, 75.0, 12.0]);

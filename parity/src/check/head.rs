@@ -8,7 +8,7 @@ use registry::model::{Model, Nextn};
 use super::{CheckOptions, Error, check};
 use crate::diverge;
 use crate::dump::{Dump, DumpTensor, Phase, Prompt};
-use crate::gate::{Gate, Mode, Subject, Verdict};
+use crate::gate::{Gate, Mode, RowLimits, Subject, Verdict};
 use crate::limit::{Limit, Unproven};
 use crate::mask_support::masked;
 use crate::order::GraphPlace;
@@ -158,7 +158,14 @@ impl HeadInputs<'_> {
             limits.push(f64::from(spread[row]));
             steps.push(at);
         }
-        let mut gate = gate.whole(Dtype::F32, &ours, &theirs, &theirs, Some(limits), &steps);
+        let mut gate = gate.whole(
+            Dtype::F32,
+            &ours,
+            &theirs,
+            &theirs,
+            Some(RowLimits::of_rows(limits)),
+            &steps,
+        );
         if gate.fails() {
             gate.finding =
                 Some("the reference's head was fed other rows than `nextn.from` names".to_owned());

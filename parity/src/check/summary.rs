@@ -76,7 +76,7 @@ pub(super) fn downgrade_explained(
     // Few tokens go to other experts by multiplied rounding alone.
     let routed = |row: &RouterRow| {
         row.verdict == Verdict::Fail
-            && (row.mode == Mode::Local || row.unexplained().count() > rule::STRAYS)
+            && (row.mode == Mode::Local || row.unexplained() > rule::STRAYS)
     };
     let named = |gate: &Gate| gate.fails() && gate.finding.is_some();
     if run.gates.iter().filter(local).any(Gate::fails)

@@ -143,8 +143,8 @@ pub(super) fn noisy_cases(
         texts.sort_by_key(|(_, tokens)| std::cmp::Reverse(tokens.len()));
         texts.truncate(PROMPTS);
     }
-    let known = |ids: &Vec<u32>| ids.iter().all(|id| (*id as usize) < model.vocab);
-    let prose = tokenize(PROSE)?.filter(|ids| fits(ids) && known(ids));
+
+    let prose = tokenize(PROSE)?.filter(|ids| fits(ids) && are_of_prose(ids, model.vocab));
     texts.extend(prose.map(|ids| ("prose".to_owned(), ids)));
     let mut cases: Vec<ServerPrompt> =
         texts.into_iter().map(|(name, tokens)| thinned(name, tokens, 0, ROWS)).collect();
@@ -164,6 +164,11 @@ pub(super) fn noisy_cases(
         }
     }
     Ok(cases)
+}
+
+/// True if tokens may be those of [`PROSE`].
+fn are_of_prose(ids: &[u32], vocab: usize) -> bool {
+    ids.len() <= PROSE.len() && ids.iter().all(|id| (*id as usize) < vocab)
 }
 
 /// Returns a prompt with up to `most` evenly spaced rows from a position on.

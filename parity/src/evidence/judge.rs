@@ -41,6 +41,8 @@ pub(super) struct Judge {
     dtype: Dtype,
     /// Maximum difference of a log-probability, if given.
     pub(super) bound: Option<f64>,
+    /// Noise of a server whose products round rows that its other arithmetic explains.
+    pub(super) least: f64,
     /// Without a dump: spread caused by rounding in this dtype, measured on the native engine.
     measured: Option<f64>,
     scale: f64,
@@ -74,8 +76,15 @@ pub(super) struct ComparedRows<'a> {
 
 impl Judge {
     pub(super) fn new(dtype: Dtype, bound: Option<f64>) -> Self {
-        let (distances, largest) = Default::default();
-        Self { dtype, bound, measured: None, scale: 1.0, distances, largest }
+        Self {
+            dtype,
+            bound,
+            least: 0.0,
+            measured: None,
+            scale: 1.0,
+            distances: BTreeMap::new(),
+            largest: BTreeMap::new(),
+        }
     }
 
     /// Measures the effect of rounding on this model. Rows of a native run in bf16 are compared with those
@@ -118,6 +127,12 @@ impl Judge {
         if truth.iter().any(|row| row.values.iter().any(|x| x.is_nan() || *x == f32::INFINITY)) {
             return gate.unproven(Dtype::F32);
         }
+        let overflows = |row: &LogprobRow| row.values.iter().any(|x| x.is_nan());
+        if rounded.is_some_and(|rounded| rounded.iter().any(overflows)) {
+            return gate.skipped(
+                "the native engine leaves the range of the numbers that rows are rounded to",
+            );
+        }
         if rows.len() != steps.len() || truth.len() != steps.len() {
             return gate.failed(format!(
                 "the server gave {} rows; expected {}",
@@ -149,7 +164,10 @@ impl Judge {
         let noise: Option<Vec<f64>> =
             rounded.filter(|rounded| rounded.len() == rows.len()).map(|rounded| {
                 let pairs = rows.iter().zip(rounded).zip(truth);
-                pairs.map(|((row, rounded), truth)| products::noise(row, rounded, truth)).collect()
+                pairs
+                    .map(|((row, rounded), truth)| products::noise(row, rounded, truth))
+                    .map(|noise| noise.max(self.least))
+                    .collect()
             });
         if let Some(noise) = &noise {
             let pairs = far.iter().zip(noise);

@@ -27,6 +27,9 @@ const LONGEST: usize = 1024;
 /// Number of tokens after a truncated prompt.
 const MORE: usize = 12;
 
+/// Maximum distance of a single row, over that of the mean of an answer's rows.
+const SINGLE: f64 = 4.0;
+
 /// Answers to each prompt by itself.
 pub(super) struct SingleAnswers<'a> {
     pub(super) cases: &'a [ServerPrompt],
@@ -162,7 +165,11 @@ impl ScheduleProgress {
         }
         let mean = distances.iter().map(|row| row.1).sum::<f64>() / distances.len() as f64;
         self.row.distance = self.row.distance.max(mean);
-        if mean > self.row.limit {
+        let limit = SINGLE * self.row.limit;
+        let far = distances.iter().find(|row| row.1.is_nan() || row.1 > limit);
+        if let Some(&(position, _)) = far {
+            self.fail(case, position, what);
+        } else if mean > self.row.limit {
             let first = distances.iter().find(|row| row.1 > self.row.limit);
             self.fail(case, first.unwrap_or(&distances[0]).0, what);
         }

@@ -244,7 +244,8 @@ fn last_attention(graph: &Graph) -> Option<(Option<String>, Option<String>)> {
     let mut value = graph.nodes[owner].inputs.get(2).copied();
     let mut values = None;
     while let Some(id) = value {
-        let node = graph.nodes[..owner].iter().find(|node| node.outputs.contains(&id))?;
+        let maker = graph.nodes[..owner].iter().find(|node| node.outputs.contains(&id));
+        let Some(node) = maker else { break };
         if node.op.is(Trait::Projects) {
             values = tap(graph, node);
             break;
