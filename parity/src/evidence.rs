@@ -3,7 +3,7 @@
 //!
 //! Rows of prompts are compared with the dump, or with the native engine if there is none. Generated tokens
 //! are scored again by the native engine in f32, which tests decode parity at any length. Both are judged
-//! by [`rule`], like a check of any other engine. Schedules compare the server with itself.
+//! by [`rule`](crate::rule), like a check of any other engine. Schedules compare the server with itself.
 
 mod answers;
 mod cases;
