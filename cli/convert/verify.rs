@@ -49,9 +49,9 @@ pub(crate) struct TensorDeviation {
 }
 
 impl TensorDeviation {
-    /// True if the blocks are those that the source gives.
-    pub(crate) fn is_encoding(&self) -> bool {
-        self.compared.blocks > 0 && self.compared.unequal().0 == 0
+    /// Returns the relative error of the source's own encoding; 0 if there is none.
+    pub(crate) fn encoding_error(&self) -> f64 {
+        self.compared.encoded.relative()
     }
 
     /// Describes the fault if blocks have other bytes than they must have, or larger errors than their type explains.

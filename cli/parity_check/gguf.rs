@@ -73,6 +73,6 @@ pub(super) fn tensors(distances: Vec<TensorDeviation>) -> Vec<QuantizedTensor> {
 }
 
 fn tensor(one: TensorDeviation) -> QuantizedTensor {
-    let is_encoding = one.is_encoding();
-    QuantizedTensor::of_file(one.name, one.ty, one.measure.relative(), is_encoding)
+    let encoding_error = one.encoding_error();
+    QuantizedTensor::of_file(one.name, one.ty, one.measure.relative(), encoding_error)
 }

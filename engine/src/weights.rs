@@ -395,9 +395,8 @@ impl SessionWeights {
 
     /// Sets the rounding of input rows by the types of the weights in the file.
     pub fn round_by_type(&mut self, graph: &Graph, types: &[(BlockType, Rounding)]) {
-        let multiplies =
-            |node: &&Node| node.op.is(Trait::RoundsInputs) && !node.op.is(Trait::LooksUp);
-        for id in graph.nodes.iter().filter(multiplies).flat_map(|node| node.weights.values()) {
+        let nodes = graph.nodes.iter().filter(|node| multiplies(node));
+        for id in nodes.flat_map(|node| node.weights.values()) {
             let stored = self.stored_types(*id);
             if let Some((_, rounding)) = types.iter().find(|(ty, _)| stored.contains(ty)) {
                 self.rounding.insert(id.0, *rounding);
@@ -555,6 +554,11 @@ fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
     }
     matrices.extend(&experts);
     (matrices, experts)
+}
+
+/// True if an op multiplies its weights by rows.
+fn multiplies(node: &Node) -> bool {
+    node.op.is(Trait::RoundsInputs) && !node.op.is(Trait::LooksUp)
 }
 
 /// Refuses a weight of another shape than the graph's.

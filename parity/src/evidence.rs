@@ -182,6 +182,8 @@ pub fn check_server(
     let dtype = options.dtype.or(said).unwrap_or(Dtype::F32);
     let mut native = NativeReference::open(native, source, native::options(options.threads))?;
     let rounded = RoundedTypes::of(facts, source).filter(|_| options.bound.is_none());
+    // A dump is of weights before they were quantized.
+    let reference = dump.filter(|_| rounded.is_none());
     let mut products =
         rounded.as_ref().map(|rounded| native.with_products(rounded.types.clone())).transpose()?;
     let mut effort = CheckTimes::default();
@@ -196,12 +198,7 @@ pub fn check_server(
     };
     let mut report = Report {
         limits: Vec::new(),
-        subject: about(
-            facts,
-            source,
-            dump.filter(|_| rounded.is_none()),
-            native::hashes(source, dump)?,
-        ),
+        subject: about(facts, source, reference, native::hashes(source, dump)?),
         runs: Vec::new(),
         schedules: Vec::new(),
         notes: notes(facts, dtype, said.is_some() || options.dtype.is_some()),
@@ -231,16 +228,15 @@ pub fn check_server(
             for (case, scored) in group.iter().zip(asked) {
                 let begun = Instant::now();
                 gates.extend(answers::scored(case, &scored, facts, model.vocab));
-                // A dump is of weights before they were quantized.
-                let truth = match case.truth(dump.filter(|_| rounded.is_none()))? {
+                let truth = match case.truth(reference)? {
                     Some(truth) => truth,
                     None => native.rows(&case.tokens, &case.positions)?,
                 };
                 identity.add(&case.positions, &scored.rows, &truth);
-                let rounded = match &mut products {
-                    Some(products) => Some(products.rows(&case.tokens, &case.positions)?),
-                    None => None,
-                };
+                let products = products.as_mut();
+                let rounded = products
+                    .map(|products| products.rows(&case.tokens, &case.positions))
+                    .transpose()?;
                 let compared = ComparedRows {
                     steps: &case.positions,
                     server: &scored.rows,

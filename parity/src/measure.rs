@@ -210,9 +210,9 @@ mod tests {
     fn the_spread_of_all_rows_covers_a_quiet_row_by_its_size() {
         let base = [[2.0_f32; 8], [0.2; 8], [0.0; 8]].concat();
         let quietness = quietness(&base, 3);
-        let whole = (4.04_f64 / 3.0).sqrt();
+        let rms_of_all = (4.04_f64 / 3.0).sqrt();
         approx::assert_abs_diff_eq!(quietness[0], 1.0);
-        approx::assert_abs_diff_eq!(quietness[1], whole / 0.2, epsilon = 1e-6);
+        approx::assert_abs_diff_eq!(quietness[1], rms_of_all / 0.2, epsilon = 1e-6);
         // No row is held to less than a twentieth of all.
         approx::assert_abs_diff_eq!(quietness[2], 1.0 / QUIET_ROW, epsilon = 1e-6);
     }

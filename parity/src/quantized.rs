@@ -35,16 +35,14 @@ pub struct QuantizedTensor {
 }
 
 impl QuantizedTensor {
-    /// Returns a tensor of a file with its measured error. `is_encoding` says that its blocks are those that the source
-    /// gives: weights with outliers lose more than normally distributed ones.
-    pub fn of_file(name: String, ty: BlockType, relative_error: f64, is_encoding: bool) -> Self {
-        /// Factor above the expected error from which a tensor is out of band: outliers, or a wrong tensor.
+    /// Returns a tensor of a file with its measured error, and the error of encoding its source: weights with outliers
+    /// lose more than normally distributed ones.
+    pub fn of_file(name: String, ty: BlockType, relative_error: f64, encoding_error: f64) -> Self {
+        /// Factor above the expected error from which a tensor is out of band: a wrong tensor.
         const BAND: f64 = 1.5;
-        /// The same for blocks that the source gives.
-        const ENCODED: f64 = 4.0;
-        let expected = expected_error(ty).or_else(|| float_error(ty));
-        let band = if is_encoding { ENCODED } else { BAND };
-        let in_band = expected.is_none_or(|expected| relative_error <= band * expected);
+        let of_type = expected_error(ty).or_else(|| float_error(ty));
+        let expected = of_type.map(|of_type| of_type.max(encoding_error));
+        let in_band = expected.is_none_or(|expected| relative_error <= BAND * expected);
         Self { name, ty: ty.name(), relative_error, expected, in_band }
     }
 }
@@ -339,8 +337,12 @@ mod tests {
 
     #[test]
     fn tensors_are_held_to_their_types() {
-        let tensor = |ty, error| QuantizedTensor::of_file("a".to_owned(), ty, error, false).in_band;
-        assert!(QuantizedTensor::of_file("a".to_owned(), BlockType::Q80, 0.02, true).in_band);
+        let tensor = |ty, error| QuantizedTensor::of_file("a".to_owned(), ty, error, 0.0).in_band;
+        // Outliers, which the encoding of the source shows.
+        let with_outliers =
+            |error| QuantizedTensor::of_file("a".to_owned(), BlockType::Q80, error, 0.02);
+        assert!(with_outliers(0.025).in_band && !with_outliers(0.04).in_band);
+        assert!(!with_outliers(f64::NAN).in_band);
         assert!(tensor(BlockType::Q80, 0.008) && !tensor(BlockType::Q80, 0.009));
         assert!(tensor(BlockType::F16, 2e-4) && !tensor(BlockType::F16, 1e-3));
         assert!(tensor(BlockType::F32, 1e-7) && !tensor(BlockType::F32, 1e-6));

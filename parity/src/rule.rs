@@ -52,6 +52,10 @@ pub const UNITS: f64 = 0.1;
 /// Maximum distance of a whole run from the f32 reference, in units of the ensemble's spread.
 pub const FACTOR: f64 = 8.0;
 
+/// Maximum mean distance of rows from exact arithmetic, of a server whose products round rows, in units of that of the
+/// native engine with rows rounded in the same way.
+pub const ROUNDED_ROWS: f64 = 1.5;
+
 /// Distance of unrelated rows, relative to their rms. A gate that allows this distance is not judged.
 pub const UNRELATED: f64 = 1.4;
 

@@ -43,6 +43,8 @@ pub type BlockCount = (u64, Option<usize>);
 pub struct BlockComparison {
     /// Error of the decoded values.
     pub measure: Measure,
+    /// Error of the values that the source's own encoding gives; of no value if there is none.
+    pub encoded: Measure,
     /// Number of blocks.
     pub blocks: u64,
     /// For each intermediate dtype, the number of blocks with other bytes, and the first value of the first one.
@@ -60,6 +62,7 @@ impl BlockComparison {
             sum.1 = sum.1.into_iter().chain(more.1).min();
         };
         self.measure = self.measure.and(other.measure);
+        self.encoded = self.encoded.and(other.encoded);
         self.blocks += other.blocks;
         self.unequal.iter_mut().zip(&other.unequal).for_each(|(sum, more)| add(sum, more));
         add(&mut self.strayed, &other.strayed);
@@ -188,7 +191,9 @@ impl Rows<'_> {
             let count = other.count() as u64 + u64::from(first.is_some());
             sum.unequal[candidate] = (count, first.map(|first| self.at + first * elements));
             if via.is_none() {
-                nearest = Some(self.decoded(&encoded, numbers.len())?);
+                let values = self.decoded(&encoded, numbers.len())?;
+                sum.encoded = Measure::of(numbers, &values);
+                nearest = Some(values);
                 if first.is_none() {
                     // Values that are not rounded by an intermediate dtype have the same bytes.
                     return Ok(sum);

@@ -62,6 +62,25 @@ pub(super) fn coverage(
     }
 }
 
+/// True if more tokens went to other experts than multiplied rounding explains.
+fn is_misrouted(row: &RouterRow) -> bool {
+    row.verdict == Verdict::Fail && (row.mode == Mode::Local || row.unexplained() > rule::STRAYS)
+}
+
+/// True if a gate that fails is too far away for multiplied rounding. Honest log-probabilities are 3.9 times beyond their
+/// bound at most (docs/proof.md); chaos that is farther away than the rule's factor again is a fault. States have rows
+/// whose ops were not compared.
+fn is_unrelated(gate: &Gate) -> bool {
+    let far = gate.worst_bound().is_none_or(|bound| bound.value > rule::FACTOR * bound.limit);
+    match gate.subject {
+        Subject::Logprobs => {
+            far || gate.worst_bound().is_some_and(|bound| bound.value >= rule::UNRELATED)
+        }
+        Subject::State { .. } => far,
+        Subject::Tap { .. } => false,
+    }
+}
+
 /// Downgrades differences of whole 16-bit runs beyond the ensemble to a remark. This requires that every
 /// single op matches the reference, nothing was skipped, and f32 agrees.
 pub(super) fn downgrade_explained(
@@ -73,15 +92,10 @@ pub(super) fn downgrade_explained(
     if run.dtype == Dtype::F32 || !run.coverage.whole || !f32_agrees {
         return None;
     }
-    // Few tokens go to other experts by multiplied rounding alone.
-    let routed = |row: &RouterRow| {
-        row.verdict == Verdict::Fail
-            && (row.mode == Mode::Local || row.unexplained() > rule::STRAYS)
-    };
     let named = |gate: &Gate| gate.fails() && gate.finding.is_some();
     if run.gates.iter().filter(local).any(Gate::fails)
         || run.gates.iter().any(named)
-        || run.routers.iter().any(routed)
+        || run.routers.iter().any(is_misrouted)
     {
         return None;
     }
@@ -90,24 +104,12 @@ pub(super) fn downgrade_explained(
         |gate: &Gate| gate.worst_bound().map_or(f64::INFINITY, |bound| bound.value / bound.limit);
     let failed = || run.gates.iter().filter(|gate| gate.fails());
     let times = failed().map(beyond).fold(1.0, f64::max);
-    // Honest log-probabilities are 3.9 times beyond their bound at most (docs/proof.md); chaos that is
-    // farther away than the rule's factor again is a fault. States have rows whose ops were not compared.
-    let unrelated = |gate: &Gate| {
-        let far = gate.worst_bound().is_none_or(|bound| bound.value > rule::FACTOR * bound.limit);
-        match gate.subject {
-            Subject::Logprobs => {
-                far || gate.worst_bound().is_some_and(|bound| bound.value >= rule::UNRELATED)
-            }
-            Subject::State { .. } => far,
-            Subject::Tap { .. } => false,
-        }
-    };
     // Tokens follow from log-probabilities, and exceed their bounds by no more than those do.
     let token = |row: &GreedyRow| {
         row.verdict != Verdict::Fail
             || row.first_flip.is_some_and(|flip| flip.margin <= times * flip.noise)
     };
-    if failed().any(unrelated) || !run.greedy.iter().all(token) {
+    if failed().any(is_unrelated) || !run.greedy.iter().all(token) {
         return None;
     }
     let mut count = 0;

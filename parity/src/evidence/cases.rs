@@ -61,12 +61,10 @@ pub(super) fn cases(
     room: usize,
     count: usize,
 ) -> Result<Vec<ServerPrompt>, Error> {
-    // One token more than the prompt shows the row after it.
-    let fits = |length: usize| length + count < room;
     let mut cases = Vec::new();
     if let Some(dump) = dump {
         let causal = dump.manifest.prompts.iter().filter(|prompt| prompt.is_causal());
-        for prompt in causal.filter(|prompt| fits(prompt.tokens.len())) {
+        for prompt in causal.filter(|prompt| fits(prompt.tokens.len(), count, room)) {
             let positions = prompt.positions(Phase::Prefill);
             let spread = dump.spread(dtype, prompt)?;
             let rows = spread.map(|spread| spread.logprobs.iter().map(|x| f64::from(*x)).collect());
@@ -80,7 +78,7 @@ pub(super) fn cases(
             });
         }
     } else {
-        for length in LENGTHS.into_iter().filter(|length| fits(*length)) {
+        for length in LENGTHS.into_iter().filter(|length| fits(*length, count, room)) {
             cases.push(ServerPrompt {
                 name: format!("made{length}"),
                 tokens: arbitrary_tokens(length, model.vocab),
@@ -134,36 +132,40 @@ pub(super) fn noisy_cases(
     room: usize,
     count: usize,
 ) -> Result<Vec<ServerPrompt>, Error> {
-    let fits = |tokens: &Vec<u32>| !tokens.is_empty() && tokens.len() + count < room;
     let mut texts: Vec<(String, Vec<u32>)> = Vec::new();
     if let Some(dump) = dump {
         let causal = dump.manifest.prompts.iter().filter(|prompt| prompt.is_causal());
         texts.extend(causal.map(|prompt| (prompt.name.clone(), prompt.tokens.clone())));
-        texts.retain(|(_, tokens)| fits(tokens));
+        texts.retain(|(_, tokens)| fits(tokens.len(), count, room));
         texts.sort_by_key(|(_, tokens)| std::cmp::Reverse(tokens.len()));
         texts.truncate(PROMPTS);
     }
-
-    let prose = tokenize(PROSE)?.filter(|ids| fits(ids) && are_of_prose(ids, model.vocab));
+    let prose = tokenize(PROSE)?
+        .filter(|ids| fits(ids.len(), count, room) && are_of_prose(ids, model.vocab));
     texts.extend(prose.map(|ids| ("prose".to_owned(), ids)));
     let mut cases: Vec<ServerPrompt> =
         texts.into_iter().map(|(name, tokens)| thinned(name, tokens, 0, ROWS)).collect();
     if dump.is_none() {
-        let arbitrary = LENGTHS.map(|n| (format!("made{n}"), arbitrary_tokens(n, model.vocab)));
-        let arbitrary = arbitrary.into_iter().filter(|(_, tokens)| fits(tokens));
-        cases.extend(arbitrary.map(|(name, tokens)| thinned(name, tokens, 0, FEW)));
+        for length in LENGTHS.into_iter().filter(|length| fits(*length, count, room)) {
+            let tokens = arbitrary_tokens(length, model.vocab);
+            cases.push(thinned(format!("made{length}"), tokens, 0, FEW));
+        }
     }
     let windows = model.graph.states.iter().filter_map(|state| state.window);
     let widest = windows.filter(|window| *window <= WINDOW).max();
     if let Some(window) = widest
         && cases.iter().all(|case| case.tokens.len() <= window)
+        && fits(window + BEHIND, count, room)
     {
         let tokens = arbitrary_tokens(window + BEHIND, model.vocab);
-        if fits(&tokens) {
-            cases.push(thinned("window".to_owned(), tokens, window, FEW));
-        }
+        cases.push(thinned("window".to_owned(), tokens, window, FEW));
     }
     Ok(cases)
+}
+
+/// True if a server with so much room takes a prompt and adds tokens to it; one more shows the row after the prompt.
+fn fits(length: usize, count: usize, room: usize) -> bool {
+    length > 0 && length + count < room
 }
 
 /// True if tokens may be those of [`PROSE`].
@@ -175,8 +177,7 @@ fn are_of_prose(ids: &[u32], vocab: usize) -> bool {
 fn thinned(name: String, tokens: Vec<u32>, from: usize, most: usize) -> ServerPrompt {
     let rows = (tokens.len() - from).min(most);
     let last = tokens.len() - 1;
-    let at = |n: usize| from + n * (last - from) / (rows - 1).max(1);
-    let positions = (0..rows).map(at).collect();
+    let positions = (0..rows).map(|n| from + n * (last - from) / (rows - 1).max(1)).collect();
     ServerPrompt { name, tokens, positions, spread: None, widest: None, prompt: None }
 }
 

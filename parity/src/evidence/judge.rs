@@ -17,22 +17,14 @@ use crate::order::LAST;
 use crate::report::{Flip, GreedyRow};
 use crate::rule::{self, GateBounds};
 
-/// Maximum mean distance of a server's rows from exact arithmetic, over that of the native engine with rows rounded in
-/// the same way.
-const PRODUCTS: f64 = 1.5;
-
-/// Maximum mean distance of the rows of an answer from those of the same request alone, over the mean distance of
-/// rounded from exact arithmetic; and maximum margin of the likeliest token over the chosen one, over the largest in the
-/// rows of the prompt.
-const SINGLE: f64 = 4.0;
-
 /// Distance of answers to the same request that is no fault.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ScheduleTolerance {
     /// Largest difference of a log-probability.
     Largest(f64),
-    /// Mean over an answer's rows of their root mean square differences.
-    Mean(f64),
+    /// Noise of the server's products, as a mean of root mean square differences: a row may be [`rule::FACTOR`] times as
+    /// far, and the mean of an answer's rows half of that.
+    Noise(f64),
 }
 
 /// Bounds of a check.
@@ -127,13 +119,13 @@ impl Judge {
         if truth.iter().any(|row| row.values.iter().any(|x| x.is_nan() || *x == f32::INFINITY)) {
             return gate.unproven(Dtype::F32);
         }
-        let overflows = |row: &LogprobRow| row.values.iter().any(|x| x.is_nan());
-        if rounded.is_some_and(|rounded| rounded.iter().any(overflows)) {
+        if rounded.into_iter().flatten().flat_map(|row| &row.values).any(|x| x.is_nan()) {
             return gate.skipped(
                 "the native engine leaves the range of the numbers that rows are rounded to",
             );
         }
-        if rows.len() != steps.len() || truth.len() != steps.len() {
+        let counts = [Some(rows.len()), Some(truth.len()), rounded.map(<[LogprobRow]>::len)];
+        if counts.into_iter().flatten().any(|count| count != steps.len()) {
             return gate.failed(format!(
                 "the server gave {} rows; expected {}",
                 rows.len(),
@@ -161,25 +153,9 @@ impl Judge {
             gate.judge(GateBounds { bounds, rows: worst, sees: limit }, steps);
             return gate;
         }
-        let noise: Option<Vec<f64>> =
-            rounded.filter(|rounded| rounded.len() == rows.len()).map(|rounded| {
-                let pairs = rows.iter().zip(rounded).zip(truth);
-                pairs
-                    .map(|((row, rounded), truth)| products::noise(row, rounded, truth))
-                    .map(|noise| noise.max(self.least))
-                    .collect()
-            });
-        if let Some(noise) = &noise {
-            let pairs = far.iter().zip(noise);
-            let of = pairs
-                .map(|(row, rounding)| ProductDistance { server: row.rms, rounding: *rounding });
-            self.distances.entry(phase).or_default().extend(of);
-            self.measured = noise.iter().copied().chain(self.measured).reduce(f64::max);
-            let largest = self.largest.entry(case.name.clone()).or_default();
-            *largest = noise.iter().copied().fold(*largest, f64::max);
-        }
-        let spread = match (noise, spread, self.measured) {
-            (Some(noise), ..) => noise,
+        let noise = rounded.map(|rounded| self.noise_of_rows(rows, rounded, truth));
+        let spread = match (&noise, spread, self.measured) {
+            (Some(noise), ..) => noise.clone(),
             (None, Some(spread), _) => spread.to_vec(),
             (None, None, Some(measured)) => vec![measured; steps.len()],
             (None, None, None) => {
@@ -193,6 +169,9 @@ impl Judge {
             return gate.skipped(BLIND);
         }
         let errors: Vec<f64> = far.iter().map(|row| row.rms).collect();
+        if let Some(noise) = &noise {
+            self.add_distances(case, phase, &errors, noise);
+        }
         gate.judge(
             rule::whole("rms", &errors, &spread, rule::least_distance(self.dtype, scale)),
             steps,
@@ -200,10 +179,34 @@ impl Judge {
         gate
     }
 
+    /// Returns the distances of the native engine's rows with rounded products from those without, over the tokens that
+    /// the server shows.
+    fn noise_of_rows(
+        &self,
+        server: &[LogprobRow],
+        rounded: &[LogprobRow],
+        truth: &[LogprobRow],
+    ) -> Vec<f64> {
+        let rows = server.iter().zip(rounded).zip(truth);
+        let noise = rows.map(|((server, rounded), truth)| products::noise(server, rounded, truth));
+        noise.map(|noise| noise.max(self.least)).collect()
+    }
+
+    /// Adds the rows of a prompt to those of its phase.
+    fn add_distances(&mut self, case: &ServerPrompt, phase: Phase, errors: &[f64], noise: &[f64]) {
+        let pairs = errors.iter().zip(noise);
+        self.distances.entry(phase).or_default().extend(
+            pairs
+                .map(|(server, rounding)| ProductDistance { server: *server, rounding: *rounding }),
+        );
+        let largest = self.largest.entry(case.name.clone()).or_default();
+        *largest = noise.iter().copied().fold(*largest, f64::max);
+    }
+
     /// Returns the distance that schedules may have from each other.
     pub(super) fn tolerance(&self, gates: &[Gate]) -> ScheduleTolerance {
         if let Some(noise) = self.rounding() {
-            return ScheduleTolerance::Mean(SINGLE * noise);
+            return ScheduleTolerance::Noise(noise);
         }
         let limit = rule::schedule(self.dtype, self.scale, Self::noise(gates));
         ScheduleTolerance::Largest(limit.max(self.bound.unwrap_or(0.0)))
@@ -247,9 +250,10 @@ impl Judge {
     /// exact arithmetic is that of the native engine with the same rounding.
     pub(super) fn pooled(&self, phase: Phase) -> Option<Gate> {
         let rows = self.distances.get(&phase)?;
-        let (server, rounding) = (mean(rows, |row| row.server), mean(rows, |row| row.rounding));
+        let server = mean(rows, |row| row.server);
+        let rounding = mean(rows, |row| row.rounding);
         let mut gate = Gate::new(Subject::Logprobs, "all", phase, Mode::Cumulative, LAST);
-        let limit = PRODUCTS * rounding.max(rule::least_distance(self.dtype, self.scale));
+        let limit = rule::ROUNDED_ROWS * rounding.max(rule::least_distance(self.dtype, self.scale));
         let bounds = vec![Bound { measure: "mean", value: server, limit }];
         gate.judge(GateBounds { bounds, rows: Vec::new(), sees: limit }, &[]);
         Some(gate)
@@ -258,8 +262,9 @@ impl Judge {
     /// Returns the maximum margin of two log-probabilities of a row for which rounding may choose either
     /// token.
     fn margin(&self, case: &ServerPrompt) -> f64 {
-        if let Some(noise) = self.largest.get(&case.name) {
-            return SINGLE * noise;
+        let noise = self.largest.get(&case.name).copied().or_else(|| self.rounding());
+        if let Some(noise) = noise {
+            return rule::FACTOR / 2.0 * noise;
         }
         let spread = case.widest.or(self.measured).unwrap_or(0.0) as f32;
         self.bound.map_or_else(|| rule::greedy(&[spread]), |bound| 2.0 * bound)
@@ -302,7 +307,7 @@ impl Judge {
     /// Returns the root mean square of differences, in nats, that rounding explains in any prompt.
     pub(super) fn explained(&self, cases: &[ServerPrompt]) -> f64 {
         if let Some(noise) = self.rounding() {
-            return PRODUCTS * noise;
+            return rule::ROUNDED_ROWS * noise;
         }
         let widest = cases.iter().filter_map(|case| case.widest).reduce(f64::max);
         let spread = widest.or(self.measured).unwrap_or(0.0);

@@ -6,7 +6,7 @@ use std::path::Path;
 use checkpoints::Checkpoint;
 use checkpoints::checkpoint::Rounding;
 use endpoints::LogprobRow;
-use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions};
+use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, SlotId};
 use formats::codec::BlockType;
 use registry::dtype::Dtype;
 
@@ -80,8 +80,9 @@ impl<'a> NativeReference<'a> {
         let vocab = self.source.model.vocab.max(1);
         let of = |(tokens, positions): &(&[u32], &[usize])| {
             let mut rows = Vec::new();
-            let add = |_, logits: &[f32]| rows.push(row(logits, None));
-            run(session.as_mut(), tokens, positions, vocab, add).ok()?;
+            let session = session.as_mut();
+            run(session, tokens, positions, vocab, |_, logits| rows.push(row(logits, None)))
+                .ok()?;
             Some(rows)
         };
         prompts.iter().map(of).collect()
@@ -113,36 +114,45 @@ pub(super) fn options(threads: Option<usize>) -> SessionOptions {
     SessionOptions { dtype: Dtype::F32, threads, finite: false, ..SessionOptions::default() }
 }
 
-/// Runs a prompt in chunks, and calls `each` with the logits after the tokens at `positions`, which ascend.
+/// Runs a prompt in a slot of its own, and calls `each` with the logits after the tokens at `positions`, which ascend.
 fn run(
     session: &mut dyn Session,
     tokens: &[u32],
     positions: &[usize],
     vocab: usize,
-    mut each: impl FnMut(usize, &[f32]),
+    each: impl FnMut(usize, &[f32]),
 ) -> Result<(), engine::Error> {
     let slot = session.open_slot();
-    let mut wanted = positions.iter().copied().peekable();
-    let length = (LOGITS / vocab).clamp(1, CHUNK);
-    let mut feed = || {
-        for (n, chunk) in tokens.chunks(length).enumerate() {
-            let from = n * length;
-            let end = from + chunk.len();
-            let Some(&next) = wanted.peek() else { return Ok(()) };
-            let rows = if next < end { OutputRows::All } else { OutputRows::None };
-            let logits = feed_chunk(session, slot, chunk, rows, &mut NoProbe)?;
-            while let Some(position) = wanted.next_if(|position| *position < end) {
-                let at = (position - from) * vocab;
-                if let Some(row) = logits.data.get(at..at + vocab) {
-                    each(position, row);
-                }
-            }
-        }
-        Ok(())
-    };
-    let ended = feed();
+    let ended = feed(session, slot, tokens, positions, vocab, each);
     session.release(slot)?;
     ended
+}
+
+/// Feeds a prompt in chunks, up to the last of the positions.
+fn feed(
+    session: &mut dyn Session,
+    slot: SlotId,
+    tokens: &[u32],
+    positions: &[usize],
+    vocab: usize,
+    mut each: impl FnMut(usize, &[f32]),
+) -> Result<(), engine::Error> {
+    let mut wanted = positions.iter().copied().peekable();
+    let length = (LOGITS / vocab).clamp(1, CHUNK);
+    for (n, chunk) in tokens.chunks(length).enumerate() {
+        let from = n * length;
+        let end = from + chunk.len();
+        let Some(&next) = wanted.peek() else { break };
+        let rows = if next < end { OutputRows::All } else { OutputRows::None };
+        let logits = feed_chunk(session, slot, chunk, rows, &mut NoProbe)?;
+        while let Some(position) = wanted.next_if(|position| *position < end) {
+            let at = (position - from) * vocab;
+            if let Some(row) = logits.data.get(at..at + vocab) {
+                each(position, row);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn row(logits: &[f32], next: Option<u32>) -> LogprobRow {

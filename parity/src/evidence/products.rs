@@ -33,10 +33,9 @@ impl RoundedTypes {
         let mut rounded = Self::default();
         // Vectors are no factors of products.
         for info in file.tensors().iter().filter(|info| info.shape.len() > 1) {
-            let known = rounded.types.iter().any(|(ty, _)| *ty == info.ty);
-            let lists = |name: &String| name.eq_ignore_ascii_case(info.ty.name());
-            let products = facts.products.iter().find(|one| one.weights.iter().any(lists));
-            if let (false, Some(products)) = (known, products) {
+            let is_known = rounded.types.iter().any(|(ty, _)| *ty == info.ty);
+            let products = facts.products.iter().find(|products| names(&products.weights, info.ty));
+            if let (false, Some(products)) = (is_known, products) {
                 rounded.types.push((info.ty, rounding(products.rows)));
                 rounded.forms.push(products.rows);
             }
@@ -63,6 +62,11 @@ impl RoundedTypes {
     }
 }
 
+/// True if a list of a sheet names a type.
+fn names(types: &[String], ty: BlockType) -> bool {
+    types.iter().any(|name| name.eq_ignore_ascii_case(ty.name()))
+}
+
 fn rounding(rows: RowForm) -> Rounding {
     match rows {
         RowForm::Narrow(dtype) => {
@@ -87,8 +91,11 @@ fn seen(server: &LogprobRow, row: &LogprobRow) -> LogprobRow {
     }
     let mut entries: Vec<(u32, f32)> =
         row.entries().map(|(id, value)| (id as u32, value)).collect();
-    entries.sort_by(|a, b| b.1.total_cmp(&a.1));
-    entries.truncate(server.values.len());
+    let count = server.values.len();
+    if count < entries.len() {
+        entries.select_nth_unstable_by(count, |a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        entries.truncate(count);
+    }
     entries.sort_by_key(|entry| entry.0);
     let (ids, values) = entries.into_iter().unzip();
     LogprobRow { ids: Some(ids), values, target: server.target.and(row.target) }

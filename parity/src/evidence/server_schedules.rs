@@ -16,6 +16,7 @@ use super::cases::{ServerPrompt, arbitrary_tokens};
 use super::distance::{distance, logprob_gap, top};
 use super::judge::ScheduleTolerance;
 use crate::gate::Verdict;
+use crate::rule;
 use crate::schedules::ScheduleRow;
 
 /// Number of prompts in the schedules.
@@ -26,9 +27,6 @@ const LONGEST: usize = 1024;
 
 /// Number of tokens after a truncated prompt.
 const MORE: usize = 12;
-
-/// Maximum distance of a single row, over that of the mean of an answer's rows.
-const SINGLE: f64 = 4.0;
 
 /// Answers to each prompt by itself.
 pub(super) struct SingleAnswers<'a> {
@@ -87,7 +85,10 @@ struct ScheduleProgress {
 
 impl ScheduleProgress {
     fn new(dtype: Dtype, name: &str, why: &'static str, tolerance: ScheduleTolerance) -> Self {
-        let (ScheduleTolerance::Largest(limit) | ScheduleTolerance::Mean(limit)) = tolerance;
+        let limit = match tolerance {
+            ScheduleTolerance::Largest(limit) => limit,
+            ScheduleTolerance::Noise(noise) => rule::FACTOR / 2.0 * noise,
+        };
         let (steps, position, note) = (0, None, None);
         let (name, max, distance) = (name.to_owned(), f64::NAN, f64::NAN);
         let verdict = Verdict::Pass;
@@ -146,8 +147,10 @@ impl ScheduleProgress {
                         self.fail(case, position, what);
                     }
                 }
-                ScheduleTolerance::Mean(_) if lost || apart_tops => self.fail(case, position, what),
-                ScheduleTolerance::Mean(_) => {
+                ScheduleTolerance::Noise(_) if lost || apart_tops => {
+                    self.fail(case, position, what);
+                }
+                ScheduleTolerance::Noise(_) => {
                     distances.push((position, distance(row, want, &mut Vec::new()).rms));
                 }
             }
@@ -165,8 +168,8 @@ impl ScheduleProgress {
         }
         let mean = distances.iter().map(|row| row.1).sum::<f64>() / distances.len() as f64;
         self.row.distance = self.row.distance.max(mean);
-        let limit = SINGLE * self.row.limit;
-        let far = distances.iter().find(|row| row.1.is_nan() || row.1 > limit);
+        // A row may be as far as two means.
+        let far = distances.iter().find(|row| row.1.is_nan() || row.1 > 2.0 * self.row.limit);
         if let Some(&(position, _)) = far {
             self.fail(case, position, what);
         } else if mean > self.row.limit {

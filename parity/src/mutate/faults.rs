@@ -89,20 +89,27 @@ pub(super) struct TapFault {
     pub(super) how: TapChange,
 }
 
+impl TapFault {
+    /// Returns a fault of whole rows at some positions.
+    fn of_rows(tap: &str, at: FaultyPositions, how: TapChange) -> Self {
+        Self { tap: tap.to_owned(), at, part: None, chosen: None, how }
+    }
+}
+
 /// Positions that a fault changes.
 #[derive(Debug, Clone)]
 pub(super) enum FaultyPositions {
     /// This position and all later ones.
     From(usize),
     /// These positions.
-    Some(BTreeSet<usize>),
+    At(BTreeSet<usize>),
 }
 
 impl FaultyPositions {
     pub(super) fn contain(&self, position: usize) -> bool {
         match self {
             Self::From(first) => position >= *first,
-            Self::Some(positions) => positions.contains(&position),
+            Self::At(positions) => positions.contains(&position),
         }
     }
 }
@@ -151,12 +158,8 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = Vec::new();
     if let Some(tap) = projection(graph) {
         let right = places.of(maker(graph, &tap));
-        let fault = |from, how| {
-            let at = FaultyPositions::From(from);
-            TapFault { tap: tap.clone(), at, part: None, chosen: None, how }
-        };
         let mut add = |name: &str, from, how| {
-            let fault = EngineFault::Tap(fault(from, how));
+            let fault = EngineFault::Tap(TapFault::of_rows(&tap, FaultyPositions::From(from), how));
             let name = format!("{name} (`{tap}`)");
             all.push(Mutant::fault(
                 name,
@@ -188,56 +191,41 @@ const LATE: usize = 124;
 
 /// Returns faults in the last attention that act at some positions alone. `prompts` are those of the dump.
 pub(super) fn place_mutants(model: &Model, places: &Places<'_>, prompts: &[Prompt]) -> Vec<Mutant> {
+    use FaultyPositions::{At, From};
     let graph = &model.graph;
     let Some((output, values)) = last_attention(graph) else { return Vec::new() };
     let main = prompts.iter().find(|prompt| prompt.tapped(Phase::Prefill));
     let rows = main.map(|prompt| prompt.positions(Phase::Prefill)).unwrap_or_default();
-    // Three rows that do not lie side by side.
-    let apart = [1, rows.len() / 2, rows.len().saturating_sub(1)];
-    let apart = apart.iter().filter_map(|row| rows.get(*row).copied());
-    let listed =
-        |positions: &mut dyn Iterator<Item = usize>| FaultyPositions::Some(positions.collect());
-    let output = output.as_ref();
-    let late = || FaultyPositions::From(LATE);
-    let three = || listed(&mut apart.clone());
+    // Rows that do not lie side by side.
+    let three = [1, rows.len() / 2, rows.len().saturating_sub(1)];
+    let three: BTreeSet<usize> = three.iter().filter_map(|row| rows.get(*row).copied()).collect();
+    let after_main = BTreeSet::from([32, 64, 96]);
+    let output = output.as_deref();
+    let values = values.as_deref();
     let all = [
-        (output, "last attention x 1.5 at three positions", three(), 1.5),
-        (output, "last attention x 1.05 at three positions", three(), 1.05),
-        (output, "last attention x 1.5 at positions 40 to 120", listed(&mut (40..=120)), 1.5),
-        (output, "last attention x 1.35 from position 124 on", late(), 1.35),
-        (output, "last attention x 3.08 from position 124 on", late(), 3.08),
-        (
-            values.as_ref(),
-            "values negated at positions 32, 64 and 96",
-            listed(&mut [32, 64, 96].into_iter()),
-            -1.0,
-        ),
-        (values.as_ref(), "values negated at three positions", three(), -1.0),
+        (output, "last attention x 1.5 at three positions", At(three.clone()), 1.5),
+        (output, "last attention x 1.05 at three positions", At(three.clone()), 1.05),
+        (output, "last attention x 1.5 at positions 40 to 120", At((40..=120).collect()), 1.5),
+        (output, "last attention x 1.35 from position 124 on", From(LATE), 1.35),
+        (output, "last attention x 3.08 from position 124 on", From(LATE), 3.08),
+        (values, "values negated at positions 32, 64 and 96", At(after_main), -1.0),
+        (values, "values negated at three positions", At(three), -1.0),
     ];
-    let mutant = |(tap, name, at, factor): (Option<&String>, &str, FaultyPositions, f32)| {
-        let tap = tap?.clone();
-        let right = places.of(maker(graph, &tap));
+    let mut mutants = Vec::new();
+    for (tap, name, at, factor) in all {
+        let Some(tap) = tap else { continue };
+        let right = places.of(maker(graph, tap));
         let name = format!("{name} (`{tap}`)");
-        let fault = TapFault { tap, at, part: None, chosen: None, how: TapChange::Times(factor) };
-        let fault = EngineFault::Tap(fault);
-        Some(Mutant::fault(
-            name,
-            MistakeClass::Place,
-            right,
-            "no prompt records such a position",
-            fault,
-        ))
-    };
-    all.into_iter().filter_map(mutant).collect()
+        let fault = EngineFault::Tap(TapFault::of_rows(tap, at, TapChange::Times(factor)));
+        let reach = "no prompt records such a position";
+        mutants.push(Mutant::fault(name, MistakeClass::Place, right, reach, fault));
+    }
+    mutants
 }
 
 /// Returns the projections behind and before the last attention: that of its output, and that of its values.
 fn last_attention(graph: &Graph) -> Option<(Option<String>, Option<String>)> {
-    let attends = |node: &Node| {
-        let kind = node.state.map(|state| graph.states[state.0].kind);
-        matches!(kind, Some(StateKind::Attention | StateKind::Latent))
-    };
-    let owner = graph.nodes.iter().rposition(attends)?;
+    let owner = graph.nodes.iter().rposition(|node| attends(graph, node))?;
     let layer = graph.nodes[owner].layer;
     let later = graph.nodes.iter().skip(owner).filter(|node| node.layer == layer);
     let output = later.filter(|node| node.op.is(Trait::Projects)).find_map(|node| tap(graph, node));
@@ -253,6 +241,11 @@ fn last_attention(graph: &Graph) -> Option<(Option<String>, Option<String>)> {
         value = node.inputs.first().copied();
     }
     Some((output, values))
+}
+
+fn attends(graph: &Graph, node: &Node) -> bool {
+    let kind = node.state.map(|state| graph.states[state.0].kind);
+    matches!(kind, Some(StateKind::Attention | StateKind::Latent))
 }
 
 fn maker(graph: &Graph, tap: &str) -> Option<usize> {
