@@ -176,7 +176,7 @@ fn killed_at_every_change_of_names_a_folder_is_old_or_new_and_files_are_that_or_
 
 #[test]
 fn killed_at_random_moments_a_folder_is_old_or_new_and_files_are_that_or_refused() {
-    const KILLS: u32 = 50;
+    const KILLS: u32 = 15;
     let mut seed = 11_u64;
     for case in &CASES {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,6 @@
 //! Rewrites: several nodes become one whose kernel is faster and gives the same bits.
 //!
-//! A rewrite looks at a graph and gives a [`GraphPatch`], or nothing. It is applied until it finds
-//! nothing more. A value with a tap is never rewritten away, so a captured run shows the same
+//! A rewrite looks at a graph and gives a [`GraphPatch`] for each place. A value with a tap is never rewritten away, so a captured run shows the same
 //! names whether rewrites are on or off.
 
 use std::collections::BTreeSet;
@@ -11,8 +10,8 @@ use registry::graph::{Graph, Node};
 mod glu;
 mod linears;
 
-/// Looks for one place to improve.
-pub type Rewrite = fn(&Graph) -> Option<GraphPatch>;
+/// Finds the places to improve. Of two that share a node, the first is improved.
+pub type Rewrite = fn(&Graph) -> Vec<GraphPatch>;
 
 /// A change of a graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,42 +29,41 @@ pub fn all() -> Vec<Rewrite> {
     vec![glu::fuse, linears::join]
 }
 
-/// Applies rewrites, each as often as it finds something.
+/// Applies rewrites, one after another.
 pub fn apply(graph: &Graph, rewrites: &[Rewrite]) -> Graph {
     let mut graph = graph.clone();
     for rewrite in rewrites {
-        // Every patch removes a node, so this ends.
-        while let Some(patch) = rewrite(&graph) {
-            if patch.remove.len() < 2 || !patch.remove.contains(&patch.at) {
-                break;
-            }
-            graph = patched(&graph, &patch);
-        }
+        let patches = rewrite(&graph);
+        patch(&mut graph, patches);
     }
     graph
 }
 
-/// Returns the graph with one patch applied; layers and the head follow their nodes.
-fn patched(graph: &Graph, patch: &GraphPatch) -> Graph {
-    let keeps = |n: &usize| *n == patch.at || !patch.remove.contains(n);
-    let moved = |n: usize| (0..n).filter(keeps).count();
-    let nodes = graph.nodes.iter().enumerate().filter(|(n, _)| keeps(n));
-    Graph {
-        nodes: nodes
-            .map(|(n, node)| if n == patch.at { patch.insert.clone() } else { node.clone() })
-            .collect(),
-        layers: graph
-            .layers
-            .iter()
-            .cloned()
-            .map(|mut layer| {
-                layer.nodes = (moved(layer.nodes.0), moved(layer.nodes.1));
-                layer
-            })
-            .collect(),
-        head: moved(graph.head),
-        ..graph.clone()
+/// Applies patches to a graph; layers and the head follow their nodes.
+fn patch(graph: &mut Graph, patches: Vec<GraphPatch>) {
+    let mut nodes: Vec<Option<Node>> = graph.nodes.drain(..).map(Some).collect();
+    let mut patched = BTreeSet::new();
+    for GraphPatch { remove, insert, at } in patches {
+        if !remove.is_disjoint(&patched) {
+            continue;
+        }
+        for n in &remove {
+            nodes[*n] = None;
+        }
+        nodes[at] = Some(insert);
+        patched.extend(remove);
     }
+    // For each node, and for the end, the number of nodes that stay before it.
+    let kept = nodes.iter().scan(0, |kept, node| {
+        *kept += usize::from(node.is_some());
+        Some(*kept)
+    });
+    let moved: Vec<usize> = std::iter::once(0).chain(kept).collect();
+    for layer in &mut graph.layers {
+        layer.nodes = (moved[layer.nodes.0], moved[layer.nodes.1]);
+    }
+    graph.head = moved[graph.head];
+    graph.nodes = nodes.into_iter().flatten().collect();
 }
 
 /// Counts the nodes that read a value; the logits count as read.

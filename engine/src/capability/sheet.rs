@@ -1,6 +1,7 @@
 //! Sheets: what engines are and can do, read from YAML.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use saphyr::{LoadableYamlNode, Yaml};
 
@@ -98,9 +99,12 @@ impl EngineSheet {
     /// # Panics
     /// If there is none of this name: the sheets are part of the program, and a test reads them.
     pub fn of(name: &str) -> Self {
-        let mut sheets = registry::engines::sheets().iter().map(|(_, text)| Self::parse(text));
-        let found = sheets.find_map(|sheet| sheet.ok().filter(|sheet| sheet.engine == name));
-        found.expect("every driver has a sheet, and a test reads it")
+        static SHEETS: LazyLock<Vec<EngineSheet>> = LazyLock::new(|| {
+            let texts = registry::engines::sheets().iter();
+            texts.filter_map(|(_, text)| EngineSheet::parse(text).ok()).collect()
+        });
+        let sheet = SHEETS.iter().find(|sheet| sheet.engine == name);
+        sheet.expect("every driver has a sheet, and a test reads it").clone()
     }
 
     /// Returns the sheet of the native engine.

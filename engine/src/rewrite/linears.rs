@@ -1,7 +1,7 @@
 //! Matrices with the same input run as one node: one visit to the worker threads instead of
 //! several.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use registry::graph::{Graph, Node};
 use registry::ops::Trait;
@@ -9,38 +9,28 @@ use registry::ops::fused::LINEARS;
 
 use super::GraphPatch;
 
-/// Finds two or more `linear`s of the same input. They come to stand at the first, which moves
+/// Finds groups of two or more `linear`s of the same input. They come to stand at the first, which moves
 /// the others earlier; their input is there already.
-pub(super) fn join(graph: &Graph) -> Option<GraphPatch> {
-    graph.nodes.iter().enumerate().find_map(|(at, first)| {
-        let alike = |(n, node): &(usize, &Node)| {
-            node.op.is(Trait::Joins)
-                && node.inputs == first.inputs
-                && node.layer == first.layer
-                && (*n < graph.head) == (at < graph.head)
-        };
-        let found: Vec<(usize, &Node)> =
-            graph.nodes.iter().enumerate().skip(at).filter(alike).collect();
-        if !first.op.is(Trait::Joins) || found.len() < 2 {
-            return None;
-        }
-        let mut weights = BTreeMap::new();
-        for (n, (_, node)) in found.iter().enumerate() {
-            for (role, id) in &node.weights {
-                weights.insert(format!("{role}.{n}"), *id);
-            }
-        }
-        let insert = Node {
-            op: LINEARS.into(),
-            weights,
-            outputs: found.iter().flat_map(|(_, node)| node.outputs.iter().copied()).collect(),
-            attrs: BTreeMap::new(),
-            ..first.clone()
-        };
-        Some(GraphPatch {
-            remove: found.iter().map(|(n, _)| *n).collect::<BTreeSet<_>>(),
-            insert,
-            at,
-        })
-    })
+pub(super) fn join(graph: &Graph) -> Vec<GraphPatch> {
+    let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.op.is(Trait::Joins)) {
+        groups.entry((&node.inputs, node.layer, n < graph.head)).or_default().push(n);
+    }
+    groups.into_values().filter(|group| group.len() > 1).map(|group| joined(graph, group)).collect()
+}
+
+/// Returns the patch that makes one node of several.
+fn joined(graph: &Graph, group: Vec<usize>) -> GraphPatch {
+    let nodes = group.iter().map(|n| &graph.nodes[*n]);
+    let weights = nodes.clone().enumerate().flat_map(|(n, node)| {
+        node.weights.iter().map(move |(role, id)| (format!("{role}.{n}"), *id))
+    });
+    let insert = Node {
+        op: LINEARS.into(),
+        weights: weights.collect(),
+        outputs: nodes.clone().flat_map(|node| node.outputs.iter().copied()).collect(),
+        attrs: BTreeMap::new(),
+        ..graph.nodes[group[0]].clone()
+    };
+    GraphPatch { at: group[0], insert, remove: group.into_iter().collect() }
 }

@@ -34,7 +34,9 @@ fn fixture(name: &str) -> Fixture {
     let library = Library::builtin();
     let spec = library.load(library.find(&config)[0], &[]).unwrap();
     let (model, _) = registry::resolve::resolve(&spec, &config, &OpSet::builtin()).unwrap();
-    let dump = Dump::open(&dir.join("reference")).unwrap();
+    let mut dump = Dump::open(&dir.join("reference")).unwrap();
+    // Prompts of a few tokens say enough, and a search runs each of them hundreds of times.
+    dump.manifest.prompts.retain(|prompt| prompt.tokens.len() < 100);
     Fixture { dir, model, dump }
 }
 

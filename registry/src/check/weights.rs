@@ -40,6 +40,9 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
         .filter(|name| !used.contains(*name) && !model.passes_over(name))
         .filter(|name| !checkpoint[*name].contains(&0))
         .collect();
+    // Of the names that differ by a layer's number, one is enough to compare with.
+    let families = fold(unused.iter().map(|name| ((*name).to_owned(), ())));
+    let spare: Vec<&str> = families.iter().map(|(names, ())| names.first.as_str()).collect();
     let mut findings: Vec<Finding> = fold(troubles)
         .into_iter()
         .map(|(names, trouble)| {
@@ -50,7 +53,7 @@ pub fn check_weights(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -
             };
             let close = match &trouble {
                 WeightMismatch::Missing { expected } => {
-                    nearest(&names.first, expected, &unused, checkpoint)
+                    nearest(&names.first, expected, &spare, checkpoint)
                 }
                 _ => None,
             };
