@@ -29,16 +29,23 @@ fn documented() -> Edges {
     edges
 }
 
-/// Returns the dependencies in the manifests, including dev-dependencies.
-fn manifests() -> Edges {
+/// Returns the packages of the workspace, as cargo describes them.
+fn packages() -> Vec<Value> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
         .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
         .current_dir(root())
         .output()
         .unwrap();
-    let json: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
-    let packages = json["packages"].as_array().unwrap();
+    let mut json: Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let Value::Array(packages) = json["packages"].take() else { panic!("{json}") };
+    packages
+}
+
+/// Returns the dependencies in the manifests, including dev-dependencies.
+fn manifests() -> Edges {
+    let packages = packages();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let ours: BTreeSet<String> = packages.iter().map(|package| text(&package["name"])).collect();
     let edges = packages.iter().map(|package| {
@@ -64,6 +71,44 @@ fn the_crate_table_is_what_the_manifests_say() {
             extra.is_empty(),
             "`{name}` imports {extra:?}, which ARCHITECTURE.md does not allow"
         );
+    }
+}
+
+/// Returns the text of all Rust files in a folder, and of those that they include by a path.
+fn rust_text(folder: &Path) -> String {
+    let Ok(entries) = fs_err::read_dir(folder) else { return String::new() };
+    let mut all = String::new();
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            all += &rust_text(&path);
+            continue;
+        }
+        let text = fs_err::read_to_string(path).unwrap();
+        for included in text.split("#[path = \"").skip(1).filter_map(|line| line.split('"').next())
+        {
+            all += &fs_err::read_to_string(folder.join(included)).unwrap();
+        }
+        all += &text;
+    }
+    all
+}
+
+#[test]
+fn every_dependency_is_called() {
+    for package in packages() {
+        let folder = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap();
+        let rooms = ["cli", "src", "tests", "benches", "examples"].map(|room| folder.join(room));
+        let text: String = rooms.iter().map(|room| rust_text(room)).collect();
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let name = dependency["rename"].as_str().or(dependency["name"].as_str()).unwrap();
+            let path = name.replace('-', "_");
+            let calls = [format!("{path}::"), format!("use {path};"), format!("{path} as ")];
+            assert!(
+                calls.iter().any(|call| text.contains(call)),
+                "{} depends on `{name}` and never calls it",
+                package["name"]
+            );
+        }
     }
 }
 

@@ -154,9 +154,6 @@ pub enum Error {
         /// The dtype of activations.
         dtype: Dtype,
     },
-    /// The tensor library refused.
-    #[error("tensor storage: {0}")]
-    Tensor(#[from] candle_core::Error),
     /// The worker threads could not be started.
     #[error("starting worker threads: {0}")]
     Threads(String),

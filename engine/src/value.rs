@@ -1,12 +1,10 @@
 //! Values of a graph: CPU tensors in f32, `[rows, ...]`, contiguous; or memory of a device, in their dtype.
 //!
-//! A thin seam over candle's tensors: slices come out without a copy, and a vector goes in
-//! without one.
+//! A vector goes in without a copy, and slices come out without one.
 
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, Device, Storage, Tensor};
 use registry::dtype::Dtype;
 
 use crate::Error;
@@ -21,7 +19,7 @@ pub struct GraphValue {
 
 #[derive(Debug, Clone)]
 enum ValueNumbers {
-    Host(Tensor),
+    Host { numbers: Arc<Vec<f32>>, shape: Vec<usize> },
     Device(DeviceValue),
 }
 
@@ -87,37 +85,38 @@ pub(crate) fn stored_bytes(dtype: Dtype, numbers: &[f32]) -> Vec<u8> {
     }
 }
 
-/// A borrowed look at a value's numbers; `G` is the guard of candle's storage.
-enum ValueView<G> {
-    Host { storage: G, range: Range<usize> },
+/// A borrowed look at a value's numbers.
+enum ValueView<'v> {
+    Host(&'v [f32]),
     Downloaded(Vec<f32>),
 }
 
-impl<G: Deref<Target = Storage>> Deref for ValueView<G> {
+impl Deref for ValueView<'_> {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
         match self {
+            Self::Host(numbers) => numbers,
             Self::Downloaded(numbers) => numbers,
-            Self::Host { storage, range } => match &**storage {
-                Storage::Cpu(CpuStorage::F32(data)) => &data[range.clone()],
-                _ => &[], // never: `GraphValue::new` and `GraphValue::from_tensor` admit nothing else
-            },
         }
     }
 }
 
+/// Returns an error unless a shape has this many numbers.
+fn check_shape(shape: &[usize], numbers: usize) -> Result<(), Error> {
+    let size = shape.iter().try_fold(1_usize, |size, axis| size.checked_mul(*axis));
+    if size == Some(numbers) {
+        return Ok(());
+    }
+    Err(Error::Other(format!("{numbers} numbers cannot have the shape {shape:?}")))
+}
+
 impl GraphValue {
     /// Creates a value from its numbers; `shape` is `[rows, ...]`.
-    pub fn new(data: Vec<f32>, shape: &[usize]) -> Result<Self, Error> {
-        Ok(Self { numbers: ValueNumbers::Host(Tensor::from_vec(data, shape, &Device::Cpu)?) })
-    }
-
-    /// Takes a tensor over; it is made f32, contiguous and on the CPU if it is not.
-    pub fn from_tensor(tensor: &Tensor) -> Result<Self, Error> {
-        let tensor = tensor.to_device(&Device::Cpu)?;
-        let tensor = tensor.to_dtype(candle_core::DType::F32)?.contiguous()?;
-        Ok(Self { numbers: ValueNumbers::Host(tensor) })
+    pub fn new(numbers: Vec<f32>, shape: &[usize]) -> Result<Self, Error> {
+        check_shape(shape, numbers.len())?;
+        let numbers = Arc::new(numbers);
+        Ok(Self { numbers: ValueNumbers::Host { numbers, shape: shape.to_vec() } })
     }
 
     /// Takes a value of a device over.
@@ -128,7 +127,7 @@ impl GraphValue {
     /// Returns the value if it is on a device.
     pub fn device(&self) -> Option<&DeviceValue> {
         match &self.numbers {
-            ValueNumbers::Host(_) => None,
+            ValueNumbers::Host { .. } => None,
             ValueNumbers::Device(value) => Some(value),
         }
     }
@@ -136,7 +135,7 @@ impl GraphValue {
     /// Returns the shape `[rows, ...]`.
     pub fn shape(&self) -> &[usize] {
         match &self.numbers {
-            ValueNumbers::Host(tensor) => tensor.dims(),
+            ValueNumbers::Host { shape, .. } => shape,
             ValueNumbers::Device(value) => &value.shape,
         }
     }
@@ -155,11 +154,7 @@ impl GraphValue {
     /// numbers are then missing.
     pub fn view(&self) -> impl Deref<Target = [f32]> + '_ {
         match &self.numbers {
-            ValueNumbers::Host(tensor) => {
-                let (storage, layout) = tensor.storage_and_layout();
-                let start = layout.start_offset();
-                ValueView::Host { storage, range: start..start + layout.shape().elem_count() }
-            }
+            ValueNumbers::Host { numbers, .. } => ValueView::Host(numbers),
             ValueNumbers::Device(value) => {
                 let numbers = value.buffer.queue().note(value.download());
                 ValueView::Downloaded(numbers.unwrap_or_default())
@@ -169,18 +164,17 @@ impl GraphValue {
 
     /// Returns the same numbers with another shape, without a copy.
     pub fn reshape(&self, shape: &[usize]) -> Result<Self, Error> {
-        Ok(match &self.numbers {
-            ValueNumbers::Host(tensor) => {
-                Self { numbers: ValueNumbers::Host(tensor.reshape(shape)?) }
+        match &self.numbers {
+            ValueNumbers::Host { numbers, .. } => {
+                check_shape(shape, numbers.len())?;
+                let numbers = Arc::clone(numbers);
+                Ok(Self { numbers: ValueNumbers::Host { numbers, shape: shape.to_vec() } })
             }
             ValueNumbers::Device(value) => {
-                if shape.iter().product::<usize>() != value.len() {
-                    let message = format!("{:?} cannot have the shape {shape:?}", value.shape);
-                    return Err(Error::Other(message));
-                }
-                Self::on_device(DeviceValue { shape: shape.to_vec(), ..value.clone() })
+                check_shape(shape, value.len())?;
+                Ok(Self::on_device(DeviceValue { shape: shape.to_vec(), ..value.clone() }))
             }
-        })
+        }
     }
 
     /// Returns a copy of the numbers.
