@@ -1,0 +1,172 @@
+"""Checks, converts and adds language models with the `onboard` program of this package.
+
+    import onboard
+
+    report = onboard.check("checkpoints/mine", dtypes=["f32", "bf16"])
+    assert report.agrees, report.summary
+    onboard.convert("checkpoints/mine", "gguf:q4_k_m", "mine.gguf")
+
+Results are those of the commands' JSON. A command that could not run raises `OnboardError` with its message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from typing import Any, Optional, Sequence, Union
+
+__all__ = [
+    "AddedModel", "CheckReport", "Converted", "OnboardError", "Run", "add_model", "check", "convert", "program", "verify",
+]
+
+StrPath = Union[str, "os.PathLike[str]"]
+
+
+class OnboardError(Exception):
+    """A command that could not run. Its text is what the command wrote."""
+
+    def __init__(self, message: str, command: Sequence[str], code: int):
+        super().__init__(message)
+        self.command = list(command)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Run:
+    """The comparison of one dtype."""
+
+    dtype: str
+    verdict: str
+    phases: list[dict[str, Any]]
+    first_divergence: Optional[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """A report of `onboard parity check`."""
+
+    verdict: str
+    agrees: bool
+    runs: list[Run]
+    summary: str
+    json: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AddedModel:
+    """A card of `onboard add-model`."""
+
+    verdict: str
+    proven: bool
+    spec: Optional[str]
+    architecture: Optional[str]
+    json: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A file or folder that `onboard convert` wrote."""
+
+    output: str
+    summary: str
+
+
+def program(name: str = "onboard") -> str:
+    """Returns the path of a program of this package: `onboard`, `convert` or `parity`.
+
+    `ONBOARD_BIN`, a folder, is searched before the folders of this Python and PATH.
+    """
+    suffix = ".exe" if sys.platform == "win32" else ""
+    schemes = [sysconfig.get_default_scheme(), f"{os.name}_user"]
+    folders = [os.environ.get("ONBOARD_BIN"), os.path.dirname(sys.executable)]
+    folders += [sysconfig.get_path("scripts", scheme) for scheme in schemes if scheme in sysconfig.get_scheme_names()]
+    for folder in filter(None, folders):
+        path = os.path.join(folder, name + suffix)
+        if os.access(path, os.X_OK):
+            return path
+    path = shutil.which(name) if name == "onboard" else None
+    if path is None:
+        raise OnboardError(f"there is no program `{name}`: reinstall the package, or set ONBOARD_BIN to its folder", [name], 127)
+    return path
+
+
+def add_model(
+    model: StrPath, *, reference: Optional[StrPath] = None, out: Optional[StrPath] = None, options: Sequence[str] = (),
+) -> AddedModel:
+    """Matches or drafts a spec for a checkpoint, runs it, and proves it against its reference."""
+    command = ["add-model", os.fspath(model), "--json"]
+    command += ["--reference", os.fspath(reference)] if reference is not None else []
+    command += ["--out", os.fspath(out)] if out is not None else []
+    code, card, _ = _json([*command, *options])
+    spec = card["model"].get("spec") or {}
+    return AddedModel(card["verdict"], code == 0, spec.get("name"), card["model"].get("architecture"), card)
+
+
+def check(
+    model: StrPath,
+    *,
+    reference: Optional[StrPath] = None,
+    dtypes: Sequence[str] = (),
+    engine: Optional[str] = None,
+    source: Optional[StrPath] = None,
+    schedules: bool = True,
+    options: Sequence[str] = (),
+) -> CheckReport:
+    """Compares an engine with a reference dump, as `onboard parity check` does."""
+    command = ["parity", "check", os.fspath(model), "--json"]
+    command += ["--reference", os.fspath(reference)] if reference is not None else []
+    command += ["--source", os.fspath(source)] if source is not None else []
+    command += ["--dtype", ",".join(dtypes)] if dtypes else []
+    command += ["--engine", engine] if engine is not None else []
+    command += [] if schedules else ["--no-schedules"]
+    code, report, said = _json([*command, *options])
+    runs = [Run(run["dtype"], run["verdict"], run["phases"], run["first"]) for run in report["runs"]]
+    return CheckReport(report["verdict"], code == 0, runs, said, report)
+
+
+def convert(
+    model: StrPath, to: str, output: StrPath, *, force: bool = False, imatrix: Optional[StrPath] = None, options: Sequence[str] = (),
+) -> Converted:
+    """Writes a checkpoint in another format: `gguf:q4_k_m`, `fp8`, `nvfp4`, `bf16`, ..."""
+    command = ["convert", os.fspath(model), "--to", to, "-o", os.fspath(output)]
+    command += ["--imatrix", os.fspath(imatrix)] if imatrix is not None else []
+    command += ["--force"] if force else []
+    ran = _run([*command, *options])
+    if ran.returncode != 0:
+        raise _error(ran)
+    return Converted(os.fspath(output), ran.stderr.strip() or ran.stdout.strip())
+
+
+def verify(output: StrPath) -> bool:
+    """True if a converted file or folder has the bytes that were written; false if any is damaged."""
+    ran = _run(["verify", os.fspath(output)])
+    if ran.returncode not in (0, 1):
+        raise _error(ran)
+    return ran.returncode == 0
+
+
+def _run(arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    command = [program(), *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace")
+
+
+def _json(arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
+    """Runs a command whose exit code is 0 or 1 where it has a result, and returns code, result and messages."""
+    ran = _run(arguments)
+    try:
+        result = json.loads(ran.stdout) if ran.returncode in (0, 1, 2) else None
+    except ValueError:
+        result = None
+    if not isinstance(result, dict):
+        raise _error(ran)
+    return ran.returncode, result, ran.stderr.strip()
+
+
+def _error(ran: "subprocess.CompletedProcess[str]") -> OnboardError:
+    message = ran.stderr.strip() or ran.stdout.strip() or f"exit code {ran.returncode}"
+    return OnboardError(message, ran.args, ran.returncode)

@@ -1,0 +1,50 @@
+"""Tests of the installed package: `.ci/wheel` runs them in a fresh environment."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+import onboard
+
+FIXTURES = os.path.join(os.path.dirname(__file__), "../../fixtures")
+LFM2 = os.path.join(FIXTURES, "lfm2")
+
+
+def test_parity(parity_check):
+    report = parity_check(LFM2, dtypes=["f32"], schedules=False)
+    assert report.verdict == "pass"
+    assert [run.dtype for run in report.runs] == ["f32"]
+
+
+def test_a_model_is_added():
+    added = onboard.add_model(LFM2)
+    assert added.proven and added.spec == "lfm2" and added.architecture == "Lfm2ForCausalLM"
+
+
+def test_a_difference_is_a_report(tmp_path):
+    copy = tmp_path / "lfm2"
+    shutil.copytree(LFM2, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["norm_eps"] = 1e-2
+    (copy / "config.json").write_text(json.dumps(config))
+    report = onboard.check(copy, dtypes=["f32"], schedules=False)
+    assert not report.agrees and report.verdict == "fail" and report.runs[0].first_divergence
+
+
+def test_a_conversion_is_verified(tmp_path):
+    output = tmp_path / "llama.gguf"
+    onboard.convert(os.path.join(FIXTURES, "llama_256"), "gguf:q8_0", output)
+    assert onboard.verify(output)
+    with pytest.raises(onboard.OnboardError, match="--force"):
+        onboard.convert(os.path.join(FIXTURES, "llama_256"), "gguf:q8_0", output)
+    damaged = bytearray(output.read_bytes())
+    damaged[-1] ^= 1
+    output.write_bytes(damaged)
+    assert not onboard.verify(output)
+
+
+def test_errors_have_the_text_of_the_command(tmp_path):
+    with pytest.raises(onboard.OnboardError, match="nowhere"):
+        onboard.check(tmp_path / "nowhere")
