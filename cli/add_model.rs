@@ -116,7 +116,8 @@ impl AddModelArgs {
         let book =
             parity_mutate::measure(crate::engines::native()?.as_ref(), target, &dump, &options)?;
         let count = |fate| book.outcomes.iter().filter(|outcome| outcome.fate == fate).count();
-        let (caught, missed) = (count(Fate::Caught), count(Fate::Missed));
+        let caught = count(Fate::Caught);
+        let missed = count(Fate::Missed);
         self.print_progress("mistakes", &format!("{caught} of {} are caught", caught + missed));
         Ok(book)
     }
@@ -144,7 +145,8 @@ impl AddModelArgs {
                 "note: `{}` keeps numbers in blocks, so it is not proven but measured: what its types cost",
                 target.dir.display()
             ));
-            let (which, choice) = (self.which.clone(), self.choice.clone());
+            let which = self.which.clone();
+            let choice = self.choice.clone();
             return parity_check::ParityCheckArgs::of_file(which, choice, reference, self.json)
                 .run();
         }
@@ -288,7 +290,8 @@ impl AddModelArgs {
         let checkpoint = Checkpoint::open(dir).context("cannot read the weights")?;
         let options = draft::DraftOptions { like: self.like.as_deref(), out };
         let draft = draft::draft(specs, config, &checkpoint, options).map_err(model_error)?;
-        let (path, text) = (draft.path.display(), commented(&draft, dir));
+        let path = draft.path.display();
+        let text = commented(&draft, dir);
         let kept = draft.path.is_file() && file::read(&draft.path, file::SPEC)? != text.as_bytes();
         ensure!(
             !kept,

@@ -108,7 +108,8 @@ fn command(level: &str, at: Option<&Span>, title: &str, text: &str) -> String {
     let mut properties = format!("title={}", property(title));
     let mut text = text.to_owned();
     if let Some(at) = at {
-        let (path, line) = (&at.source.path, at.line());
+        let path = &at.source.path;
+        let line = at.line();
         if Path::new(path).is_file() {
             properties =
                 format!("file={},line={line},col={},{properties}", property(path), at.column());

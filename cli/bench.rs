@@ -214,7 +214,8 @@ impl BenchArgs {
             self.device.native()?.open(&target::source(target), &options).map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
         let mut session = BenchSession::new(session.as_mut());
-        let (gguf, gpu) = (target.is_gguf(), !self.device.is_cpu());
+        let gguf = target.is_gguf();
+        let gpu = !self.device.is_cpu();
         let open = |choice| peers::open(choice, &target.dir, gguf, dtype, threads, gpu);
         let mut peers: Vec<_> = self.against.iter().map(open).collect();
         for test in tests {

@@ -174,7 +174,8 @@ impl BenchServeArgs {
         self.choose_form(&client, &mut prompts)?;
         let requests = prompts.requests(self.num_prompts, self.seed)?;
         if requests.len() < self.num_prompts {
-            let (count, wanted) = (requests.len(), self.num_prompts);
+            let count = requests.len();
+            let wanted = self.num_prompts;
             term::note(&format!("note: the file has {count} prompts; {wanted} were asked for"));
         }
         self.warm_up(&client, &prompts)?;

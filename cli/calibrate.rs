@@ -112,7 +112,8 @@ fn encode(target: &LocalModel, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
     let text = registry::file::read_text(text, registry::file::TEXT)?;
     let ids = |text: &str, special| -> Result<Vec<u32>> { Ok(tokenizer.encode(text, special)?) };
     // The first token of a text with special tokens, if it is missing without them.
-    let (with, without) = (ids("a", true)?, ids("a", false)?);
+    let with = ids("a", true)?;
+    let without = ids("a", false)?;
     let begin = with.first().copied().filter(|first| without.first() != Some(first));
     Ok((ids(&text, true)?, begin))
 }

@@ -262,7 +262,8 @@ fn caught_mutants(book: Option<&MutationReport>) -> String {
     let mut table = TextTable::new(&[2, 3]);
     table.row(["kind", "dtype", "caught", "missed"]);
     for row in counts(book).iter().filter(|row| row.caught + row.missed > 0) {
-        let (kind, dtype) = (row.class.name().to_owned(), row.dtype.to_string());
+        let kind = row.class.name().to_owned();
+        let dtype = row.dtype.to_string();
         table.row([kind, dtype, row.caught.to_string(), row.missed.to_string()]);
     }
     text.push_str(&table.markdown());

@@ -446,7 +446,8 @@ fn tokenizer(
     identity: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Metadata> {
-    let (pre, special) = (gguf.pre.clone(), gguf.special.clone());
+    let pre = gguf.pre.clone();
+    let special = gguf.special.clone();
     let options = TokenizerOptions { pre, special, identity, ..TokenizerOptions::default() };
     let mut made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
         Ok(made) => made,

@@ -145,7 +145,8 @@ pub(crate) struct EngineTestArgs {
 
 impl EngineTestArgs {
     fn run(self) -> Result<CommandOutcome> {
-        let (options, timeout) = (self.options.clone(), self.timeout);
+        let options = self.options.clone();
+        let timeout = self.timeout;
         let args =
             EngineArgs { engine: self.engine.clone(), options, timeout, ..EngineArgs::default() };
         let child = match args.find()? {

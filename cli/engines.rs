@@ -79,7 +79,8 @@ impl DeviceArgs {
 impl Default for EngineArgs {
     fn default() -> Self {
         let timeout = Duration::from_secs(600);
-        let (engine, device) = (NATIVE.to_owned(), DeviceArgs::default());
+        let engine = NATIVE.to_owned();
+        let device = DeviceArgs::default();
         Self { engine, options: Vec::new(), timeout, device }
     }
 }
@@ -230,7 +231,8 @@ pub(crate) fn describe(
     driver: &'static EngineDriver,
     path: &Path,
 ) -> Result<engine::drivers::ModelFile> {
-    let (name, place) = (driver.name, path.display());
+    let name = driver.name;
+    let place = path.display();
     ensure!(
         path.is_file(),
         "engine `{name}` opens GGUF files, and `{place}` is none; make one: \

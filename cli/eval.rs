@@ -209,7 +209,8 @@ impl EvalArgs {
                 LineJournal::open(part_path(output), work, &identity, journal::parse)?;
             found.truncate(items.len());
             if !found.is_empty() {
-                let (count, all) = (found.len(), items.len());
+                let count = found.len();
+                let all = items.len();
                 term::note(&format!("{count} of {all} items were scored by an earlier run"));
             }
             for (record, scored) in found {

@@ -272,7 +272,8 @@ fn resumed(begun: PartialImatrix, range: &Range<u32>, state: &Path) -> Result<Pa
         term::note(&format!("`{}` is of another measurement and is replaced", state.display()));
         return Ok(begun);
     }
-    let (done, all) = (found.chunks.len(), range.len());
+    let done = found.chunks.len();
+    let all = range.len();
     term::note(&format!("{done} of {all} chunks were measured by an earlier run"));
     Ok(PartialImatrix { of: begun.of, dataset: begun.dataset, ..found })
 }

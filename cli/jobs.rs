@@ -207,7 +207,8 @@ impl JobsCommand {
 
 impl PlanArgs {
     fn run(self) -> Result<CommandOutcome> {
-        let (divided, args) = (self.division.divided()?, &self.scheduler);
+        let divided = self.division.divided()?;
+        let args = &self.scheduler;
         note_absent(&divided);
         let text = match self.on {
             Some(JobScheduler::Slurm) => scripts::slurm(&divided, args)?,
@@ -347,7 +348,8 @@ fn reasons(left: &[UnmadePiece]) -> String {
 
 /// Returns the words of the merge, with this program's name on the machines.
 fn merge_words(divided: &DividedCommand, args: &SchedulerArgs) -> Result<Vec<String>> {
-    let (count, state) = (divided.count.to_string(), divided.state.display().to_string());
+    let count = divided.count.to_string();
+    let state = divided.state.display().to_string();
     let mut words = vec![args.program()?];
     words.extend(["jobs", "merge", "--pieces", &count, "--state", &state, "--"].map(Into::into));
     words.extend(divided.words.clone());
@@ -361,7 +363,8 @@ fn merge_line(divided: &DividedCommand, args: &SchedulerArgs) -> Result<String> 
 impl StatusArgs {
     fn run(self) -> Result<CommandOutcome> {
         let divided = self.division.divided()?;
-        let (left, count) = (divided.left()?, divided.count);
+        let left = divided.left()?;
+        let count = divided.count;
         let made = count - left.len();
         if self.json {
             let all = json!({

@@ -209,7 +209,8 @@ impl LaunchArgs {
     /// Returns the model, its config, the checkpoint if available, and true if that is a GGUF file.
     fn model(&self) -> Result<(Arc<Model>, ConfigFile, Option<LocalModel>, bool)> {
         let Some(path) = &self.config else {
-            let (spec, specs) = (self.spec.clone(), self.specs.clone());
+            let spec = self.spec.clone();
+            let specs = self.specs.clone();
             let choice = SpecArgs { spec, specs, ..SpecArgs::default() };
             let target = target::open(&self.which, &choice)?;
             let gguf = target.is_gguf();
@@ -284,7 +285,8 @@ impl LaunchArgs {
 impl PlannedLaunch {
     /// Returns the warning that the sheet is not verified for this version.
     fn unverified(&self) -> String {
-        let (name, range) = (&self.version.0, self.sheet.versions.as_ref());
+        let name = &self.version.0;
+        let range = self.sheet.versions.as_ref();
         let range = range.map_or("no version".to_owned(), |range| format!("`{range}`"));
         format!(
             "unverified: the sheet of `{}` is true for {range}, and this is {name}",

@@ -28,7 +28,8 @@ impl LineJournal {
     ) -> Result<(Self, Vec<T>)> {
         let head = format!("{schema} {:x}\n", Sha256::digest(identity));
         let text = file::read_text(&path, file::REPORT).unwrap_or_default();
-        let (mut found, mut kept) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut kept = 0;
         if let Some(lines) = text.strip_prefix(&head) {
             kept = head.len();
             for line in lines.split_inclusive('\n') {

@@ -142,7 +142,8 @@ impl MatrixArgs {
         let _watched = crate::interrupt::watch_whole(folder.path());
         let home = self.plan.parent().filter(|p| !p.as_os_str().is_empty());
         let home = home.unwrap_or(Path::new("."));
-        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let next = AtomicUsize::new(0);
+        let done = AtomicUsize::new(0);
         let work = || {
             let mut found = Vec::new();
             loop {
@@ -230,7 +231,8 @@ impl MatrixCheck<'_> {
         let mut child = self.command()?.spawn().context("cannot start a check")?;
         let stderr = child.stderr.take();
         let said = std::thread::spawn(move || {
-            let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
+            let mut kept = Vec::new();
+            let mut piece = [0; 4096];
             let Some(mut stderr) = stderr else { return kept };
             while let Ok(count @ 1..) = stderr.read(&mut piece) {
                 kept.extend_from_slice(&piece[..count]);

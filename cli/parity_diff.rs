@@ -48,7 +48,8 @@ impl DiffArgs {
         let open = |path: &Path| {
             Dump::open(path).with_context(|| format!("cannot read the dump `{}`", path.display()))
         };
-        let (a, b) = (open(&self.a)?, open(&self.b)?);
+        let a = open(&self.a)?;
+        let b = open(&self.b)?;
         let options = DiffOptions { dtypes: self.dtype, bound: self.bound };
         let found = diff(&a, &b, &options)?;
         let json = || serde_json::to_string_pretty(&found);

@@ -262,7 +262,8 @@ fn blames(outcomes: &[MutantOutcome]) -> String {
         let of = || all.iter().filter(move |(_, blame)| blame.curable == curable);
         (of().filter(|(_, blame)| blame.is_right()).count(), of().count())
     };
-    let ((found, curable), (none, others)) = (count(true), count(false));
+    let (found, curable) = count(true);
+    let (none, others) = count(false);
     let tried: usize = all.iter().map(|(_, blame)| blame.tried).sum();
     let _ = write!(
         text,

@@ -177,7 +177,8 @@ impl RunArgs {
         &self,
         target: &LocalModel,
     ) -> Result<(ModelTokenizer, Box<dyn Session>)> {
-        let (path, home) = (target.dir.as_path(), target.home());
+        let path = target.dir.as_path();
+        let home = target.home();
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || ModelTokenizer::at(path, home));
             let session = self.session(target, self.dtype(target));

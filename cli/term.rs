@@ -229,10 +229,12 @@ fn in_lines(length: Option<u64>, what: &str) -> ProgressBar {
 
 /// Describes the state of a bar.
 fn line(bar: &ProgressBar) -> String {
-    let (what, seconds) = (bar.message(), bar.elapsed().as_secs());
+    let what = bar.message();
+    let seconds = bar.elapsed().as_secs();
     match bar.length() {
         Some(length) => {
-            let (done, all) = (count(bar.position()), count(length));
+            let done = count(bar.position());
+            let all = count(length);
             format!("  {done} of {all} {what}, {seconds} s, {}", rate(bar.per_sec(), &what))
         }
         None => format!("  {what}, {seconds} s"),

@@ -67,7 +67,8 @@ impl VerifyArgs {
             return Ok(CommandOutcome::Differs);
         }
         if !self.json {
-            let (files, ranges) = (text::plural(*files, "file"), text::plural(*ranges, "range"));
+            let files = text::plural(*files, "file");
+            let ranges = text::plural(*ranges, "range");
             term::print(&format!("as written: {files}, {ranges}, {}", size(*bytes)))?;
         }
         Ok(CommandOutcome::Ok)

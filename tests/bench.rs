@@ -17,7 +17,8 @@ fn rows(text: &str) -> Vec<Value> {
 
 #[test]
 fn a_grid_has_a_row_for_each_test_dtype_and_model() {
-    let (llama, lfm2) = (fixture("llama"), fixture("lfm2"));
+    let llama = fixture("llama");
+    let lfm2 = fixture("lfm2");
     let words = "-p 4,6 -n 2 --pg 4,2 -d 0,8 --batch 1,3 --dtype f32,bf16 -t 1 -r 2 -o jsonl";
     let rows = rows(&bench(&[&llama, &lfm2], words).code(0).out);
     assert_eq!(rows.len(), 2 * 2 * 2 * 2 * 4);
@@ -68,7 +69,8 @@ fn other_programs_run_in_the_same_rounds() {
     run(onboard().arg("convert").arg(fixture("llama")).args(["--to", "gguf:f32", "-o"]).arg(&file))
         .code(0);
     // Answers like llama-bench, and keeps the arguments.
-    let (program, log) = (folder.path().join("peer"), folder.path().join("log"));
+    let program = folder.path().join("peer");
+    let log = folder.path().join("log");
     let script = format!(
         "#!/bin/sh\necho \"$@\" >>{}\necho '[{{\"n_prompt\": 4, \"n_gen\": 0, \"avg_ts\": 2.5}}]'\n",
         log.display()
@@ -81,7 +83,8 @@ fn other_programs_run_in_the_same_rounds() {
     let ran = bench(&[&file], &words).code(2).says("`torch` ran no test: it reads the folders");
     let whole = json(&ran.out);
     let [prompt, generated] = &whole["tests"].as_array().unwrap()[..] else { panic!("{whole}") };
-    let (peer, torch) = (&prompt["against"][0], &prompt["against"][1]);
+    let peer = &prompt["against"][0];
+    let torch = &prompt["against"][1];
     assert_eq!(peer["samples_ts"], serde_json::json!([2.5, 2.5]));
     assert!(peer["ratio"].as_f64().unwrap() > 0.0);
     assert!(torch["not_run"].as_str().unwrap().contains("not GGUF files"), "{torch}");

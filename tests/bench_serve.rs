@@ -59,13 +59,14 @@ fn counts_and_orders_are_those_of_the_server() {
     assert_eq!(requests.len(), 12);
     let mut due = 0.0;
     for request in requests {
-        let (ttft, latency) =
-            (request["ttft"].as_f64().unwrap(), request["latency"].as_f64().unwrap());
+        let ttft = request["ttft"].as_f64().unwrap();
+        let latency = request["latency"].as_f64().unwrap();
         let gaps = numbers(&request["itl"]);
         assert!(gaps.len() == 4 && gaps.iter().all(|gap| *gap >= 0.0), "{request}");
         // Times add up: the last token ends the answer.
         assert!((ttft + gaps.iter().sum::<f64>() - latency).abs() < 1e-6, "{request}");
-        let (now, sent) = (request["due"].as_f64().unwrap(), request["sent"].as_f64().unwrap());
+        let now = request["due"].as_f64().unwrap();
+        let sent = request["sent"].as_f64().unwrap();
         assert!(now >= due && sent >= now, "{request}");
         due = now;
     }
@@ -133,7 +134,8 @@ fn tokens_are_counted_by_usage_else_by_chunks() {
     let whole = results(StreamFault::Pairs, "--random-output-len 6");
     assert_eq!((&whole["total_output_tokens"], &whole["output_chunks"]), (&36.into(), &18.into()));
     assert_eq!(whole["output_tokens_from"]["usage"], 6);
-    let (tpot, itl) = (&whole["mean_tpot_ms"], &whole["mean_itl_ms"]);
+    let tpot = &whole["mean_tpot_ms"];
+    let itl = &whole["mean_itl_ms"];
     let ratio = tpot.as_f64().unwrap() / itl.as_f64().unwrap();
     assert!((ratio - 2.0 / 5.0).abs() < 1e-6, "two gaps between six tokens: {tpot} {itl}");
     let whole = results(StreamFault::NoUsage, "");

@@ -52,7 +52,8 @@ fn every_link_leads_to_a_file_and_a_heading() {
             .map(|name| root().join(name))
             .into();
     pages(&root().join("docs"), &mut all);
-    let (mut broken, mut count) = (String::new(), 0);
+    let mut broken = String::new();
+    let mut count = 0;
     for page in &all {
         let text = fs_err::read_to_string(page).unwrap();
         for link in links(&text).iter().filter(|link| !link.starts_with("http")) {

@@ -48,7 +48,8 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
         [("llama_256", &[0, 1, 2][..], "mlp.gate_proj"), ("lfm2_256", &[1][..], "feed_forward.w1")]
     {
         let path = |end: &str| dir.path().join(format!("{name}{end}"));
-        let (out, plain) = (path(""), path("-plain"));
+        let out = path("");
+        let plain = path("-plain");
         calibrated(name, "fp8", &out, &BOTH).code(0).says("scales measured on 4 chunks");
         run(convert().arg(fixture(name)).args(["--to", "fp8", "-o"]).arg(&plain)).code(0);
         let said = config(&out);
@@ -57,7 +58,8 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
         });
         assert_eq!(said["kv_cache_scheme"], float);
         assert_eq!(said["config_groups"]["group_0"]["input_activations"], float);
-        let (new, old) = (Checkpoint::open(&out).unwrap(), Checkpoint::open(&plain).unwrap());
+        let new = Checkpoint::open(&out).unwrap();
+        let old = Checkpoint::open(&plain).unwrap();
         // Readers see only the weights.
         assert!(new.tensors().keys().eq(old.tensors().keys()));
         let kept = new.stored_len() - old.stored_len();
@@ -160,7 +162,8 @@ fn retold(dir: &Path, from: &Path, word: Option<&str>) -> PathBuf {
 #[test]
 fn arithmetic_with_stored_scales_is_the_references() {
     let dir = tempfile::tempdir().unwrap();
-    let (out, dump) = (still(dir.path()), fixture("w8a8/olmo2_static"));
+    let out = still(dir.path());
+    let dump = fixture("w8a8/olmo2_static");
     for flags in [&[][..], &["--plain-graph"], &["--set", "states.kv.dtype=f8_e4m3"]] {
         let (told, code, err) = told(&out, &dump, flags);
         assert_eq!((code, &told["verdict"]), (0, &"pass".into()), "{told}");
@@ -195,7 +198,8 @@ fn arithmetic_with_stored_scales_is_the_references() {
 #[test]
 fn a_dump_that_does_not_say_what_keys_became_is_asked_about() {
     let dir = tempfile::tempdir().unwrap();
-    let (out, dump) = (still(dir.path()), fixture("w8a8/olmo2_static"));
+    let out = still(dir.path());
+    let dump = fixture("w8a8/olmo2_static");
     let older = retold(dir.path(), &dump, None);
     let (wide, code, err) = told(&out, &older, &[]);
     assert_eq!(code, 1, "{wide}");

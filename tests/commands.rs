@@ -289,7 +289,8 @@ fn python(path: &std::path::Path, has_torch: bool) {
 #[cfg(unix)]
 fn the_reference_gets_what_the_command_was_given() {
     let dir = tempfile::tempdir().unwrap();
-    let (interpreter, file) = (dir.path().join("python"), dir.path().join("mine.py"));
+    let interpreter = dir.path().join("python");
+    let file = dir.path().join("mine.py");
     python(&interpreter, true);
     fs_err::write(&file, "").unwrap();
     let mut command = parity();
@@ -315,7 +316,8 @@ fn the_reference_gets_what_the_command_was_given() {
 #[cfg(unix)]
 fn the_python_of_the_active_environment_comes_before_uv() {
     let dir = tempfile::tempdir().unwrap();
-    let (env, path) = (dir.path().join("env"), dir.path().join("path"));
+    let env = dir.path().join("env");
+    let path = dir.path().join("path");
     let called = |folder: &std::path::Path| folder.join("called").exists();
     let dump = || {
         let mut command = parity();

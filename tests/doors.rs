@@ -120,7 +120,8 @@ fn pipes_devices_and_sparse_files_are_refused() {
 #[test]
 fn named_chat_templates_are_carried() {
     let dir = tempfile::tempdir().unwrap();
-    let (model, made) = (dir.path().join("model"), dir.path().join("made"));
+    let model = dir.path().join("model");
+    let made = dir.path().join("made");
     copy("llama_256", &model);
     fs_err::write(model.join("chat_template.jinja"), "plain").unwrap();
     let templates = model.join("additional_chat_templates");

@@ -36,7 +36,9 @@ fn a_dump_of_the_engine_agrees_with_the_reference() {
 #[test]
 fn another_setting_is_found_at_its_first_tap() {
     let home = tempfile::tempdir().unwrap();
-    let (a, b, c) = (home.path().join("a"), home.path().join("b"), home.path().join("c"));
+    let a = home.path().join("a");
+    let b = home.path().join("b");
+    let c = home.path().join("c");
     dump("lfm2", &a, &[]).code(0);
     dump("lfm2", &b, &["--set", "dims.eps=1e-3"]).code(0);
     diff(&a, &b)
@@ -73,7 +75,8 @@ fn prompts_come_from_a_file_or_are_derived() {
     // Without a dump beside the model, prompts are derived, the same for every engine.
     let bare = home.path().join("bare");
     copy("llama", &bare);
-    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    let a = home.path().join("a");
+    let b = home.path().join("b");
     for to in [&a, &b] {
         run(parity().arg("dump").arg(&bare).args(["--engine", "native", "-o"]).arg(to)).code(0);
     }

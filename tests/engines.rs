@@ -122,7 +122,8 @@ fn the_conformance_test_names_the_verb_that_is_wrong() {
 fn engines_are_found_by_sheet_and_on_the_path() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
-    let (sheets, bin) = (dir.path().join("sheets"), dir.path().join("bin"));
+    let sheets = dir.path().join("sheets");
+    let bin = dir.path().join("bin");
     fs_err::create_dir_all(&sheets).unwrap();
     fs_err::create_dir_all(&bin).unwrap();
     fs_err::copy(engine("plain.py"), sheets.join("mine.py")).unwrap();

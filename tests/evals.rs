@@ -32,7 +32,8 @@ fn scores_are_those_of_lm_eval() {
         let truth =
             fs_err::read_to_string(fixture(&format!("evals/{name}.lm_eval.jsonl"))).unwrap();
         let ours = fs_err::read_to_string(&output).unwrap();
-        let (truth, ours) = (records(&truth), records(&ours));
+        let truth = records(&truth);
+        let ours = records(&ours);
         assert_eq!((truth.len(), ours.len()), (20, 21), "a first line with facts");
         for (truth, ours) in truth.iter().zip(&ours[1..]) {
             assert_eq!(truth["greedy"], ours["greedy"], "{name}: {ours}");
@@ -113,7 +114,8 @@ fn samples_of_lm_eval_can_be_scored_again() {
 #[test]
 fn an_output_is_whole_or_not_there() {
     let folder = tempfile::tempdir().unwrap();
-    let (tasks, output) = (folder.path().join("tasks.jsonl"), folder.path().join("out.jsonl"));
+    let tasks = folder.path().join("tasks.jsonl");
+    let output = folder.path().join("out.jsonl");
     // The second item is not in the vocabulary.
     fs_err::write(
         &tasks,

@@ -92,7 +92,8 @@ fn a_foreign_file_does_not_open_as_another_model() {
 #[test]
 fn a_file_says_which_spec_it_was_made_with() {
     let dir = tempfile::tempdir().unwrap();
-    let (spec, file) = (dir.path().join("scaled.yaml"), dir.path().join("m.gguf"));
+    let spec = dir.path().join("scaled.yaml");
+    let file = dir.path().join("m.gguf");
     let text = "spec: 1\nname: scaled\nextends: llama\nrope: { main: { parameters: \"= map('rope_type', 'linear', 'factor', 4.0)\" } }\n";
     fs_err::write(&spec, text).unwrap();
     let tokens = ["--tokens", "1,5,9", "-n", "6", "--dtype", "f32"];

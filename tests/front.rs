@@ -486,7 +486,8 @@ fn every_command_is_introduced_by_a_verb() {
     let mut count = 0;
     for line in lines {
         let mut words = line.split_whitespace();
-        let (command, verb) = (words.next().unwrap(), words.next().unwrap());
+        let command = words.next().unwrap();
+        let verb = words.next().unwrap();
         assert!(verb.ends_with('s') && verb != "This", "{command}: {line}");
         count += 1;
     }

@@ -48,10 +48,12 @@ fn tensors(folder: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
 fn a_folder_made_of_a_file_has_the_tensors_of_the_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     for name in SAME.iter().chain(&ROUNDED) {
-        let (file, folder) = (dir.path().join(format!("{name}.gguf")), dir.path().join(name));
+        let file = dir.path().join(format!("{name}.gguf"));
+        let folder = dir.path().join(name);
         converted(&fixture(name), "gguf:f32", &file, &[]).code(0);
         converted(&file, "hf", &folder, &[]).code(0);
-        let (made, source) = (tensors(&folder), tensors(&fixture(name)));
+        let made = tensors(&folder);
+        let source = tensors(&fixture(name));
         let names = |of: &BTreeMap<String, _>| of.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&made), names(&source), "{name}");
         let most = if ROUNDED.contains(name) { 1e-6 } else { 0.0 };
@@ -107,11 +109,13 @@ fn a_tokenizer_of_keys_makes_the_tokens_of_the_checkpoint() {
     let lines = corpus.lines().take(200).filter(|line| !line.contains("▁▁"));
     let texts: Vec<&str> = lines.chain(more).collect();
     for name in ["qwen2", "llama", "llama3", "gemma3_text", "lfm2", "granite", "olmo"] {
-        let (file, folder) = (dir.path().join(format!("{name}.gguf")), dir.path().join(name));
+        let file = dir.path().join(format!("{name}.gguf"));
+        let folder = dir.path().join(name);
         converted(&fixture(name), "gguf:f32", &file, &[]).code(0);
         converted(&file, "hf", &folder, &[]).code(0);
         let open = |dir: &Path| ReferenceTokenizer::read(dir).unwrap().unwrap();
-        let (made, source) = (open(&folder), open(&fixture(name)));
+        let made = open(&folder);
+        let source = open(&fixture(name));
         for text in &texts {
             for around in [true, false] {
                 let ids = |of: &ReferenceTokenizer| of.encode(text, around).unwrap();
@@ -135,7 +139,8 @@ fn a_tokenizer_of_keys_makes_the_tokens_of_the_checkpoint() {
 fn a_file_without_a_config_gets_one() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["llama", "qwen2", "gemma3_text"] {
-        let (file, folder) = (dir.path().join(format!("{name}.gguf")), dir.path().join(name));
+        let file = dir.path().join(format!("{name}.gguf"));
+        let folder = dir.path().join(name);
         converted(&fixture(name), "gguf:f32", &file, &[]).code(0);
         // As a file of another program: the key with the config has another name.
         let mut bytes = fs_err::read(&file).unwrap();
@@ -160,7 +165,8 @@ fn a_file_without_a_config_gets_one() {
 #[test]
 fn quantized_weights_are_not_quantized_again_unasked() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, again) = (dir.path().join("q4.gguf"), dir.path().join("again.gguf"));
+    let file = dir.path().join("q4.gguf");
+    let again = dir.path().join("again.gguf");
     converted(&fixture("llama_256"), "gguf:q4_k_m", &file, &[]).code(0);
     for format in ["gguf:q8_0", "fp8"] {
         converted(&file, format, &again, &[]).code(2).says("--requantize").says("Q4_K");
@@ -169,7 +175,8 @@ fn quantized_weights_are_not_quantized_again_unasked() {
     converted(&file, "gguf:q8_0", &again, &["--requantize"]).code(0).prints("wrote");
     converted(&file, "fp8", &dir.path().join("fp8"), &["--requantize"]).code(0).prints("wrote");
     // Decoding rounds nothing.
-    let (f32, folder) = (dir.path().join("f32.gguf"), dir.path().join("folder"));
+    let f32 = dir.path().join("f32.gguf");
+    let folder = dir.path().join("folder");
     converted(&file, "gguf:f32", &f32, &[]).code(0);
     converted(&file, "hf:f32", &folder, &[]).code(0);
     let logits = |model: &Path| {

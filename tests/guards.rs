@@ -74,7 +74,8 @@ fn a_file_speaks_by_its_own_tokenizer() {
             command.arg("run").arg(model).args(["--dtype", "f32", "-n", "12", "--json"]);
             json(&run(command.args(["--prompt", "a b, it is"])).code(0).out)
         };
-        let (said, other) = (say(&file), say(&fixture(name)));
+        let said = say(&file);
+        let other = say(&fixture(name));
         assert_eq!(said["tokens"], other["tokens"], "{name}");
         assert_eq!(said["tokens"].as_array().unwrap().len(), 12, "{name}");
         // Its tokens are bytes that are no text. The library of the folder's tokenizer then replaces all bytes

@@ -39,7 +39,8 @@ fn snapshot(home: &Path) -> PathBuf {
 
 #[test]
 fn a_checkpoint_is_fetched_once_and_then_found_in_the_cache() {
-    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(files());
+    let home = tempfile::tempdir().unwrap();
     fetch(&hub, home.path()).code(0).says("downloading model.safetensors");
     for (name, bytes) in files() {
         if name == "README.md" {
@@ -59,7 +60,8 @@ fn a_checkpoint_is_fetched_once_and_then_found_in_the_cache() {
 /// A disk, a copy or another program may have changed the bytes.
 #[test]
 fn a_changed_file_of_the_cache_is_refused() {
-    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(files());
+    let home = tempfile::tempdir().unwrap();
     fetch(&hub, home.path()).code(0);
     fetch(&hub, home.path()).code(0).says("from the cache");
     let link = snapshot(home.path()).join(WEIGHTS);
@@ -89,14 +91,16 @@ fn shards_named_by_an_index_are_fetched() {
     let index = serde_json::json!({ "metadata": {}, "weight_map": map });
     all.insert("model.safetensors.index.json".to_owned(), index.to_string().into_bytes());
     all.insert("model-00001-of-00001.safetensors".to_owned(), weights);
-    let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(all);
+    let home = tempfile::tempdir().unwrap();
     fetch(&hub, home.path()).code(0);
     assert!(snapshot(home.path()).join("model-00001-of-00001.safetensors").exists());
 }
 
 #[test]
 fn a_broken_transfer_is_resumed() {
-    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(files());
+    let home = tempfile::tempdir().unwrap();
     hub.fault(WEIGHTS, Fault::CutOnce(5000));
     fetch(&hub, home.path()).code(0).says("broke off at 5000").says("trying again");
     assert!(fs_err::read(snapshot(home.path()).join(WEIGHTS)).unwrap() == files()[WEIGHTS]);
@@ -106,7 +110,8 @@ fn a_broken_transfer_is_resumed() {
 #[test]
 #[cfg(unix)]
 fn a_stopped_transfer_leaves_nothing_that_looks_finished_and_is_continued() {
-    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(files());
+    let home = tempfile::tempdir().unwrap();
     hub.fault(WEIGHTS, Fault::StallOnce(5000));
     let mut command = ask(&hub, home.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -141,7 +146,8 @@ fn a_stopped_transfer_leaves_nothing_that_looks_finished_and_is_continued() {
 
 #[test]
 fn damaged_bytes_are_removed() {
-    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(files());
+    let home = tempfile::tempdir().unwrap();
     hub.fault(WEIGHTS, Fault::Corrupt);
     fetch(&hub, home.path()).code(2).says("arrived damaged").says("SHA-256");
     assert!(!snapshot(home.path()).join(WEIGHTS).exists());
@@ -160,7 +166,8 @@ fn a_refusal_says_what_to_do() {
         (403, "set HF_TOKEN"),
         (400, "try again later"),
     ] {
-        let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+        let hub = FakeHub::start(files());
+        let home = tempfile::tempdir().unwrap();
         hub.answer(status);
         fetch(&hub, home.path()).code(2).says("acme/tiny").says(words);
     }
@@ -168,7 +175,8 @@ fn a_refusal_says_what_to_do() {
 
 #[test]
 fn a_token_is_sent_and_never_shown() {
-    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(files());
+    let home = tempfile::tempdir().unwrap();
     hub.answer(403);
     let mut command = ask(&hub, home.path());
     let ran = run(command.env("HF_TOKEN", "hf_secret")).code(2).says("the token in use");
@@ -181,7 +189,8 @@ fn names_in_an_index_cannot_leave_the_cache() {
     let mut all = files();
     let index = r#"{"weight_map": {"a": "../../../../evil.safetensors"}}"#;
     all.insert("model.safetensors.index.json".to_owned(), index.as_bytes().to_vec());
-    let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(all);
+    let home = tempfile::tempdir().unwrap();
     fetch(&hub, home.path()).code(2).says("evil.safetensors").says("is refused");
 }
 
@@ -192,13 +201,15 @@ fn a_repository_without_what_is_needed_is_refused() {
     {
         let mut all = files();
         all.remove(lacks);
-        let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
+        let hub = FakeHub::start(all);
+        let home = tempfile::tempdir().unwrap();
         fetch(&hub, home.path()).code(2).says(words);
     }
     let mut all = files();
     let weights = all.remove(WEIGHTS).unwrap();
     all.insert("pytorch_model.bin".to_owned(), weights);
-    let (hub, home) = (FakeHub::start(all), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(all);
+    let home = tempfile::tempdir().unwrap();
     fetch(&hub, home.path())
         .code(2)
         .says("pytorch_model.bin")
@@ -209,7 +220,8 @@ fn a_repository_without_what_is_needed_is_refused() {
 
 #[test]
 fn offline_without_a_cache_says_what_is_missing() {
-    let (hub, home) = (FakeHub::start(files()), tempfile::tempdir().unwrap());
+    let hub = FakeHub::start(files());
+    let home = tempfile::tempdir().unwrap();
     let mut command = ask(&hub, home.path());
     run(command.env("HF_HUB_OFFLINE", "1"))
         .code(2)

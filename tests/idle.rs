@@ -24,7 +24,8 @@ fn bytes(file: &Path, name: &str) -> Vec<u8> {
 #[test]
 fn what_layers_compute_without_is_taken_over_or_filled() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, stored) = (fixture("gemma3n_text"), dir.path().join("stored"));
+    let source = fixture("gemma3n_text");
+    let stored = dir.path().join("stored");
     copy("gemma3n_text", &stored);
     let weights = stored.join("model.safetensors");
     rewrite(&source.join("model.safetensors"), &weights, |tensors| {

@@ -136,7 +136,8 @@ fn kubernetes_jobs_have_any_words() {
 #[test]
 fn pieces_end_with_the_bytes_of_one_process() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, many) = (dir.path().join("one.gguf"), dir.path().join("many.gguf"));
+    let one = dir.path().join("one.gguf");
+    let many = dir.path().join("many.gguf");
     run(onboard().args(imatrix(&one))).code(0);
     let words = imatrix(&many);
     jobs(&["status", "-n", "3"], &words).code(1).prints("0 of 3 pieces are made; left: 1-3");
@@ -165,7 +166,8 @@ fn pieces_end_with_the_bytes_of_one_process() {
 #[test]
 fn sharded_conversions_are_checked_as_a_set() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, many) = (dir.path().join("one.gguf"), dir.path().join("many.gguf"));
+    let one = dir.path().join("one.gguf");
+    let many = dir.path().join("many.gguf");
     let convert = |output: &Path| {
         let model = fixture("lfm2").display().to_string();
         command(&format!("convert {model} --to gguf:q8_0 -o {}", output.display()))

@@ -73,7 +73,8 @@ fn killed(case: &Case) {
     let other = dir.path().join("other");
     run(&mut case.command(&other, 2, 64)).code(0);
     assert!(contents(&other) == expected, "other slabs, other bytes");
-    let (mut unfinished, mut seed) = (0, 7_usize);
+    let mut unfinished = 0;
+    let mut seed = 7_usize;
     for kill in 0..KILLS {
         let output = dir.path().join(format!("killed-{kill}"));
         let journal = PathBuf::from(format!("{}.part.journal", case.file(&output).display()));
@@ -100,7 +101,8 @@ fn killed(case: &Case) {
 
 #[test]
 fn killed_conversions_resume_to_the_same_bytes() {
-    let (fixture, to) = ("lfm2_256", "gguf:q4_k_m");
+    let fixture = "lfm2_256";
+    let to = "gguf:q4_k_m";
     killed(&Case { fixture, to, numbers: 1_361_280, inside: None });
 }
 

@@ -142,8 +142,10 @@ fn compat_adds_keys_and_changes_none() {
         let path = folder.path().join(format!("{name}.json"));
         run(convert().arg(fixture(name)).args(["--compat", "-o"]).arg(&path)).code(0);
         let read = |path| parsed(&fs_err::read_to_string(path).unwrap());
-        let (before, after) = (read(fixture(name).join("config.json")), read(path));
-        let (before, after) = (before.as_object().unwrap(), after.as_object().unwrap());
+        let before = read(fixture(name).join("config.json"));
+        let after = read(path);
+        let before = before.as_object().unwrap();
+        let after = after.as_object().unwrap();
         assert!(before.iter().all(|(key, value)| after.get(key) == Some(value)), "{name}");
         let added: Vec<&String> = after.keys().filter(|key| !before.contains_key(*key)).collect();
         let mut expected: Vec<&str> = keys.to_vec();

@@ -58,7 +58,8 @@ fn manifests() -> Edges {
 
 #[test]
 fn the_crate_table_is_what_the_manifests_say() {
-    let (documented, manifests) = (documented(), manifests());
+    let documented = documented();
+    let manifests = manifests();
     assert_eq!(
         documented.keys().collect::<Vec<_>>(),
         manifests.keys().collect::<Vec<_>>(),
@@ -116,7 +117,8 @@ fn every_dependency_is_called() {
 fn no_crate_imports_a_crate_that_imports_it() {
     let edges = manifests();
     for name in edges.keys() {
-        let (mut seen, mut todo) = (BTreeSet::new(), vec![name]);
+        let mut seen = BTreeSet::new();
+        let mut todo = vec![name];
         while let Some(next) = todo.pop() {
             for below in &edges[next] {
                 assert_ne!(below, name, "`{name}` imports itself through `{next}`");
@@ -255,7 +257,8 @@ fn modules(files: &[(Vec<String>, String)]) -> Edges {
             }
             let shared = module.iter().zip(path).take_while(|(a, b)| a == b).count();
             if module.len() > shared && path.len() > shared && all.contains(&path[..=shared]) {
-                let (own, other) = (&module[..=shared], &path[..=shared]);
+                let own = &module[..=shared];
+                let other = &path[..=shared];
                 edges.entry(own.join("::")).or_default().insert(other.join("::"));
             }
         }
@@ -289,9 +292,11 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
 
 /// Ways from a module back to itself, the modules of each only once.
 fn circles(edges: &Edges) -> Vec<String> {
-    let (mut circles, mut reported) = (Vec::new(), BTreeSet::new());
+    let mut circles = Vec::new();
+    let mut reported = BTreeSet::new();
     for start in edges.keys().filter(|start| edges[*start].iter().any(|next| next != *start)) {
-        let (mut todo, mut seen) = (vec![vec![start]], BTreeSet::new());
+        let mut todo = vec![vec![start]];
+        let mut seen = BTreeSet::new();
         while let Some(way) = todo.pop() {
             for next in edges.get(*way.last().expect("not empty")).into_iter().flatten() {
                 let way: Vec<&String> = way.iter().copied().chain([next]).collect();

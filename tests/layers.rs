@@ -35,7 +35,8 @@ fn sharded(to: &Path) {
     let layers = (0..LAYERS).map(Some).chain([None]);
     let mut map = Map::new();
     for layer in layers {
-        let (mut own, mut packed) = (Map::new(), Vec::new());
+        let mut own = Map::new();
+        let mut packed = Vec::new();
         for (name, entry) in header.as_object().unwrap() {
             let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
             let number = number.map(|(number, _)| number.parse().unwrap());
@@ -71,7 +72,8 @@ fn layers_of_a_dump_are_proven_without_the_others() {
     let home = tempfile::tempdir().unwrap();
     let model = home.path().join("model");
     sharded(&model);
-    let (of_two, dump) = ("AGREE in 2 runs of layers 1, 4 of 6 alone", stored());
+    let of_two = "AGREE in 2 runs of layers 1, 4 of 6 alone";
+    let dump = stored();
     check(&model, &dump, &[]).code(0).prints(of_two).prints("only layers 1, 4 of 6 ran");
     check(&fixture("lfm2"), &dump, &[]).code(0).prints(of_two);
     check(&model, &dump, &["--dtype", "f32", "--set", "dims.eps=1e-3"]).code(1).prints("DIFFER");

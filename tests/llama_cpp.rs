@@ -77,7 +77,9 @@ fn every_schedule_gives_what_one_prefill_gives() {
 fn a_step_gives_the_rows_that_were_asked_for() {
     let file = write(|_, _| {});
     let mut session = open(LlamaCpp::default(), file.path());
-    let (a, b, c) = (session.open_slot(), session.open_slot(), session.open_slot());
+    let a = session.open_slot();
+    let b = session.open_slot();
+    let c = session.open_slot();
     let prompt = tokens(1, 9);
     let chunks = [(a, OutputRows::All), (b, OutputRows::None), (c, OutputRows::Last)];
     let chunks = chunks.map(|(slot, rows)| Chunk { slot, tokens: &prompt, rows });
@@ -93,7 +95,9 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     let file = write(|_, _| {});
     let engine = LlamaCpp { context: 1, slots: 2 };
     let mut session = open(engine, file.path());
-    let (a, b, c) = (session.open_slot(), session.open_slot(), session.open_slot());
+    let a = session.open_slot();
+    let b = session.open_slot();
+    let c = session.open_slot();
     let mut step = |slot, tokens: &[u32]| {
         session.step(&[Chunk { slot, tokens, rows: OutputRows::Last }], &mut NoProbe)
     };

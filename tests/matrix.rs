@@ -26,7 +26,9 @@ fn matrix(plan: &str, more: &[&str]) -> Ran {
 fn cells_have_one_exit_code_and_a_scoreboard() {
     let home = tempfile::tempdir().unwrap();
     let file = |name: &str| home.path().join(name).display().to_string();
-    let (board, xml, page) = (file("board.json"), file("j.xml"), file("p.html"));
+    let board = file("board.json");
+    let xml = file("j.xml");
+    let page = file("p.html");
     let text = plan(home.path(), "");
     let more = ["--write", &board, "--junit", &xml, "--html", &page, "--jobs", "2"];
     matrix(&text, &more)

@@ -77,7 +77,8 @@ fn a_head_of_its_own_is_used_whatever_the_config_ties() {
     stored(1);
     dims().prints("tied     = false").says("the config ties `lm_head.weight`");
     // Conversions of it keep the output matrix, for any reader.
-    let (file, folder) = (dir.path().join("m.gguf"), dir.path().join("bf16"));
+    let file = dir.path().join("m.gguf");
+    let folder = dir.path().join("bf16");
     run(convert().arg(dir.path()).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
     run(onboard().arg("show").arg(&file).args(["--dims", "--graph"]))
         .code(0)
@@ -97,7 +98,8 @@ fn configs_as_python_writes_them_are_converted() {
     let mut json: Value = serde_json::from_str(&text).unwrap();
     json["time_step_limit"] = serde_json::json!([0.0, "BEYOND"]);
     fs_err::write(&config, json.to_string().replace("\"BEYOND\"", "Infinity")).unwrap();
-    let (file, folder) = (dir.path().join("m.gguf"), dir.path().join("bf16"));
+    let file = dir.path().join("m.gguf");
+    let folder = dir.path().join("bf16");
     run(convert().arg(&model).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
     run(onboard().arg("show").arg(&file).arg("--graph")).code(0);
     run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&folder)).code(0);
@@ -171,7 +173,8 @@ fn a_folder_that_is_written_over_keeps_nothing_of_the_older_checkpoint() {
 #[test]
 fn a_changed_file_is_no_longer_its_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, file) = (fixture("llama"), dir.path().join("m.gguf"));
+    let source = fixture("llama");
+    let file = dir.path().join("m.gguf");
     run(convert().arg(&source).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
     let verify = || run(convert().arg(&source).arg("--verify").arg(&file));
     verify().code(0);
@@ -258,7 +261,8 @@ fn weights_saved_without_a_head_are_found() {
 fn buffers_among_the_weights_are_passed_over() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["deepseek_v3", "qwen2", "gpt_neox"] {
-        let (model, plain) = (dir.path().join(name), dir.path().join(format!("{name}-bf16")));
+        let model = dir.path().join(name);
+        let plain = dir.path().join(format!("{name}-bf16"));
         copy(name, &model);
         rewrite(
             &fixture(name).join("model.safetensors"),

@@ -83,9 +83,12 @@ fn first_divergence(report: &str) -> Option<String> {
 
 fn parse(text: &str) -> Mutant {
     let unescape = |line: &str| line.replace("\\n", "\n");
-    let (mut bug, mut fixture, mut fate) = (None, None, None);
+    let mut bug = None;
+    let mut fixture = None;
+    let mut fate = None;
     let mut dtype = "f32".to_owned();
-    let (mut finds, mut replaces) = (Vec::new(), Vec::new());
+    let mut finds = Vec::new();
+    let mut replaces = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("bug:", rest) => bug = Some(rest.to_owned()),

@@ -24,7 +24,8 @@ fn offset(file: &Path, name: &str) -> usize {
 #[test]
 fn codes_and_scales_of_a_checkpoint_are_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, file) = (root().join("fixtures/coded/llama_nvfp4"), dir.path().join("m.gguf"));
+    let source = root().join("fixtures/coded/llama_nvfp4");
+    let file = dir.path().join("m.gguf");
     run(convert().arg(&source).args(["--to", "gguf:f16", "-o"]).arg(&file)).code(0);
     let rows = verified(&source, &file);
     assert_eq!(rows.len(), 14);
@@ -57,7 +58,8 @@ fn codes_and_scales_of_a_checkpoint_are_kept() {
 #[test]
 fn every_matrix_of_a_stack_has_a_scale() {
     let dir = tempfile::tempdir().unwrap();
-    let (plain, coded) = (dir.path().join("plain"), dir.path().join("coded"));
+    let plain = dir.path().join("plain");
+    let coded = dir.path().join("coded");
     let mut config =
         json(&fs_err::read_to_string(fixture("qwen3_moe").join("config.json")).unwrap());
     for key in ["hidden_size", "moe_intermediate_size", "intermediate_size"] {

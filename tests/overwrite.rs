@@ -203,7 +203,8 @@ fn killed_at_random_moments_a_folder_is_old_or_new_and_files_are_that_or_refused
 #[test]
 fn shards_of_two_models_in_one_folder_do_not_load() {
     let dir = tempfile::tempdir().unwrap();
-    let (old, out) = (other(dir.path()), dir.path().join("out"));
+    let old = other(dir.path());
+    let out = dir.path().join("out");
     let shard = |source: &Path, no: &str, more: &[&str]| {
         let mut command = convert();
         command.arg(source).args(["--to", "bf16", "--shard", no, "-o"]).arg(&out).args(more);

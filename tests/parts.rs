@@ -43,7 +43,8 @@ fn shard(source: &Path, to: &str, shard: &str, out: &Path) {
 #[test]
 fn parts_of_two_models_or_two_ways_are_no_set() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, other) = (fixture("llama_256"), changed(dir.path(), "mlp.up_proj", |x| 2.0 * x));
+    let source = fixture("llama_256");
+    let other = changed(dir.path(), "mlp.up_proj", |x| 2.0 * x);
     let path = |end: &str| dir.path().join(end);
     for (set, model, to) in
         [("a", &source, "q4_k_m"), ("b", &other, "q4_k_m"), ("c", &source, "q8_0")]
@@ -54,7 +55,8 @@ fn parts_of_two_models_or_two_ways_are_no_set() {
         let first = path(&format!("{set}-00001-of-00002.gguf"));
         run(convert().arg("merge-check").arg(first)).code(0).prints("complete: 2 files");
     }
-    let (first, second) = (path("a-00001-of-00002.gguf"), path("a-00002-of-00002.gguf"));
+    let first = path("a-00001-of-00002.gguf");
+    let second = path("a-00002-of-00002.gguf");
     for set in ["b", "c"] {
         fs_err::copy(path(&format!("{set}-00002-of-00002.gguf")), &second).unwrap();
         let ran = run(convert().arg("merge-check").arg(&first)).code(2);
@@ -65,8 +67,10 @@ fn parts_of_two_models_or_two_ways_are_no_set() {
 #[test]
 fn folders_of_two_models_are_no_set() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, other) = (fixture("llama_256"), changed(dir.path(), "mlp.up_proj", |x| 2.0 * x));
-    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let source = fixture("llama_256");
+    let other = changed(dir.path(), "mlp.up_proj", |x| 2.0 * x);
+    let ours = dir.path().join("ours");
+    let theirs = dir.path().join("theirs");
     for (model, out) in [(&source, &ours), (&other, &theirs)] {
         shard(model, "fp8", "1/2", out);
         run(convert().arg("merge-check").arg(out)).code(2).says("model-00002-of-00002");

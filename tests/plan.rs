@@ -41,7 +41,8 @@ fn tensors() -> Vec<(String, Vec<usize>)> {
 
 /// Writes a sparse file with these tensors, which takes no room on the disk.
 fn sparse(path: &Path, tensors: &[(String, Vec<usize>)]) -> u64 {
-    let (mut header, mut end) = (Map::new(), 0);
+    let mut header = Map::new();
+    let mut end = 0;
     for (name, shape) in tensors {
         let begin = end;
         end += shape.iter().product::<usize>() as u64 * 2;
@@ -94,7 +95,8 @@ fn forty_gigabytes_are_planned_in_the_memory_of_a_small_model() {
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         fs_err::copy(small.join(name), dir.path().join(name)).unwrap();
     }
-    let (all, mut bytes) = (tensors(), 0);
+    let all = tensors();
+    let mut bytes = 0;
     let shards: Vec<_> = all.chunks(100).collect();
     let mut map = Map::new();
     for (n, shard) in shards.iter().enumerate() {

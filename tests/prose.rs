@@ -97,7 +97,8 @@ fn words(sentence: &str) -> usize {
 /// Splits text at the ends of sentences.
 fn sentences(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
-    let (mut begin, mut quoted) = (0, false);
+    let mut begin = 0;
+    let mut quoted = false;
     let mut letters = text.char_indices().peekable();
     while let Some((at, letter)) = letters.next() {
         quoted ^= letter == '`';
@@ -141,7 +142,9 @@ fn pages() -> Vec<PathBuf> {
 /// Reads the sentences of a page: paragraphs, items, headings and cells, without code.
 fn page(path: &Path) -> Vec<Sentence> {
     let mut found = Vec::new();
-    let (mut code, mut written, mut section) = (false, false, false);
+    let mut code = false;
+    let mut written = false;
+    let mut section = false;
     let mut paragraph = (0, String::new());
     let text = fs_err::read_to_string(path).unwrap();
     let mut add = |line: usize, text: &str, first: bool| {

@@ -272,7 +272,8 @@ fn encoders_are_kept_and_named_as_loaders_name_them() {
 #[test]
 fn experts_that_are_taken_apart_keep_the_beginning_of_their_names() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, out) = (dir.path().join("source"), dir.path().join("out"));
+    let source = dir.path().join("source");
+    let out = dir.path().join("out");
     fs_err::create_dir(&source).unwrap();
     // A mixture with one tensor for all experts, as a vision-language model stores it.
     let mut inner = json(&fixture("llama4_text").join("config.json"));
@@ -326,7 +327,8 @@ fn a_mixture_that_a_loader_does_not_take_is_warned_of() {
     for key in ["hidden_size", "moe_intermediate_size", "intermediate_size", "head_dim"] {
         config[key] = 128.into();
     }
-    let (path, plain) = (dir.path().join("config.json"), dir.path().join("plain"));
+    let path = dir.path().join("config.json");
+    let plain = dir.path().join("plain");
     fs_err::write(&path, config.to_string()).unwrap();
     let mut synth = onboard();
     synth.args(["synth", "qwen3_moe", "--dtype", "bf16", "--config"]).arg(&path);

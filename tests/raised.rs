@@ -61,7 +61,8 @@ fn tensors_that_matter_most_are_raised_until_a_divergence_is_met() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["llama_256", "lfm2_256"] {
         let path = |end: &str| dir.path().join(format!("{name}{end}.gguf"));
-        let (mix, met) = (path("-mix"), path("-met"));
+        let mix = path("-mix");
+        let met = path("-met");
         run(convert().arg(fixture(name)).args(["--to", "gguf:q4_k_m", "-o"]).arg(&mix)).code(0);
         let all = cost(&mix, name);
         let goal = all / 8.0;
@@ -69,7 +70,8 @@ fn tensors_that_matter_most_are_raised_until_a_divergence_is_met() {
         let ran = ran.prints("divergence from the reference").prints("which would cost");
         let found = cost(&met, name);
         assert!(goal / 8.0 < found && found <= goal, "{name}: {found} of {goal}");
-        let (old, new) = (types(&mix), types(&met));
+        let old = types(&mix);
+        let new = types(&met);
         let finer = old.iter().filter(|(name, ty)| new[*name] != **ty).count();
         let (count, of) = raised(&ran);
         assert_eq!(finer, count, "{name}");
@@ -138,7 +140,8 @@ fn an_interrupted_search_goes_on_with_what_it_measured() {
 #[test]
 fn a_text_stands_in_for_a_dump() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, corpus) = (dir.path().join("source"), fixture("corpus.txt"));
+    let source = dir.path().join("source");
+    let corpus = fixture("corpus.txt");
     alone("llama_256", &source);
     let text = |command: &mut Command, chunks: &str| {
         run(command.arg("--text").arg(&corpus).args(["--chunks", chunks]))

@@ -33,7 +33,8 @@ fn retold(dir: &Path, dump: &Path, word: Option<&str>) -> PathBuf {
 #[test]
 fn rows_are_rounded_where_the_reference_rounded_them() {
     for name in CODED {
-        let (folder, dump) = (fixture(name), fixture(name).join("reference"));
+        let folder = fixture(name);
+        let dump = fixture(name).join("reference");
         check(&folder, &dump, &[]).code(0).prints("AGREE");
         check(&folder, &dump, &["--w8a8"]).code(0).prints("AGREE");
         check(&folder, &dump, &["--w8a8", "--plain-graph", "--dtype", "f32"]).code(0);
@@ -45,7 +46,8 @@ fn rows_are_rounded_where_the_reference_rounded_them() {
 #[test]
 fn rows_that_experts_multiply_are_rounded() {
     let dir = tempfile::tempdir().unwrap();
-    let (made, told) = (dir.path().join("made"), fixture("w8a8/qwen3_moe"));
+    let made = dir.path().join("made");
+    let told = fixture("w8a8/qwen3_moe");
     run(convert().arg(fixture("qwen3_moe")).args(["--to", "fp8", "-o"]).arg(&made)).code(0);
     check(&made, &told, &[]).code(0).prints("AGREE");
     check(&made, &told, &["--w8a16"]).code(1);
@@ -55,7 +57,8 @@ fn rows_that_experts_multiply_are_rounded() {
     // Without the experts' rounding, and with nothing else wrong.
     let dump = retold(dir.path(), &told, Some("linear"));
     check(&made, &dump, &[]).code(1).prints("mlp.experts");
-    let (coded, told) = (fixture(CODED[2]), fixture(CODED[2]).join("reference"));
+    let coded = fixture(CODED[2]);
+    let told = fixture(CODED[2]).join("reference");
     let dir = tempfile::tempdir().unwrap();
     check(&coded, &retold(dir.path(), &told, Some("linear")), &[]).code(1).prints("mlp.experts");
 }

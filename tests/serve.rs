@@ -153,7 +153,8 @@ fn reply(mut stream: TcpStream) -> Reply {
     let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
     let mut body = bytes[end + 4..].to_vec();
     if head.contains("transfer-encoding: chunked") {
-        let (mut rest, mut whole) = (&body[..], Vec::new());
+        let mut rest = &body[..];
+        let mut whole = Vec::new();
         while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
             let size =
                 usize::from_str_radix(std::str::from_utf8(&rest[..at]).unwrap(), 16).unwrap();

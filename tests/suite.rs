@@ -155,7 +155,10 @@ fn printed(line: &str, folder: &Path) -> Result<String, Failed> {
 
 /// Splits a command line at spaces; single quotes keep words together.
 fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quoted = false;
+    let mut begun = false;
     for c in line.chars() {
         match c {
             '\'' => (quoted, begun) = (!quoted, true),

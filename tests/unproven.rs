@@ -87,7 +87,8 @@ fn a_reference_without_taps_or_ensemble_leaves_ops_and_whole_runs_unproven() {
         .code(0)
         .prints("AGREE in 1 run, but not proven: ops (the dump has no taps of prefill)");
     let home = tempfile::tempdir().unwrap();
-    let (prompts, dump) = (home.path().join("prompts.json"), home.path().join("dump"));
+    let prompts = home.path().join("prompts.json");
+    let dump = home.path().join("dump");
     fs_err::write(&prompts, r#"[{"tokens": [5, 9], "taps": true}]"#).unwrap();
     let mut command = parity();
     command.arg("dump").arg(fixture("lfm2")).args(["--engine", "native", "--dtypes", "f32", "-o"]);
@@ -120,7 +121,8 @@ fn what_a_head_is_fed_and_hands_on_is_the_references() {
 #[test]
 fn an_engine_is_recorded_up_to_the_end_of_its_context() {
     let home = tempfile::tempdir().unwrap();
-    let (model, dump) = (home.path().join("gemma"), home.path().join("dump"));
+    let model = home.path().join("gemma");
+    let dump = home.path().join("dump");
     copy("gemma", &model);
     let mut command = parity();
     command.arg("dump").arg(&model).args(["--engine", "native", "--dtypes", "f32", "-o"]);

@@ -17,7 +17,8 @@ use fuse::{CASES, fuse, write};
 #[test]
 fn every_tensor_is_hashed_and_a_changed_one_shows() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, file) = (fixture("llama_256"), dir.path().join("m.gguf"));
+    let source = fixture("llama_256");
+    let file = dir.path().join("m.gguf");
     run(convert().arg(&source).args(["--to", "gguf:q8_0", "-o"]).arg(&file)).code(0);
     let verify = || run(convert().arg(&source).args(["--json", "--verify"]).arg(&file));
     let shown = json(&run(onboard().arg("show").arg(&file).arg("--json")).code(0).out);
@@ -54,13 +55,15 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
 #[test]
 fn a_tensor_that_is_none_of_the_models_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let (plain, more) = (dir.path().join("m.gguf"), dir.path().join("more.gguf"));
+    let plain = dir.path().join("m.gguf");
+    let more = dir.path().join("more.gguf");
     let source = fixture("llama");
     run(convert().arg(&source).args(["--to", "gguf:f16", "-o"]).arg(&plain)).code(0);
     let file = GgufFile::open(&plain).unwrap();
     let mut tensors: Vec<(GgufTensorSpec, Vec<u8>)> = Vec::new();
     for info in file.tensors() {
-        let (name, shape) = (info.name.clone(), info.shape.clone());
+        let name = info.name.clone();
+        let shape = info.shape.clone();
         let bytes = file.bytes(&name).unwrap().to_vec();
         tensors.push((GgufTensorSpec { name, shape, ty: info.ty }, bytes));
     }
@@ -77,7 +80,8 @@ fn a_tensor_that_is_none_of_the_models_is_named() {
 #[test]
 fn several_tensors_in_one_are_compared() {
     let dir = tempfile::tempdir().unwrap();
-    let (plain, fused) = (dir.path().join("m.gguf"), dir.path().join("fused.gguf"));
+    let plain = dir.path().join("m.gguf");
+    let fused = dir.path().join("fused.gguf");
     for (name, stems, whole) in CASES {
         let source = fixture(name);
         let made =
@@ -134,7 +138,8 @@ fn ranges(file: &std::path::Path) -> Vec<TensorRange> {
     let tensors = parsed.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
     let range = |(_, tensor): (&String, &Value)| {
         let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
-        let (begin, end) = (number(&tensor["data_offsets"][0]), number(&tensor["data_offsets"][1]));
+        let begin = number(&tensor["data_offsets"][0]);
+        let end = number(&tensor["data_offsets"][1]);
         let rows = tensor["shape"].as_array().unwrap().iter().rev().skip(1).map(number);
         let row = (end - begin) / rows.product::<usize>().max(1);
         TensorRange { begin: header + begin, len: end - begin, row }
@@ -189,7 +194,8 @@ fn damages_of_six_formats_are_found() {
         verify().code(0).prints("as written");
         compare().code(0);
         let hashes = if output == weights { "m.gguf.hashes" } else { "onboard.hashes" };
-        let (hashes, kept) = (dir.path().join(hashes), dir.path().join("kept"));
+        let hashes = dir.path().join(hashes);
+        let kept = dir.path().join("kept");
         let sound = fs_err::read(&weights).unwrap();
         let tensors = ranges(&weights);
         for n in 0..DAMAGES {
@@ -219,7 +225,8 @@ fn damages_of_six_formats_are_found() {
 fn blocks_of_other_encoders_are_compared_one_by_one() {
     let dir = tempfile::tempdir().unwrap();
     let source = fixture("llama_256");
-    let (file, imatrix) = (dir.path().join("m.gguf"), dir.path().join("m.imatrix.gguf"));
+    let file = dir.path().join("m.gguf");
+    let imatrix = dir.path().join("m.imatrix.gguf");
     let ids: Vec<String> = (1..65).map(|n| (n * 7 % 90).to_string()).collect();
     let measure = ["--chunk", "32", "--tokens", &ids.join(",")];
     run(onboard().arg("imatrix").arg(&source).args(measure).arg("-o").arg(&imatrix)).code(0);

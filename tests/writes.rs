@@ -58,7 +58,8 @@ fn standard_output_is_refused_where_it_cannot_be() {
 #[test]
 fn a_link_out_of_a_checkpoint_is_not_copied() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, out) = (dir.path().join("source"), dir.path().join("out"));
+    let source = dir.path().join("source");
+    let out = dir.path().join("out");
     copy("llama_256", &source);
     let secret = dir.path().join("secret");
     fs_err::write(&secret, "secret").unwrap();
@@ -74,7 +75,8 @@ fn a_link_out_of_a_checkpoint_is_not_copied() {
 #[test]
 fn a_template_that_leads_out_of_a_checkpoint_is_not_published() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, secret) = (dir.path().join("source"), dir.path().join("secret"));
+    let source = dir.path().join("source");
+    let secret = dir.path().join("secret");
     copy("llama", &source);
     fs_err::write(&secret, "secret").unwrap();
     let templates = source.join("additional_chat_templates");
@@ -100,7 +102,8 @@ fn a_template_that_leads_out_of_a_checkpoint_is_not_published() {
 #[test]
 fn a_pipe_beside_the_weights_is_not_passed_over() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, out) = (dir.path().join("source"), dir.path().join("out"));
+    let source = dir.path().join("source");
+    let out = dir.path().join("out");
     copy("llama_256", &source);
     let pipe = source.join("notes.txt");
     Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -126,7 +129,8 @@ fn weights_of_another_model_under_other_names_are_neither_kept_nor_removed() {
 #[test]
 fn a_finished_file_is_held_to_its_sources_again() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, file) = (dir.path().join("source"), dir.path().join("m.gguf"));
+    let source = dir.path().join("source");
+    let file = dir.path().join("m.gguf");
     copy("llama_256", &source);
     let convert = || to(&source, "gguf:f16", &file, &["--resume"]);
     run(&mut convert()).code(0);
@@ -150,8 +154,9 @@ fn a_finished_file_is_held_to_its_sources_again() {
 #[test]
 fn a_folder_of_templates_that_is_a_link_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, out, precious) =
-        (dir.path().join("source"), dir.path().join("out"), dir.path().join("precious"));
+    let source = dir.path().join("source");
+    let out = dir.path().join("out");
+    let precious = dir.path().join("precious");
     copy("llama_256", &source);
     fs_err::create_dir(&out).unwrap();
     fs_err::create_dir(&precious).unwrap();
@@ -172,7 +177,8 @@ fn a_folder_of_templates_that_is_a_link_is_refused() {
 #[test]
 fn a_part_that_is_a_link_is_not_written_through() {
     let dir = tempfile::tempdir().unwrap();
-    let (out, precious) = (dir.path().join("p.gguf"), dir.path().join("precious"));
+    let out = dir.path().join("p.gguf");
+    let precious = dir.path().join("precious");
     for end in [".part", ".part.journal"] {
         fs_err::write(&precious, "precious").unwrap();
         let link = dir.path().join(format!("p.gguf{end}"));
@@ -197,7 +203,8 @@ fn signal(child: &Child, signal: &str) {
 #[test]
 fn a_source_that_shrinks_is_named_and_the_output_stays_unfinished() {
     let dir = tempfile::tempdir().unwrap();
-    let (model, out) = (dir.path().join("model"), dir.path().join("m.gguf"));
+    let model = dir.path().join("model");
+    let out = dir.path().join("m.gguf");
     copy("llama_256", &model);
     let source = model.join("model.safetensors");
     let journal = dir.path().join("m.gguf.part.journal");
@@ -251,7 +258,8 @@ fn a_source_of_another_time_is_not_gone_on_with() {
 #[test]
 fn two_conversions_at_once_do_not_share_an_output() {
     let dir = tempfile::tempdir().unwrap();
-    let (out, journal) = (dir.path().join("m.gguf"), dir.path().join("m.gguf.part.journal"));
+    let out = dir.path().join("m.gguf");
+    let journal = dir.path().join("m.gguf.part.journal");
     let slow = ["--slab", "1", "--threads", "1"];
     let mut command = to(&fixture("llama_256"), "gguf:q4_k_m", &out, &slow);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -159,7 +159,8 @@ impl ChatRecord {
                 .filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned())))
                 .collect()
         };
-        let (chats, renderings) = (list(&json, "conversations")?, list(&json, "renderings")?);
+        let chats = list(&json, "conversations")?;
+        let renderings = list(&json, "renderings")?;
         if chats.len() != renderings.len() {
             return Err(fault("`conversations` and `renderings` have different lengths"));
         }

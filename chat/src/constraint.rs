@@ -121,7 +121,8 @@ impl ConstraintCompiler {
     ) -> Result<Self, ConstraintError> {
         let failed = |why: String| ConstraintError::Vocabulary { why };
         let count = u32::try_from(rows).map_err(|_| failed(format!("{rows} tokens")))?;
-        let (mut words, mut specials) = (Vec::with_capacity(rows), Vec::new());
+        let mut words = Vec::with_capacity(rows);
+        let mut specials = Vec::new();
         for id in 0..count {
             let Some(token) = vocabulary.get(id as usize) else {
                 words.push(Vec::new());
@@ -246,7 +247,8 @@ impl ConstraintCompiler {
                 format!("{} {}", lark.until(close), lark.space())
             }
             (ReasoningPrefix::Optional, Some((open, close))) => {
-                let (open, thought) = (lark.literal(open), lark.until(close));
+                let open = lark.literal(open);
+                let thought = lark.until(close);
                 format!("({open} {thought} {})?", lark.space())
             }
         };

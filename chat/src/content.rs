@@ -103,7 +103,8 @@ impl ChatRequest {
         if !self.messages.iter().any(|message| role(message).as_deref() == Some("developer")) {
             return Ok(self);
         }
-        let (mut system, mut others) = (Vec::new(), Vec::new());
+        let mut system = Vec::new();
+        let mut others = Vec::new();
         for (n, message) in self.messages.into_iter().enumerate() {
             if !matches!(role(&message).as_deref(), Some("developer" | "system")) {
                 others.push(message);

@@ -291,7 +291,8 @@ impl Template {
 impl TemplateVariant {
     /// Converts an error of the engine.
     fn fault(&self, error: &minijinja::Error, fuel: u64) -> TemplateError {
-        let (place, line) = (self.place.clone(), error.line().unwrap_or(1));
+        let place = self.place.clone();
+        let line = error.line().unwrap_or(1);
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(inner) = source {
             if let Some(Raised(message)) = inner.downcast_ref::<Raised>() {

@@ -30,7 +30,9 @@ fn expressions_are_those_of_transformers() {
     }
     let conversation = r#"{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " Hello "}]}"#;
     let request = ChatRequest::from_json(&OrderedJson::parse(conversation).unwrap()).unwrap();
-    let (mut count, mut differing, mut details) = (0, Vec::new(), Vec::new());
+    let mut count = 0;
+    let mut differing = Vec::new();
+    let mut details = Vec::new();
     for line in lines.lines() {
         let OrderedJson::List(pair) = OrderedJson::parse(line).unwrap() else { panic!("{line}") };
         let [expression, expected] = pair.as_slice() else { panic!("{line}") };

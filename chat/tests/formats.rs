@@ -359,7 +359,8 @@ fn outputs_are_read_as_the_engines_read_them_or_for_a_named_reason() {
 fn section(name: &str, text: &str, update: bool) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tool-calls.md");
     let page = fs::read_to_string(&path).expect("the page");
-    let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let open = format!("<!-- {name} -->\n");
+    let close = format!("<!-- end of {name} -->");
     let start = page.find(&open).expect("the section") + open.len();
     let end = start + page[start..].find(&close).expect("the end of the section");
     if update {

@@ -48,7 +48,9 @@ impl Golden {
         let file = golden.get("template").unwrap().as_str().unwrap();
         let text = fs_err::read_to_string(templates.join(file)).unwrap();
         let template = Template::from_source(file, &text, self.tokens.clone());
-        let (mut texts, mut refusals, mut faults) = (0, 0, Vec::new());
+        let mut texts = 0;
+        let mut refusals = 0;
+        let mut faults = Vec::new();
         let renderings = list(golden.get("renderings").unwrap());
         assert_eq!(renderings.len(), self.requests.len());
         for (expected, (name, request)) in renderings.iter().zip(&self.requests) {

@@ -135,7 +135,8 @@ impl BenchPeer for LlamaBench {
         if test.depth > 0 {
             command.args(["-d", &test.depth.to_string()]);
         }
-        let (prompt, generated) = (test.prompt.to_string(), test.generated.to_string());
+        let prompt = test.prompt.to_string();
+        let generated = test.generated.to_string();
         if test.prompt > 0 && test.generated > 0 {
             command.args(["-p", "0", "-n", "0", "-pg", &format!("{prompt},{generated}")]);
         } else {

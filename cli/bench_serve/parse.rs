@@ -61,7 +61,8 @@ pub(super) fn parse_lengths(text: &str) -> Result<LengthDistribution, String> {
     let Some((low, high)) = text.split_once("..") else {
         return Ok(LengthDistribution::Fixed(length(text)?));
     };
-    let (low, high) = (length(low)?, length(high.trim_start_matches('='))?);
+    let low = length(low)?;
+    let high = length(high.trim_start_matches('='))?;
     if low > high { Err(wrong()) } else { Ok(LengthDistribution::Uniform(low, high)) }
 }
 

@@ -417,7 +417,8 @@ fn csv(object: &Map<String, Value>) -> String {
             text.to_owned()
         }
     };
-    let (mut names, mut cells) = (Vec::new(), Vec::new());
+    let mut names = Vec::new();
+    let mut cells = Vec::new();
     for (name, value) in object {
         let cell = match value {
             Value::Array(_) | Value::Object(_) => continue,

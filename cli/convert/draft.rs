@@ -51,7 +51,8 @@ impl ConvertArgs {
         if let Some(warning) = plan::ignored_factors(&source.gguf.arch, &output, &source.tensors) {
             term::note(&format!("warning: {warning}"));
         }
-        let (name, file_type) = (&source.name, output.file_type);
+        let name = &source.name;
+        let file_type = output.file_type;
         let mut keys = plan::keys(&source.gguf, name, &source.tokenizer, file_type);
         for (key, value) in chosen.keys.iter() {
             keys.set(key, value.clone());

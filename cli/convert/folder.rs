@@ -106,7 +106,8 @@ pub(super) fn run(
 
 /// Returns the items to write. If scales are shared, the weights are read to compute them.
 pub(super) fn items<'c>(threads: usize, plan: &FolderPlan<'c>) -> Result<Vec<FolderItem<'c>>> {
-    let (tensors, choices) = (&plan.tensors, &plan.choices);
+    let tensors = &plan.tensors;
+    let choices = &plan.choices;
     let peaks = if plan.format.shares() {
         Some(peaks::peaks(tensors, choices, &plan.target.model.quant, threads)?)
     } else {

@@ -135,8 +135,8 @@ fn differences(
         match written.stored(name) {
             None => faults.push(format!("tensor `{name}` is missing")),
             Some(info) if info.dtype != declared.dtype || info.shape != declared.shape => {
-                let (found, expected) =
-                    ((info.dtype, &info.shape), (declared.dtype, &declared.shape));
+                let found = (info.dtype, &info.shape);
+                let expected = (declared.dtype, &declared.shape);
                 faults.push(format!("tensor `{name}` is {found:?}, expected {expected:?}"));
             }
             Some(_) => compared += 1,

@@ -75,7 +75,8 @@ fn help() -> String {
         let ty = target.default_type();
         let bits = ty.bytes() as f64 * 8.0 / ty.elements() as f64;
         let needs = if ty.needs_importance() { "  needs --imatrix" } else { "" };
-        let (name, ty) = (target.name().to_lowercase(), ty.name());
+        let name = target.name().to_lowercase();
+        let ty = ty.name();
         text.extend([format!("  {name:<10} {ty:<8} {bits:.2} bits{needs}\n")]);
     }
     text.push_str("Checkpoints, as in --to fp8 -o DIR\n");
@@ -276,7 +277,8 @@ impl TypeArgs {
             .tensors
             .iter()
             .map(|tensor| {
-                let (name, shape) = (tensor.name.as_str(), tensor.flow.shape());
+                let name = tensor.name.as_str();
+                let shape = tensor.flow.shape();
                 mix::MixTensor { name, shape, base: base_type(name, shape, base) }
             })
             .collect();
@@ -297,7 +299,8 @@ impl TypeArgs {
         };
         let mut choices = Vec::with_capacity(tensors.len());
         let mut levels = Vec::with_capacity(tensors.len());
-        let (mut lists, mut in_blocks) = (BTreeMap::new(), BTreeSet::new());
+        let mut lists = BTreeMap::new();
+        let mut in_blocks = BTreeSet::new();
         let assigned = mix::assign(format.target, &tensors, &facts, &overrides)?;
         for (n, (tensor, mut assigned)) in model.tensors.iter().zip(assigned).enumerate() {
             let packed = self.source_block_type(tensor, plain);

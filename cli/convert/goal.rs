@@ -162,7 +162,8 @@ impl DivergenceArgs {
         })?;
         let cannot = || format!("cannot read the reference `{}`", path.display());
         let dump = Dump::open_whole(&path).with_context(cannot)?;
-        let (found, vocab) = (dump.manifest.vocab, target.model.vocab);
+        let found = dump.manifest.vocab;
+        let vocab = target.model.vocab;
         ensure!(
             dump.runs().contains(&Dtype::F32),
             "the dump `{}` has no f32 run, which is what is measured against; write it again with \
@@ -262,7 +263,8 @@ impl DivergenceGoal {
             return Ok(CommandOutcome::Ok);
         }
         let kl = self.measure(&*open(written)?, target, written)?;
-        let (most, place) = (self.most, written.display());
+        let most = self.most;
+        let place = written.display();
         ensure!(
             kl <= most,
             "`{place}` was written, and its divergence is {kl:.3e}, more than {most:e}"
@@ -280,7 +282,8 @@ pub(super) fn smallest_sufficient(
     count: usize,
     mut enough: impl FnMut(usize) -> Result<bool>,
 ) -> Result<usize> {
-    let (mut low, mut high) = (0, count);
+    let mut low = 0;
+    let mut high = count;
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if enough(middle)? { high = middle } else { low = middle }

@@ -73,7 +73,8 @@ pub(super) fn choose(
     let tried = LevelTrials::write(args, source, target, &gguf, draft, &types)?;
     let measured = goal.measured(&set_id::of_gguf_search(source, &draft.output, &draft.levels)?)?;
     let search = RaiseSearch { goal: &goal, target, groups: &groups, tried: &tried, measured };
-    let (none, most) = (search.measure(&vec![TOP; groups.len()])?, goal.most);
+    let none = search.measure(&vec![TOP; groups.len()])?;
+    let most = goal.most;
     goal.ensure_met(none, || fixed_tensors(source, draft))?;
     let all = search.measure(&vec![0; groups.len()])?;
     let raised = if all > most {
@@ -104,7 +105,8 @@ impl RaiseSearch<'_> {
             group.weights.iter().for_each(|&weight| from[weight] = self.tried.place[level]);
         }
         self.measured.get(format!("{levels:?}").as_bytes(), || {
-            let (engine, sources) = (self.goal.engine.clone(), self.tried.sources.clone());
+            let engine = self.goal.engine.clone();
+            let sources = self.tried.sources.clone();
             let mixed = MixedEngine { engine, sources, from };
             self.goal.measure(&mixed, self.target, &self.goal.trial.path)
         })
@@ -151,7 +153,8 @@ fn raise(
             if was == ty {
                 continue;
             }
-            let (name, choice) = (&source.tensors[n].name, &mut draft.output.choices[n]);
+            let name = &source.tensors[n].name;
+            let choice = &mut draft.output.choices[n];
             let why =
                 format!("{}; raised from {was}, which would cost {cost:.1e} nats", choice.why);
             lines.push(format!("  {name:<40} {:<8} {why}", ty.name()));
@@ -203,7 +206,8 @@ fn fixed_tensors(source: &GgufModel<'_>, draft: &GgufDraft) -> String {
     let tensors = source.tensors.iter().zip(&draft.levels);
     let mut stay = tensors.filter(|(_, levels)| levels[TOP].is_quantized());
     stay.next().map_or_else(String::new, |(first, levels)| {
-        let (count, name) = (stay.count() + 1, &first.name);
+        let count = stay.count() + 1;
+        let name = &first.name;
         format!(
             ", {count} tensors of asked or fixed types among them: `{name}` stays {}",
             levels[TOP]

@@ -127,7 +127,8 @@ fn listed<T>(all: &[T], text: impl Fn(&T) -> String) -> String {
 }
 
 fn rule(of: &TensorRule) -> String {
-    let (rule, at) = (&of.rule, &of.rule.at);
+    let rule = &of.rule;
+    let at = &of.rule.at;
     format!(
         "TensorRule {{ rule: Rule {{ disk: {:?}, weight: {:?}, steps: {:?}, at: Span {{ \
          source: Source {{ path: {:?}, text: {:?} }}, start: {}, end: {} }} }}, ty: {:?} }}",

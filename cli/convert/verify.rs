@@ -62,15 +62,18 @@ impl TensorDeviation {
         if count == 0 {
             return None;
         }
-        let (name, off) = (&self.name, self.measure.relative());
-        let (blocks, ty) = (self.compared.blocks, self.ty.name());
+        let name = &self.name;
+        let off = self.measure.relative();
+        let blocks = self.compared.blocks;
+        let ty = self.ty.name();
         let rule = if is_determined {
             format!("have other bytes than the source gives in {ty}")
         } else {
             format!("are farther from the source than {ty} explains")
         };
         let first = first.unwrap_or_default();
-        let (row, value) = (first / self.row, first % self.row);
+        let row = first / self.row;
+        let value = first % self.row;
         Some(format!(
             "tensor `{name}` is off by {off:.4} of its size: {count} of {blocks} blocks {rule}, the first in row {row} \
              at value {value}"
@@ -95,7 +98,8 @@ fn compare_all(
     file: &GgufFile,
     imatrix: Option<&Imatrix>,
 ) -> (Vec<TensorDeviation>, Vec<String>) {
-    let (mut distances, mut faults) = (Vec::new(), Vec::new());
+    let mut distances = Vec::new();
+    let mut faults = Vec::new();
     let tensors = as_fused(&model.tensors, file, &mut faults);
     for tensor in &tensors {
         let name = &tensor.name;
@@ -104,7 +108,8 @@ fn compare_all(
             continue;
         };
         if info.elements() != tensor.flow.len() as u64 {
-            let (found, expected) = (&info.shape, tensor.flow.shape());
+            let found = &info.shape;
+            let expected = tensor.flow.shape();
             faults.push(format!("tensor `{name}` has shape {found:?}, expected {expected:?}"));
             continue;
         }
@@ -250,8 +255,10 @@ pub(super) fn run(
 }
 
 fn line(TensorDeviation { name, ty, measure, sha256, .. }: &TensorDeviation) -> String {
-    let (relative, cosine) = (measure.relative(), measure.cosine());
-    let (ty, hash) = (ty.name(), &sha256[..16]);
+    let relative = measure.relative();
+    let cosine = measure.cosine();
+    let ty = ty.name();
+    let hash = &sha256[..16];
     format!("{name:<40} {ty:<8} relative error {relative:.6}  cosine {cosine:.6}  sha256 {hash}")
 }
 

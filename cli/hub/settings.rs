@@ -88,7 +88,8 @@ fn expand(value: OsString, get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
         rest = tail;
     }
     while let Some(at) = rest.find('$') {
-        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        let before = &rest[..at];
+        let after = &rest[at + 1..];
         out.push(before);
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let braced = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));

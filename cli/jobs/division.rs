@@ -57,7 +57,8 @@ impl DividedCommand {
         let output = output.trim_end_matches('/').to_owned();
         ensure!(!output.is_empty() && output != "-", "the output has to be a file or a folder");
         let state = state.map_or_else(|| format!("{output}.jobs").into(), Path::to_owned);
-        let (reads, values) = (parsed.reads, parsed.values);
+        let reads = parsed.reads;
+        let values = parsed.values;
         let made = Self { kind, words, output, reads, values, count, state };
         ParsedWords::parse(&made.piece(1)?).with_context(|| {
             format!("`{}` cannot be divided as it is given", made.kind.name.join(" "))
@@ -90,7 +91,8 @@ impl DividedCommand {
 
     /// Returns the words of the command that joins the pieces.
     pub(super) fn merge(&self) -> Result<Vec<String>> {
-        let (mut words, mut more) = (Vec::new(), Vec::new());
+        let mut words = Vec::new();
+        let mut more = Vec::new();
         for word in self.kind.merge {
             match *word {
                 "{command}" => words.extend(self.words.clone()),
@@ -112,7 +114,8 @@ impl DividedCommand {
     fn first_of_set(&self) -> Result<String> {
         let output = Path::new(&self.output);
         let stem = output.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let (begin, end) = (format!("{stem}-00001-of-"), ".gguf");
+        let begin = format!("{stem}-00001-of-");
+        let end = ".gguf";
         let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
         let entries = fs_err::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
         let mut found: Vec<PathBuf> = entries

@@ -108,7 +108,8 @@ impl DividedCommand {
             let why = format!("`{path}` has changed since it was made");
             return Ok(PieceState::Spoiled(why, all()));
         }
-        let (mut why, mut spoiled) = (None, Vec::new());
+        let mut why = None;
+        let mut spoiled = Vec::new();
         for file in &found.files {
             if let Some(fault) = file.fault()? {
                 why.get_or_insert(fault);

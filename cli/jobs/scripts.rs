@@ -49,7 +49,8 @@ pub(super) fn kubernetes(divided: &DividedCommand, args: &SchedulerArgs) -> Resu
     let directory = args.directory()?;
     let mount = args.mount.clone().unwrap_or_else(|| directory.clone());
     refuse_unmounted(divided, &directory, &mount)?;
-    let (name, count) = (name(divided), divided.count);
+    let name = name(divided);
+    let count = divided.count;
     let words = task(divided, args, &["--index-env", "JOB_COMPLETION_INDEX"])?;
     let words: Vec<String> = words.iter().map(|word| expanded(word)).collect();
     Ok(format!(

@@ -166,7 +166,8 @@ fn compare_setting(
 fn add_unreported(launched: &PlannedLaunch, lines: &mut Vec<SettingComparison>) {
     let mut add = |name: &str, asked: String| {
         if !lines.iter().any(|line| line.name == name) {
-            let (name, in_force) = (name.to_owned(), "-".to_owned());
+            let name = name.to_owned();
+            let in_force = "-".to_owned();
             lines.push(SettingComparison {
                 name,
                 asked,

@@ -88,7 +88,8 @@ impl ParityCheckArgs {
         report.subject.sha256.spec = Some(target.spec.sha256.clone());
         if report.runs.iter().any(|run| run.verdict() == Verdict::Fail) {
             if self.diagnose {
-                let (observed, noise) = (&evidence.observed, evidence.noise);
+                let observed = &evidence.observed;
+                let noise = evidence.noise;
                 report.diagnosis = self.diagnose_server(
                     &target::source(&target),
                     evidence.dtype,

@@ -58,7 +58,8 @@ pub(super) fn hold(
     ends.extend(turn_end(template, codec.as_ref()));
     let slot = session.open_slot();
     let sampler = args.sampler(defaults);
-    let (messages, held) = (Vec::new(), Vec::new());
+    let messages = Vec::new();
+    let held = Vec::new();
     let mut conversation = Conversation {
         args,
         target,

@@ -64,7 +64,8 @@ pub(super) fn generate(
     }
     let full =
         if limits.room < limits.asked { GenerationEnd::Context } else { GenerationEnd::Length };
-    let (mut tokens, mut next) = (Vec::new(), prompt.to_vec());
+    let mut tokens = Vec::new();
+    let mut next = prompt.to_vec();
     while tokens.len() < most {
         let chunk = Chunk { slot, tokens: &next, rows: OutputRows::Last };
         let logits = session.step(&[chunk], &mut NoProbe)?;

@@ -49,14 +49,16 @@ pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
 /// Returns the head line: `tiny.gguf: tiny, GGUF version 3, 12 keys, 5 tensors in 2 files`.
 fn head(path: &Path, file: &GgufFile) -> Result<String> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or("no architecture");
-    let (keys, tensors) = (file.metadata().len(), file.tensors().len());
+    let keys = file.metadata().len();
+    let tensors = file.tensors().len();
     let files = match file.files().len() {
         1 => String::new(),
         count => format!(" in {count} files"),
     };
     let keys = text::plural(keys, "key");
     let tensors = text::plural(tensors, "tensor");
-    let (name, version) = (path.display(), file.version());
+    let name = path.display();
+    let version = file.version();
     Ok(format!("{name}: {}, GGUF version {version}, {keys}, {tensors}{files}\n", escaped(arch)))
 }
 

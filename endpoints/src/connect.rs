@@ -82,7 +82,8 @@ fn facts(
     let model = match &options.model {
         Some(wanted) if !served.is_empty() && !served.contains(wanted) => {
             let names = served.iter().map(|name| format!("`{}`", shown(name)));
-            let (url, wanted) = (http.base.clone(), wanted.clone());
+            let url = http.base.clone();
+            let wanted = wanted.clone();
             return Err(Error::Model { url, wanted, served: listing::items(names) });
         }
         Some(wanted) => wanted.clone(),

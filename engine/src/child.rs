@@ -239,7 +239,8 @@ impl Engine for ChildEngine {
         let tokens = source.model.context.map_or(self.tokens, |most| most.min(self.tokens));
         let opened = open_model(&mut wire, source.dir, dtype, tokens)?;
         if opened.vocab < source.model.vocab {
-            let (found, expected) = (opened.vocab, source.model.vocab);
+            let found = opened.vocab;
+            let expected = source.model.vocab;
             return Err(
                 wire.lost("open", &format!("`vocab` is {found}; the model has {expected} tokens"))
             );

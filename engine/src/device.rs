@@ -212,7 +212,8 @@ impl DeviceQueue {
         let mut starts = Vec::with_capacity(launches.len());
         for KernelParts { kernel, parts } in launches {
             let declared = self.0.sources.part_parameters(kernel);
-            let (start, mut blocks) = (words.len(), 0_usize);
+            let start = words.len();
+            let mut blocks = 0_usize;
             for (own, arguments) in parts {
                 check_kinds(kernel, declared, arguments)?;
                 blocks = blocks.saturating_add(*own);
@@ -406,7 +407,8 @@ impl DeviceBuffer {
 
     /// Copies bytes from another buffer to the start of this one.
     pub fn copy_from(&self, other: &Self, from: usize, bytes: usize) -> Result<(), Error> {
-        let (to, from) = (self.place(0, bytes)?, other.place(from, bytes)?);
+        let to = self.place(0, bytes)?;
+        let from = other.place(from, bytes)?;
         if bytes == 0 {
             return Ok(());
         }

@@ -129,8 +129,8 @@ impl Drafter {
     fn draft(&mut self, head: &mut dyn Session, k: usize) -> Result<Vec<u32>, Error> {
         let mut drafts = Vec::with_capacity(k);
         let confirmed = head.position(self.head)? + self.tokens.len();
-        let (mut tokens, mut hidden) =
-            (std::mem::take(&mut self.tokens), std::mem::take(&mut self.hidden));
+        let mut tokens = std::mem::take(&mut self.tokens);
+        let mut hidden = std::mem::take(&mut self.hidden);
         for _ in 0..k {
             let mut rows = TapCopy::of(&self.nextn.recycle);
             let chunk = Chunk { slot: self.head, tokens: &tokens, rows: OutputRows::Last };
@@ -177,7 +177,8 @@ pub fn generate(
 /// Decodes greedily, token by token: what drafts must not change.
 pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Vec<u32>, Error> {
     let slot = model.open_slot();
-    let (mut made, mut fed) = (Vec::with_capacity(count), prompt.to_vec());
+    let mut made = Vec::with_capacity(count);
+    let mut fed = prompt.to_vec();
     while made.len() < count {
         let chunk = Chunk { slot, tokens: &fed, rows: OutputRows::Last };
         let logits = single_chunk(model.step(&[chunk], &mut NoProbe)?)?;

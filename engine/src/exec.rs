@@ -303,7 +303,8 @@ fn select(values: &mut [Option<GraphValue>], feed: &StepInputs<'_>) -> Result<()
             let rows = queue.upload(&wanted)?;
             let total = feed.wanted.len() * width;
             let buffer = queue.allocate(total * value.dtype.size())?;
-            let (dtype, from) = (value.dtype, &*value.buffer);
+            let dtype = value.dtype;
+            let from = &*value.buffer;
             let arguments = [
                 from.into(),
                 dtype.into(),

@@ -108,7 +108,8 @@ impl NativeEngine {
             let beside = if library { WORKSPACE as u64 } else { 0 };
             weights.upload(&program.graph, queue, beside)?;
         }
-        let (no_prefix, no_documents) = (refuse_prefix(&model), refuse_documents(&model));
+        let no_prefix = refuse_prefix(&model);
+        let no_documents = refuse_documents(&model);
         let divides = device.is_none() && program.divides(options.dtype);
         let part = if divides { program.rows_of_part(options.part) } else { 0 };
         let states = &program.graph.states;
@@ -330,7 +331,9 @@ impl NativeSession {
 
     /// Checks everything about a step that can be known before it runs.
     fn feed(&self, chunks: &[Chunk<'_>], masks: &[ChunkMask<'_>]) -> Result<Batch, Error> {
-        let (mut tokens, mut rows, mut wanted) = (Vec::new(), Vec::<ChunkRows>::new(), Vec::new());
+        let mut tokens = Vec::new();
+        let mut rows = Vec::<ChunkRows>::new();
+        let mut wanted = Vec::new();
         if !masks.is_empty() && masks.len() != chunks.len() {
             return Err(Error::Other(format!(
                 "{} masks are given for {} chunks; expected one for each, or none",

@@ -242,7 +242,8 @@ impl Slot {
                     _ => (state.window.map_or(position, |w| position.min(w - 1)), position),
                 };
                 if value.data.len() != rows * size || rows < least || rows > most {
-                    let (part, found) = (part.name.clone(), value.data.len());
+                    let part = part.name.clone();
+                    let found = value.data.len();
                     return Err(Error::Numbers { part, layer, found, least, most, size });
                 }
                 Ok(&value.data[..])

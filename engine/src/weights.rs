@@ -67,7 +67,8 @@ impl WeightSource for GgufWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         let BlockView { ty, shape, bytes, .. } = self.view(id);
         let Some(dtype) = ty.plain().map(FileDtype::from) else {
-            let (name, found) = (format!("number {}", id.0), ty.name().to_owned());
+            let name = format!("number {}", id.0);
+            let found = ty.name().to_owned();
             return Err(Error::WeightDtype { name, found });
         };
         Ok(FileView { dtype, shape, bytes })
@@ -259,7 +260,8 @@ impl SessionWeights {
         let shapes = graph.weights.iter().map(|weight| weight.shape.clone()).collect();
         let fast = activation == Dtype::Bf16 && matches!(arithmetic, ProductArithmetic::Q8 { .. });
         let tiles = if fast { TileUnit::fast() } else { None };
-        let (rounding, on_device) = (BTreeMap::new(), Vec::new());
+        let rounding = BTreeMap::new();
+        let on_device = Vec::new();
         Ok(Self { tensors, held, shapes, rounding, tiles, on_device })
     }
 
@@ -299,7 +301,8 @@ impl SessionWeights {
         }
         let matrix = self.matrix(WeightId(n))?;
         let view = matrix.view();
-        let (outputs, inputs) = (view.outputs, view.inputs);
+        let outputs = view.outputs;
+        let inputs = view.inputs;
         let plain = |dtype| source::dtype(dtype) | source::PLAIN_ORDER;
         let (buffer, form, factor) = match &self.held[n] {
             WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) => {
@@ -542,7 +545,8 @@ const BY_ROWS: [Trait; 3] = [Trait::Projects, Trait::LooksUp, Trait::MultipliesW
 /// Weights that are only ever multiplied by, or looked up in, row by row; and which of them are
 /// of experts.
 fn matrices(graph: &Graph) -> (BTreeSet<usize>, BTreeSet<usize>) {
-    let (mut matrices, mut experts) = (BTreeSet::new(), BTreeSet::new());
+    let mut matrices = BTreeSet::new();
+    let mut experts = BTreeSet::new();
     for node in &graph.nodes {
         if node.op.is(Trait::Experts) {
             let roles = node.weights.iter().filter(|(role, _)| !role.starts_with("bias"));
@@ -566,7 +570,9 @@ fn check_shape(found: &[usize], weight: &Weight) -> Result<(), Error> {
     if found == weight.shape.as_slice() {
         return Ok(());
     }
-    let (name, got, want) = (weight.name.clone(), found.to_vec(), weight.shape.clone());
+    let name = weight.name.clone();
+    let got = found.to_vec();
+    let want = weight.shape.clone();
     Err(Error::WeightShape { name, got, want })
 }
 

@@ -72,7 +72,8 @@ impl Client {
         let mut bytes = Vec::new();
         let mut body = reply.body.as_reader().take(limit + 1);
         body.read_to_end(&mut bytes).map_err(|error| {
-            let (host, what) = (reply.origin.to_string(), what.to_owned());
+            let host = reply.origin.to_string();
+            let what = what.to_owned();
             AttemptError::temporary(Error::Connection {
                 host,
                 what,

@@ -142,7 +142,8 @@ impl Download<'_> {
             _ => "the connection ended".to_owned(),
         };
         let why = format!("the transfer broke off at {have} of {expected} bytes: {why}");
-        let (host, what) = (reply.origin.to_string(), self.what.clone());
+        let host = reply.origin.to_string();
+        let what = self.what.clone();
         let error = Error::Connection { host, what, why };
         Err(AttemptError::Temporary { error, after: None, progress: have - before >= PROGRESS })
     }
@@ -170,7 +171,8 @@ impl Download<'_> {
                 Ok((from, whole.or_else(|| length().map(|rest| rest.saturating_add(from)))))
             }
             code => {
-                let (host, what) = (reply.origin.to_string(), self.what.clone());
+                let host = reply.origin.to_string();
+                let what = self.what.clone();
                 Err(Error::Status { code, host, what }.into())
             }
         }
@@ -187,7 +189,8 @@ impl Download<'_> {
         let options = &self.connection.options;
         let mut body = reply.body.as_reader();
         let mut buffer = vec![0; 256 << 10];
-        let (mut since, mut moved) = (Instant::now(), 0);
+        let mut since = Instant::now();
+        let mut moved = 0;
         loop {
             let count = match body.read(&mut buffer) {
                 Ok(0) => return Ok(()),

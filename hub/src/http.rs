@@ -176,7 +176,8 @@ impl HubHttp {
 
     /// Classifies a failure as temporary or permanent.
     fn failure(&self, error: &ureq::Error, origin: &HubOrigin, what: &str) -> AttemptError {
-        let (host, what) = (origin.to_string(), what.to_owned());
+        let host = origin.to_string();
+        let what = what.to_owned();
         let unreachable = match error {
             ureq::Error::HostNotFound
             | ureq::Error::ConnectionFailed

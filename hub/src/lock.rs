@@ -26,7 +26,9 @@ pub(crate) fn lock(
     what: &str,
 ) -> Result<BlobLock, Error> {
     let path = cache.lock(etag);
-    let (mut arrived, mut since, mut told) = (0, Instant::now(), false);
+    let mut arrived = 0;
+    let mut since = Instant::now();
+    let mut told = false;
     loop {
         let file = open(&path)?;
         match file.try_lock() {

@@ -61,7 +61,8 @@ pub(crate) fn verify(path: &Path, etag: &str, what: &str) -> Result<bool, Error>
     if found == etag {
         return Ok(true);
     }
-    let (what, stated) = (what.to_owned(), etag.to_owned());
+    let what = what.to_owned();
+    let stated = etag.to_owned();
     Err(Error::Damaged { what, kind: kind.name(), found, stated })
 }
 

@@ -122,7 +122,9 @@ impl TensorCoverage {
         if self.is_whole() {
             return Ok(());
         }
-        let (folder, used, tensors) = (dir.to_owned(), self.used, self.tensors);
+        let folder = dir.to_owned();
+        let used = self.used;
+        let tensors = self.tensors;
         if let Some(method) = self.foreign.clone() {
             let known = Checkpoint::methods();
             return Err(Error::QuantMethod { folder, method, used, tensors, known });

@@ -38,7 +38,8 @@ pub(crate) fn open(
     if let (Some(said), true) = (file.metadata().str(SPEC_KEY)?, own_config && spec.is_none()) {
         // Only a name, never a path: the file may be untrusted.
         let (name, sha256) = said.split_once(' ').unwrap_or((said, ""));
-        let (path, name) = (path.to_owned(), name.to_owned());
+        let path = path.to_owned();
+        let name = name.to_owned();
         if !specs.has(&name) {
             return Err(Error::SpecMissing { path, spec: name });
         }
@@ -92,7 +93,8 @@ pub(crate) fn open(
         model.nextn = None;
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let (dir, spec) = (path.to_owned(), specs.id(&spec));
+    let dir = path.to_owned();
+    let spec = specs.id(&spec);
     let target = LocalModel { dir, name, model: Arc::new(model), spec, config };
     Ok(OpenedModel { target, warnings, remarks })
 }
@@ -138,7 +140,9 @@ fn check_keys(file: &GgufFile, path: &Path, model: &Model) -> Result<(), Error> 
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
     let own = || checkpoints::own_names(model).arch;
     let own = model.gguf.as_ref().map_or_else(own, |gguf| gguf.arch.clone());
-    let (path, key, spec) = (path.to_owned(), CONFIG_KEY, model.name.clone());
+    let path = path.to_owned();
+    let key = CONFIG_KEY;
+    let spec = model.name.clone();
     if arch != own {
         return Err(Error::Architecture { path, found: arch.to_owned(), expected: own, key, spec });
     }

@@ -97,9 +97,11 @@ fn untied_weight(model: &Model, dir: &Path) -> Option<(String, String)> {
         let elsewhere = model.rules.iter().filter_map(|rule| rule.on_disk(name));
         let mut names = std::iter::once(name.clone()).chain(elsewhere);
         let own = &names.find(|name| checkpoint.info(name).is_some())?;
-        let (a, b) = (checkpoint.info(own)?, checkpoint.info(owner)?);
+        let a = checkpoint.info(own)?;
+        let b = checkpoint.info(owner)?;
         let like = a.dtype == b.dtype && a.shape == b.shape;
-        let (a, b) = (checkpoint.bytes(own).ok()?, checkpoint.bytes(owner).ok()?);
+        let a = checkpoint.bytes(own).ok()?;
+        let b = checkpoint.bytes(owner).ok()?;
         (like && differ(a, b)).then(|| (name.clone(), owner.clone()))
     };
     model.graph.tied.iter().find_map(both)

@@ -92,8 +92,13 @@ pub fn cost(
 ) -> Result<Cost, Error> {
     let mut session = engine.open(source, options)?;
     let vocab = source.model.vocab;
-    let (mut kl, mut same, mut drops) = (Vec::new(), 0_usize, 0.0);
-    let (mut largest, mut ours_nats, mut their_nats, mut scored) = (0.0_f64, 0.0, 0.0, 0_usize);
+    let mut kl = Vec::new();
+    let mut same = 0_usize;
+    let mut drops = 0.0;
+    let mut largest = 0.0_f64;
+    let mut ours_nats = 0.0;
+    let mut their_nats = 0.0;
+    let mut scored = 0_usize;
     for (n, (tokens, mask)) in reference.prompts().into_iter().enumerate() {
         let slot = session.open_slot();
         let chunk = Chunk { slot, tokens, rows: OutputRows::All };
@@ -142,7 +147,9 @@ pub fn cost(
 /// distributions. Returns none if a dump stores only a part of each distribution.
 pub fn constant_prediction_cost(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
     // The mean of sum(p ln(p / mean)) is the mean of sum(p ln p) less sum(mean ln mean).
-    let (mut sums, mut own, mut count) = (Vec::new(), 0.0, 0_usize);
+    let mut sums = Vec::new();
+    let mut own = 0.0;
+    let mut count = 0_usize;
     for prompt in &dump.manifest.prompts {
         let Some(rows) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else { continue };
         if rows.ids.is_some() {
@@ -169,7 +176,8 @@ pub fn rounding(dump: &Dump) -> Result<Option<(f64, f64)>, crate::dump::Error> {
     let runs = dump.runs();
     let narrow = [Dtype::Bf16, Dtype::F16].into_iter().find(|dtype| runs.contains(dtype));
     let Some(dtype) = narrow.filter(|_| runs.contains(&Dtype::F32)) else { return Ok(None) };
-    let (mut sum, mut count) = (0.0, 0_usize);
+    let mut sum = 0.0;
+    let mut count = 0_usize;
     for prompt in &dump.manifest.prompts {
         let rows = |run| dump.logprobs(run, prompt, Phase::Prefill);
         let (Some(narrow), Some(wide)) = (rows(dtype)?, rows(Dtype::F32)?) else { continue };

@@ -71,7 +71,8 @@ pub fn explain_check(
     let near = gate.map(|gate| suspected(&source.model.graph, gate, &run.gates));
     let observed = observe(other, source, dump, dtype, &options.check)?;
     let noise = noise(dump, dtype)?;
-    let (near, rows) = (near.unwrap_or_default(), (observed.as_slice(), noise));
+    let near = near.unwrap_or_default();
+    let rows = (observed.as_slice(), noise);
     Ok(foreign::explain_near(native, source, dtype, rows, options, &near, progress)?)
 }
 

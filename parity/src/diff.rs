@@ -145,7 +145,8 @@ pub struct GreedyDiff {
 
 /// Compares two dumps.
 pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<DumpDiff, Error> {
-    let (ours, theirs) = (&a.manifest, &b.manifest);
+    let ours = &a.manifest;
+    let theirs = &b.manifest;
     if ours.vocab != theirs.vocab {
         return Err(Error::Vocab { a: ours.vocab, b: theirs.vocab });
     }
@@ -200,7 +201,8 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<DumpDiff, Error
 
 /// Lists facts of the manifests that differ.
 fn remarks(a: &Dump, b: &Dump) -> Vec<String> {
-    let (a, b) = (&a.manifest, &b.manifest);
+    let a = &a.manifest;
+    let b = &b.manifest;
     let mut notes = Vec::new();
     for (what, a, b) in [
         ("weights", &a.model.weights_sha256, &b.model.weights_sha256),
@@ -271,7 +273,8 @@ fn run(
             let run = dump.manifest.greedy.get(dtype.name());
             run.and_then(|run| run.get(&prompt.name)).cloned().unwrap_or_default()
         };
-        let (p, q) = (tokens(a, x), tokens(b, y));
+        let p = tokens(a, x);
+        let q = tokens(b, y);
         if let Some(at) = p.iter().zip(&q).position(|(p, q)| p != q) {
             let tokens = [p[at..].to_vec(), q[at..].to_vec()];
             found.greedy.push(GreedyDiff { prompt: x.name.clone(), at, tokens });

@@ -255,7 +255,8 @@ impl Dump {
         weights: (&Checkpoint, &str),
     ) -> Result<(), Error> {
         let model = &self.manifest.model;
-        let ((path, config_sha256), (checkpoint, weights_sha256)) = (config, weights);
+        let (path, config_sha256) = config;
+        let (checkpoint, weights_sha256) = weights;
         for (what, got, want) in [
             ("the SHA-256 of `config.json`", config_sha256, &model.config_sha256),
             ("the fingerprint of the weights", weights_sha256, &model.weights_sha256),
@@ -392,7 +393,8 @@ impl Dump {
             let Some(shape) = self.store.shape(&name) else { continue };
             // Integers below 2^24 are exact in f32.
             let ids = self.store.read_ids(&name, 1 << 24)?;
-            let (shape, data) = (shape.to_vec(), ids.iter().map(|id| *id as f32).collect());
+            let shape = shape.to_vec();
+            let data = ids.iter().map(|id| *id as f32).collect();
             all.insert(module.clone(), DumpTensor { dtype: Dtype::F32, shape, data });
         }
         Ok(all)
@@ -509,7 +511,8 @@ impl Dump {
                 let name = format!("{base}/state/{}/{part}", state.layer);
                 if let Some(shape) = self.store.shape(&name) {
                     // The other axes are compared with the model's own declaration later.
-                    let (tokens, snapshots) = (prompt.tokens.len(), prompt.snapshots().len());
+                    let tokens = prompt.tokens.len();
+                    let snapshots = prompt.snapshots().len();
                     let attends = state.kind == "attention";
                     let (fits, want) = match (attends, phase) {
                         (true, Phase::Decode) => {

@@ -172,7 +172,8 @@ pub fn check_server(
     dump: Option<&Dump>,
     options: &EvidenceOptions<'_>,
 ) -> Result<ServerEvidence, Error> {
-    let (facts, model) = (server.facts(), &*source.model);
+    let facts = server.facts();
+    let model = &*source.model;
     identity::vocabulary(facts, source, dump)?;
     if facts.scores == LogprobSupport::None && facts.generates.is_none() {
         return Err(text_only::not_provable(server, options.tokenizer)?);
@@ -218,7 +219,9 @@ pub fn check_server(
         effort.native += begun.elapsed();
     }
 
-    let (mut gates, mut greedy, mut observed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut gates = Vec::new();
+    let mut greedy = Vec::new();
+    let mut observed = Vec::new();
     let mut identity = identity::RowFingerprint::default();
     let mut scored_rows = Vec::new();
     let shows_prompts = matches!(facts.scores, LogprobSupport::Full | LogprobSupport::Top(_));
@@ -303,7 +306,8 @@ pub fn check_server(
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             format!("gave no number that could be judged{why}")
         };
-        let (url, tokens) = (facts.url.clone(), String::new());
+        let url = facts.url.clone();
+        let tokens = String::new();
         return Err(Error::NotProvable { url, reason, tokens });
     }
     gates.extend([Phase::Prefill, Phase::Decode].into_iter().filter_map(|p| judge.pooled(p)));

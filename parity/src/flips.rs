@@ -43,7 +43,8 @@ pub(crate) fn nearer_rows(own: &Logprobs, other: &Logprobs, from: usize, ours: &
         if far(other.row(n)) >= far(own.row(at)) {
             continue;
         }
-        let (to, of) = (at * own.width..(at + 1) * own.width, n * own.width..(n + 1) * own.width);
+        let to = at * own.width..(at + 1) * own.width;
+        let of = n * own.width..(n + 1) * own.width;
         rows.values[to.clone()].copy_from_slice(&other.values[of.clone()]);
         if let (Some(ids), Some(others)) = (&mut rows.ids, &other.ids) {
             ids[to].copy_from_slice(&others[of]);

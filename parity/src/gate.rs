@@ -334,12 +334,14 @@ impl Gate {
             8..=10 => Dtype::F16,
             _ => Dtype::F32,
         };
-        let ((bits, count), (want, wanted)) = (grid(ours), grid(reference));
+        let (bits, count) = grid(ours);
+        let (want, wanted) = grid(reference);
         // Sums of narrow values use an arbitrary number of bits.
         if count.min(wanted) < GRID_COUNT || name(bits) == Dtype::F32 || bits + 2 > want {
             return;
         }
-        let (kept, keeps) = (name(bits), name(want));
+        let kept = name(bits);
+        let keeps = name(want);
         self.finding =
             Some(format!("kept in {kept}, as its numbers show; the reference keeps {keeps}"));
         self.verdict = Verdict::Fail;
@@ -354,7 +356,8 @@ impl Gate {
             (false, _) => (2, b.value / b.limit),
         };
         self.bounds.iter().max_by(|a, b| {
-            let ((class, times), (other, than)) = (excess(a), excess(b));
+            let (class, times) = excess(a);
+            let (other, than) = excess(b);
             class.cmp(&other).then(times.total_cmp(&than))
         })
     }

@@ -123,7 +123,8 @@ fn schedules(rows: &[ScheduleRow]) -> Option<TestCase> {
             CaseOutcome::Fail(line(first), all)
         }
     };
-    let (class, name) = ("parity".to_owned(), "schedules".to_owned());
+    let class = "parity".to_owned();
+    let name = "schedules".to_owned();
     (!rows.is_empty()).then_some(TestCase { class, name, outcome, counts })
 }
 

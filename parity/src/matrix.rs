@@ -170,7 +170,8 @@ pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Ve
         known: None,
     };
     if report["schema"] == "onboard-cost/1" {
-        let (kl, bound) = (report["cost"]["kl"]["mean"].as_f64(), report["kl_bound"].as_f64());
+        let kl = report["cost"]["kl"]["mean"].as_f64();
+        let bound = report["kl_bound"].as_f64();
         let verdict = report["verdict"].as_str().unwrap_or_default();
         let (well, aside) = match verdict.strip_prefix("within its bands") {
             Some(aside) => (true, aside),

@@ -86,7 +86,8 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
     let mut per_row = Vec::with_capacity(rows);
     for row in 0..rows {
         let range = row * width..(row + 1) * width;
-        let (a, b) = (&ours[range.clone()], &reference[range]);
+        let a = &ours[range.clone()];
+        let b = &reference[range];
         let row_power: f64 = b.iter().map(square).sum();
         // A single value defines no scale: it may be arbitrarily close to 0.
         let own = if width > 1 { (row_power / width as f64).sqrt() } else { rms };
@@ -178,15 +179,18 @@ pub fn row_error(
     deltas: &mut Vec<f32>,
 ) -> RowError {
     let mut error = RowError { agrees: ours.top() == reference.top(), ..RowError::default() };
-    let (mut p, mut q) = (0.0_f64, 0.0_f64);
-    let (mut power, mut count) = (0.0_f64, 0_usize);
+    let mut p = 0.0_f64;
+    let mut q = 0.0_f64;
+    let mut power = 0.0_f64;
+    let mut count = 0_usize;
     for (token, want) in reference.entries() {
         let Some(got) = ours.at(token) else { continue };
         let delta = gap(got, want);
         deltas.push(delta);
         error.max = error.max.max(delta);
         (power, count) = (power + f64::from(delta).powi(2), count + 1);
-        let (want, got) = (f64::from(want), f64::from(got));
+        let want = f64::from(want);
+        let got = f64::from(got);
         if want > f64::NEG_INFINITY {
             p += want.exp();
             q += got.exp();
@@ -195,7 +199,8 @@ pub fn row_error(
     }
     error.rms = (power / count.max(1) as f64).sqrt();
     let shortened = reference.ids.is_some() || ours.ids.is_some();
-    let (p, q) = (1.0 - p, 1.0 - q);
+    let p = 1.0 - p;
+    let q = 1.0 - q;
     if shortened && p > 1e-9 && q > 1e-12 {
         error.kl += p * (p / q).ln();
     }
@@ -252,7 +257,8 @@ mod tests {
 
     #[test]
     fn divergence_of_rows() {
-        let (a, b) = ([0.5_f32.ln(), 0.5_f32.ln()], [0.75_f32.ln(), 0.25_f32.ln()]);
+        let a = [0.5_f32.ln(), 0.5_f32.ln()];
+        let b = [0.75_f32.ln(), 0.25_f32.ln()];
         let row = |values| ReferenceRow { ids: None, values };
         let mut deltas = Vec::new();
         let e = row_error(row(&b), row(&a), &mut deltas);

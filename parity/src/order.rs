@@ -200,8 +200,10 @@ mod tests {
     #[test]
     fn sums_are_as_long_as_a_side_of_the_matrix() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
-        let (library, ops) = (Library::builtin(), OpSet::builtin());
-        let (mut matrices, mut vectors) = (0, 0);
+        let library = Library::builtin();
+        let ops = OpSet::builtin();
+        let mut matrices = 0;
+        let mut vectors = 0;
         for folder in fs_err::read_dir(fixtures).unwrap() {
             let path = folder.unwrap().path().join("config.json");
             let Ok(config) = Config::read(&path) else { continue };

@@ -162,12 +162,15 @@ fn compared(checkpoint: &Checkpoint, source: &Checkpoint) -> Result<Vec<Quantize
         if source.info(name).is_none() {
             continue;
         }
-        let (ours, theirs) = (checkpoint.flow(name)?, source.flow(name)?);
+        let ours = checkpoint.flow(name)?;
+        let theirs = source.flow(name)?;
         if ours.shape() != theirs.shape() || theirs.numeric().is_err() {
             continue;
         }
-        let (mut error, mut power) = (0.0, 0.0);
-        let (mut seen, mut numbers) = (Vec::new(), Vec::new());
+        let mut error = 0.0;
+        let mut power = 0.0;
+        let mut seen = Vec::new();
+        let mut numbers = Vec::new();
         for at in (0..ours.len()).step_by(SLAB) {
             let now = SLAB.min(ours.len() - at);
             seen.resize(now, 0.0);

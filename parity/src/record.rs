@@ -63,7 +63,8 @@ pub fn record(
     mut subject: RecordingPlan<'_>,
     options: &SessionOptions,
 ) -> Result<Recording, Error> {
-    let (mut kept, mut notes) = (RecordedValues::default(), Vec::new());
+    let mut kept = RecordedValues::default();
+    let mut notes = Vec::new();
     notes.extend(retain_runnable(engine, &mut subject.prompts)?);
     let mut states = Vec::new();
     let mut greedy = serde_json::Map::new();
@@ -366,7 +367,9 @@ fn written(
     moments: &[StateSnapshot],
     of: impl Fn(&StateSnapshot) -> Option<StateValue>,
 ) -> (Vec<usize>, Vec<f32>) {
-    let (mut data, mut shape, mut known) = (Vec::new(), vec![tokens], 0);
+    let mut data = Vec::new();
+    let mut shape = vec![tokens];
+    let mut known = 0;
     for moment in moments {
         let Some(value) = of(moment) else { continue };
         let width: usize = value.shape.iter().skip(1).product();
@@ -376,7 +379,8 @@ fn written(
         // A row is taken from its first snapshot; later changes to it are excluded.
         for position in known.max(moment.seen - kept)..moment.seen.min(tokens) {
             let row = position + kept - moment.seen;
-            let (from, to) = (row * width..(row + 1) * width, position * width);
+            let from = row * width..(row + 1) * width;
+            let to = position * width;
             data[to..to + width].copy_from_slice(&value.data[from]);
         }
         known = moment.seen;

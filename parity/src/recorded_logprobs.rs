@@ -64,7 +64,8 @@ impl RecordedLogprobs {
     }
 
     fn push(&mut self, tokens: Vec<u32>, logits: &[f32]) -> Result<(), Error> {
-        let (mut at, mut row) = (self.begin(self.prompts.len()), vec![0.0; self.vocab]);
+        let mut at = self.begin(self.prompts.len());
+        let mut row = vec![0.0; self.vocab];
         for logits in logits.chunks_exact(self.vocab.max(1)) {
             log_softmax(logits, &mut row);
             let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -87,7 +88,8 @@ impl ReferenceLogprobs for RecordedLogprobs {
         self.file.file().read_exact_at(&mut bytes, self.begin(prompt))?;
         let (numbers, _) = bytes.as_chunks();
         let values = numbers.iter().map(|x| f32::from_le_bytes(*x)).collect();
-        let (rows, width) = (tokens.len(), self.vocab);
+        let rows = tokens.len();
+        let width = self.vocab;
         let rows = Logprobs { rows, width, ids: None, values, targets: None };
         Ok(Some(((0..tokens.len()).collect(), rows)))
     }

@@ -95,7 +95,8 @@ pub struct RouterFlip {
 
 impl RouterRow {
     pub(crate) fn new(mode: Mode) -> Self {
-        let (flips, reached) = (Vec::new(), BTreeMap::new());
+        let flips = Vec::new();
+        let reached = BTreeMap::new();
         Self { mode, choices: 0, agree: 0, flips, reached, verdict: Verdict::Pass }
     }
 
@@ -184,7 +185,8 @@ impl<'a> RoutingProbe<'a> {
                     self.row.verdict = Verdict::Fail;
                 }
                 if self.row.flips.len() < LISTED || margin > bound {
-                    let (router, place) = (router.module.clone(), self.place.clone());
+                    let router = router.module.clone();
+                    let place = self.place.clone();
                     self.row.flips.push(RouterFlip {
                         router,
                         place,
@@ -212,7 +214,9 @@ fn share(choice: &TopK, scores: &[f32], theirs: &[f32]) -> f64 {
     if scores.iter().any(|score| score.is_nan()) {
         return f64::INFINITY; // no choice follows from these
     }
-    let (mut least, mut most, mut largest) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
+    let mut least = f64::INFINITY;
+    let mut most = f64::NEG_INFINITY;
+    let mut largest = 0.0_f64;
     for score in scores.iter().filter(|score| score.is_finite()).map(|score| f64::from(*score)) {
         (least, most, largest) = (least.min(score), most.max(score), largest.max(score.abs()));
     }

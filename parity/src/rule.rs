@@ -113,7 +113,8 @@ pub fn local(op: OpChain, measured: &OpError) -> GateBounds {
     // Roundings accumulate over the nodes between recorded values.
     let several = (op.span as f64 / SPAN).max(1.0);
     if op.dtype == Dtype::F32 {
-        let (times, most_times) = (values(&|row| row.times), several * distance(op));
+        let times = values(&|row| row.times);
+        let most_times = several * distance(op);
         let value = times.iter().copied().fold(0.0, f64::max);
         let bounds = vec![
             Bound { measure: "noise", value, limit: most_times },
@@ -122,7 +123,8 @@ pub fn local(op: OpChain, measured: &OpError) -> GateBounds {
         let sees = largest(values(&|row| most_times * row.noise));
         return GateBounds { bounds, rows: times.iter().map(|t| t / most_times).collect(), sees };
     }
-    let (flips, units) = (several * FLIPS, several * UNITS);
+    let flips = several * FLIPS;
+    let units = several * UNITS;
     let stray = values(&|row| row.units).into_iter().fold(0.0, f64::max);
     let mut bounds = vec![
         Bound { measure: "flips", value: largest(values(&|row| row.flips)), limit: flips },
@@ -196,7 +198,8 @@ mod tests {
 
     #[test]
     fn one_wrong_number_of_a_vocabulary_is_beyond_the_largest() {
-        let (count, limit) = (150_000, 1.5e-5);
+        let count = 150_000;
+        let limit = 1.5e-5;
         // Its root mean square hides it.
         let wrong = 2e-3;
         assert!(wrong / f64::from(count).sqrt() < limit);

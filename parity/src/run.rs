@@ -143,7 +143,8 @@ pub(crate) fn prefill(
     feed: InputSource,
     steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
-    let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Prefill));
+    let mut trace = Trace::default();
+    let rows = prompt.positions(Phase::Prefill);
     let slot = session.open_slot();
     let keep = Some(&mut trace.taps);
     let choices = (&wanted.prefill_choices, 0);
@@ -184,9 +185,11 @@ fn decode_in(
     wanted: &ReferenceTaps,
     steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
-    let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Decode));
+    let mut trace = Trace::default();
+    let rows = prompt.positions(Phase::Decode);
     let states = prompt.tapped(Phase::Decode) && session.features().states;
-    let (snapshots, length) = (prompt.snapshots(), prompt.tokens.len());
+    let snapshots = prompt.snapshots();
+    let length = prompt.tokens.len();
     let read = |session: &mut dyn Session, seen: usize, trace: &mut Trace| {
         if states && (seen == length || snapshots.binary_search(&seen).is_ok()) {
             trace.states.push(StateSnapshot { seen, values: session.states(slot)? });
@@ -236,7 +239,8 @@ fn steps_in(
     steer: &mut RoutingProbe<'_>,
     seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
 ) -> Result<Option<Trace>, engine::Error> {
-    let (mut trace, rows) = (Trace::default(), prompt.positions(Phase::Decode));
+    let mut trace = Trace::default();
+    let rows = prompt.positions(Phase::Decode);
     let step = DecodeStep { prompt, rows: &rows, wanted, feed };
     for &at in &rows {
         if let Some(mut values) = seed(at) {

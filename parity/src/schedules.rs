@@ -115,8 +115,10 @@ impl Baseline {
         let third = first.iter().map(|t| ((*t as usize * 7 + 3) % vocab) as u32).collect();
         let sequences = vec![first, second, third];
         let routers = routers(&session.model().graph);
-        let (mut rows, mut choices) = (Vec::new(), Vec::new());
-        let (mut power, mut count) = (0.0_f64, 0_usize);
+        let mut rows = Vec::new();
+        let mut choices = Vec::new();
+        let mut power = 0.0_f64;
+        let mut count = 0_usize;
         for tokens in &sequences {
             let slot = session.open_slot();
             let mut probe = ChoiceRecorder { routers: &routers, choices: RouterChoices::new() };
@@ -131,7 +133,8 @@ impl Baseline {
         }
         let scale = (power / count.max(1) as f64).sqrt();
         let two_chunks = BTreeMap::new();
-        let (prefix, documents) = (prompt.prefix, prompt.documents.clone());
+        let prefix = prompt.prefix;
+        let documents = prompt.documents.clone();
         let mut made =
             Self { sequences, prefix, documents, rows, vocab, routers, choices, two_chunks, scale };
         for &(sequence, first) in parts {
@@ -150,11 +153,12 @@ impl Baseline {
         first: usize,
     ) -> Result<Vec<f32>, engine::Error> {
         let id = session.open_slot();
-        let (mut rows, tokens) = (Vec::new(), &self.sequences[sequence]);
+        let mut rows = Vec::new();
+        let tokens = &self.sequences[sequence];
         let mut feed = |seen: usize, tokens: &[u32]| -> Result<(), engine::Error> {
             let slot = ScheduleSlot { id, sequence, seen, first };
-            let (choices, mut flips) =
-                (self.chosen(&[(slot, tokens.len())]), RouterRow::new(Mode::Cumulative));
+            let choices = self.chosen(&[(slot, tokens.len())]);
+            let mut flips = RouterRow::new(Mode::Cumulative);
             let mut steer =
                 RoutingProbe::new(&self.routers, session.dtype(), String::new(), &mut flips);
             let mut probe = CaptureProbe::of_choices(&mut steer, (&choices, 0));
@@ -341,7 +345,8 @@ fn perform(
             slots.insert(*n, ScheduleSlot { id, sequence: *sequence, seen: 0, first: 0 });
         }
         Act::Feed(parts) => {
-            let (mut chunks, mut fed) = (Vec::new(), Vec::new());
+            let mut chunks = Vec::new();
+            let mut fed = Vec::new();
             let mut documents = Vec::new();
             for (n, count) in parts {
                 let slot = known(slots, *n)?;
@@ -351,7 +356,8 @@ fn perform(
                 chunks.push(Chunk { slot: slot.id, tokens, rows: OutputRows::All });
             }
             // If two experts have equal scores, another order of additions chooses the other one.
-            let (choices, mut flips) = (baseline.chosen(&fed), RouterRow::new(Mode::Cumulative));
+            let choices = baseline.chosen(&fed);
+            let mut flips = RouterRow::new(Mode::Cumulative);
             let mut steer =
                 RoutingProbe::new(&baseline.routers, session.dtype(), String::new(), &mut flips);
             let mut probe = CaptureProbe::of_choices(&mut steer, (&choices, 0));

@@ -103,7 +103,8 @@ fn same(
     let mut renames = BTreeMap::new();
     for (label, n) in order(&sides[0]) {
         let Some(&m) = theirs.get(&label) else { continue };
-        let (ours, other_weight) = (&model.graph.weights[n], &other.graph.weights[m]);
+        let ours = &model.graph.weights[n];
+        let other_weight = &other.graph.weights[m];
         let stored = disk_names(&model.rules, &ours.name);
         let Some((from, steps)) = stored.into_iter().find(|(name, _)| tensors.contains(name))
         else {

@@ -45,7 +45,9 @@ pub fn attention_modules(graph: &Graph) -> Vec<Option<AttentionModules>> {
         };
         let Some((keys, values)) = cache else { continue };
         let Some((module, _)) = keys.rsplit_once('.') else { continue };
-        let (module, keys, values) = (module.to_owned(), keys.to_owned(), values.to_owned());
+        let module = module.to_owned();
+        let keys = keys.to_owned();
+        let values = values.to_owned();
         found[state.0] = Some(AttentionModules { module, keys, values });
     }
     found

@@ -115,9 +115,11 @@ impl Gguf {
         let known: Vec<_> = weights.iter().map(|weight| self.alias(&weight.name)).collect();
         let places: BTreeMap<String, usize> =
             known.iter().enumerate().map(|(n, name)| (name.to_string(), n)).collect();
-        let (mut groups, mut faults) = (Vec::new(), Vec::new());
+        let mut groups = Vec::new();
+        let mut faults = Vec::new();
         let mut homeless: IndexMap<String, Vec<&str>> = IndexMap::new();
-        let (mut used, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let mut used = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for (weight, name) in weights.iter().zip(&known) {
             if used.contains(name.as_ref()) || self.is_dropped(name) {
                 continue;
@@ -136,7 +138,8 @@ impl Gguf {
                 sources.iter().map(|name| places.get(name.as_str()).copied()).collect();
             let Some(found) = found else {
                 let lacks = sources.iter().filter(|name| !places.contains_key(*name));
-                let (tensor, weights) = (tensors[0].clone(), lacks.cloned().collect());
+                let tensor = tensors[0].clone();
+                let weights = lacks.cloned().collect();
                 faults.push(TensorGroupError::MissingWeights { tensor, weights });
                 used.insert(name.as_ref());
                 continue;
@@ -147,7 +150,8 @@ impl Gguf {
                 Ok(made) if made.len() == tensors.len() => {
                     for name in &tensors {
                         if !names.insert(name.clone()) {
-                            let (tensor, weight) = (name.clone(), weight.name.clone());
+                            let tensor = name.clone();
+                            let weight = weight.name.clone();
                             faults.push(TensorGroupError::DuplicateTensor { tensor, weight });
                         }
                     }
@@ -161,7 +165,8 @@ impl Gguf {
                     });
                 }
                 Ok(made) => {
-                    let (found, expected) = (made.len(), tensors.len());
+                    let found = made.len();
+                    let expected = tensors.len();
                     let tensor = tensors[0].clone();
                     faults.push(TensorGroupError::TensorCount { tensor, found, expected });
                 }
@@ -171,7 +176,8 @@ impl Gguf {
             }
         }
         faults.extend(homeless.values().map(|names| {
-            let (weight, others) = (names[0].to_owned(), names.len() - 1);
+            let weight = names[0].to_owned();
+            let others = names.len() - 1;
             TensorGroupError::UnmappedWeight { weight, others }
         }));
         if faults.is_empty() { Ok(groups) } else { Err(faults) }

@@ -153,7 +153,8 @@ impl Library {
 
     /// Returns the specs that a spec starts from, itself first, and the function files that they use.
     pub fn origins(&self, name: &str) -> (Vec<String>, Vec<String>) {
-        let (mut chain, mut libs) = (Vec::new(), Vec::new());
+        let mut chain = Vec::new();
+        let mut libs = Vec::new();
         let mut next = Some(name.to_owned());
         while let Some((name, file)) = next.take().and_then(|name| {
             let file = self.specs.get(&name)?;

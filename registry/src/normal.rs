@@ -23,7 +23,8 @@ pub fn quantile(p: f64) -> f64 {
 fn upper(z: f64) -> f64 {
     let density = (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
     if z < 3.0 {
-        let (mut term, mut total) = (z, z);
+        let mut term = z;
+        let mut total = z;
         for n in 1..80 {
             term *= z * z / f64::from(2 * n + 1);
             total += term;

@@ -69,7 +69,8 @@ pub fn states(model: &Model, activation: Dtype) -> String {
         }
     }
     let mut out = String::new();
-    let (mut per_token, mut per_slot) = (0u128, 0u128);
+    let mut per_token = 0u128;
+    let mut per_slot = 0u128;
     for (state, layers) in &groups {
         let parts: Vec<_> =
             state.parts.iter().map(|p| format!("{} {}", p.name, shape_text(&p.shape))).collect();

@@ -81,7 +81,9 @@ fn last_multiplied(graph: &Graph, value: ValueId) -> BTreeSet<WeightId> {
     for (n, node) in graph.nodes.iter().enumerate() {
         makers.extend(node.outputs.iter().map(|&output| (output, n)));
     }
-    let (mut found, mut seen, mut next) = (BTreeSet::new(), BTreeSet::new(), vec![value]);
+    let mut found = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    let mut next = vec![value];
     while let Some(value) = next.pop() {
         let Some(node) =
             makers.get(&value).map(|&n| &graph.nodes[n]).filter(|_| seen.insert(value))

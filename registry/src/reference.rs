@@ -32,7 +32,8 @@ pub fn keys() -> Vec<KeyReference> {
 fn below(table: &KeyTable, prefix: &str, all: &mut Vec<KeyReference>) {
     for key in table.keys {
         let path = format!("{prefix}{}", key.name);
-        let (doc, required) = (key.doc, key.required);
+        let doc = key.doc;
+        let required = key.required;
         all.push(KeyReference { path: path.clone(), required, takes: words(key.form), doc });
         match key.form {
             KeyForm::Table(inner) | KeyForm::Tables(inner) => {

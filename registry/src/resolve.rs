@@ -80,8 +80,9 @@ pub fn resolve(
         stack: Vec::new(),
         depth: 0,
     };
-    let (hidden, layers, vocab) =
-        (resolver.required("hidden"), resolver.required("layers"), resolver.required("vocab"));
+    let hidden = resolver.required("hidden");
+    let layers = resolver.required("layers");
+    let vocab = resolver.required("vocab");
     let context = resolver.optional("context");
     if hidden.is_some() && layers.is_some() {
         resolver.model(vocab);

@@ -46,7 +46,8 @@ impl WeightRule {
     }
 
     fn rename(&self, from: &Pattern, to: &Pattern, name: &str) -> Option<String> {
-        let (from, to) = (from.beginning()?, to.beginning()?);
+        let from = from.beginning()?;
+        let to = to.beginning()?;
         let rest = name.strip_prefix(from).filter(|_| self.steps.is_empty())?;
         Some(format!("{to}{rest}"))
     }

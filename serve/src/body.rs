@@ -59,7 +59,8 @@ async fn bytes(
     body: Body,
 ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), ApiError> {
     let deadline = Instant::now() + state.options.client_time;
-    let (mut found, mut permits) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut permits = Vec::new();
     let mut stream = body.into_data_stream();
     let mut stopping = state.stopping.subscribe();
     let mut stopped = pin!(async {

@@ -199,7 +199,8 @@ impl GrowingAnswer for ChatAnswer {
     fn chunks(&mut self) -> Vec<Value> {
         let mut chunks = Vec::new();
         for index in 0..self.choices.len() {
-            let (top, token_ids) = (self.top, self.token_ids);
+            let top = self.top;
+            let token_ids = self.token_ids;
             let choice = &mut self.choices[index];
             if choice.closed {
                 continue;
@@ -354,7 +355,9 @@ mod tests {
             choice.progress.end(EndReason::Stop);
             choice.read(&|| "call-1".to_owned());
         }
-        let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+        let mut content = String::new();
+        let mut reasoning = String::new();
+        let mut calls = Vec::new();
         for delta in &choice.deltas {
             content.push_str(delta["content"].as_str().unwrap_or_default());
             reasoning.push_str(delta["reasoning_content"].as_str().unwrap_or_default());

@@ -227,7 +227,9 @@ pub(crate) async fn render(
             return Err(ApiError::field("messages", message));
         }
     }
-    let (size, template, server) = (request.size(), Arc::clone(&format), Arc::clone(state));
+    let size = request.size();
+    let template = Arc::clone(&format);
+    let server = Arc::clone(state);
     let render = move |control: &RenderControl| {
         let tools = request.tools.is_some();
         let known = &server.contents[usize::from(tools)];
@@ -355,7 +357,8 @@ pub(crate) async fn start(
         min_p: fields.min_p,
         seed: fields.seed,
     };
-    let (sampling, stops) = (sampling.check()?, fields::stops(fields.stop.take())?);
+    let sampling = sampling.check()?;
+    let stops = fields::stops(fields.stop.take())?;
     let penalties = PenaltyFields {
         presence: fields.presence_penalty,
         frequency: fields.frequency_penalty,
@@ -399,11 +402,13 @@ pub(crate) async fn start(
         "top_logprobs",
     )?;
     let prefix = reasoning_prefix(format.format, &text, continues);
-    let (mut reader, mut constraint) = (format.format, None);
+    let mut reader = format.format;
+    let mut constraint = None;
     let forced = chosen != ToolUse::Free;
     let several = several && !matches!(chosen, ToolUse::Named(_));
     if forced {
-        let (own, tools) = (format.format, callable(schemas.as_deref(), &chosen)?);
+        let own = format.format;
+        let tools = callable(schemas.as_deref(), &chosen)?;
         let calls = move |compiler: &chat::ConstraintCompiler| {
             let calls = compiler.calls(own, &tools, several)?;
             let found = calls.format;
@@ -419,7 +424,8 @@ pub(crate) async fn start(
     // Marks of calls may be special tokens.
     let plain = fields.skip_special_tokens.unwrap_or(reader.is_none()) && !forced;
     let (sender, events) = mpsc::channel((16 * count).min(4096));
-    let (mut choices, mut sequences) = (Vec::new(), Vec::new());
+    let mut choices = Vec::new();
+    let mut sequences = Vec::new();
     let salt: Arc<str> = fields.cache_salt.take().unwrap_or_default().into();
     for index in 0..count {
         let cancel = CancelFlag::default();

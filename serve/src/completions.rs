@@ -135,7 +135,8 @@ impl CompletionFields {
     async fn check(mut self, state: &Arc<ServerState>) -> Result<CompletionPlan, ApiError> {
         state.check_model(self.model.as_ref())?;
         self.refuse()?;
-        let (choices, most) = (self.n.unwrap_or(1), self.max_tokens.unwrap_or(MOST));
+        let choices = self.n.unwrap_or(1);
+        let most = self.max_tokens.unwrap_or(MOST);
         let count = self.prompt.count();
         if count == 0 || choices == 0 || count.saturating_mul(choices) > state.options.prompts {
             let message = format!(
@@ -151,7 +152,8 @@ impl CompletionFields {
             min_p: self.min_p,
             seed: self.seed,
         };
-        let (sampling, stops) = (sampling.check()?, fields::stops(self.stop.take())?);
+        let sampling = sampling.check()?;
+        let stops = fields::stops(self.stop.take())?;
         let penalties = PenaltyFields {
             presence: self.presence_penalty,
             frequency: self.frequency_penalty,
@@ -466,7 +468,8 @@ impl CompletionPlan {
         begun: Instant,
         events: &mpsc::Sender<crate::sequence::SequenceMessage>,
     ) -> (CompletionAnswer, Vec<SequenceRequest>) {
-        let (mut choices, mut sequences) = (Vec::new(), Vec::new());
+        let mut choices = Vec::new();
+        let mut sequences = Vec::new();
         for (n, prompt) in self.prompts.iter().enumerate() {
             for choice in 0..self.choices {
                 let cancel = CancelFlag::default();

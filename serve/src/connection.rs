@@ -36,7 +36,8 @@ pub(crate) async fn connection(stream: TcpStream, router: axum::Router, state: &
     stream.set_write_timeout(Some(time));
     let (answers, mut count) = watch::channel(0_usize);
     let unread = Arc::new(AtomicBool::new(false));
-    let (router, stopping) = (TowerToHyperService::new(router), stop.clone());
+    let router = TowerToHyperService::new(router);
+    let stopping = stop.clone();
     let left = Arc::clone(&unread);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let count = AnswerCount::new(&answers);
@@ -44,7 +45,8 @@ pub(crate) async fn connection(stream: TcpStream, router: axum::Router, state: &
         let read = Arc::clone(&left);
         let at_end = move || read.store(false, Ordering::Release);
         let answer = router.call(request.map(|body| WatchedBody { body, at_end }));
-        let (stopping, unread) = (stopping.clone(), Arc::clone(&left));
+        let stopping = stopping.clone();
+        let unread = Arc::clone(&left);
         Box::pin(async move {
             let mut response = answer.await?;
             if *stopping.borrow() || unread.load(Ordering::Acquire) {
@@ -91,7 +93,8 @@ pub(crate) async fn connection(stream: TcpStream, router: axum::Router, state: &
     stream.shutdown().await.ok();
     if unread.load(Ordering::Acquire) {
         // The client still sends. If its bytes were left unread it would get a reset, which drops the answer.
-        let (mut rest, mut nothing) = (stream.take(DISCARDED), tokio::io::sink());
+        let mut rest = stream.take(DISCARDED);
+        let mut nothing = tokio::io::sink();
         tokio::select! {
             _ = timeout(time, tokio::io::copy(&mut rest, &mut nothing)) => {}
             () = async {

@@ -125,7 +125,9 @@ impl<'de> Deserialize<'de> for PromptField {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PromptField, A::Error> {
                 let mixed = || A::Error::custom("a list of prompts has texts and token ids");
-                let (mut texts, mut ids, mut lists) = (Vec::new(), Vec::new(), Vec::new());
+                let mut texts = Vec::new();
+                let mut ids = Vec::new();
+                let mut lists = Vec::new();
                 while let Some(element) = list.next_element()? {
                     match element {
                         PromptElement::Text(text) => texts.push(text),

@@ -49,7 +49,8 @@ pub(crate) async fn serve(listener: TcpListener, state: Arc<ServerState>) -> usi
                     sleep(ACCEPT_AGAIN).await;
                     continue;
                 };
-                let (router, state) = (router.clone(), Arc::clone(&state));
+                let router = router.clone();
+                let state = Arc::clone(&state);
                 tasks.spawn(async move {
                     state.metrics.connections.add(1);
                     connection(stream, router, &state).await;

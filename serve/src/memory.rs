@@ -16,7 +16,8 @@ impl SlotMemory {
     /// Computes the memory from the states of the model. Rows of 8 bits count as the dtype that they are
     /// read in, so the result is an upper bound.
     pub(crate) fn of(session: &dyn Session) -> Self {
-        let (mut position, mut fixed) = (0_u64, 0_u64);
+        let mut position = 0_u64;
+        let mut fixed = 0_u64;
         for state in &session.model().graph.states {
             let bytes = size(state) * state.dtype.resolve(session.dtype()).size() as u64;
             match (state.kind, state.window) {

@@ -238,7 +238,8 @@ pub(crate) fn parse<T: DeserializeOwned>(
     let parsed = parsed.map_err(|error| {
         let message = error.to_string();
         let named = |words| message.strip_prefix(words)?.split('`').next();
-        let (unknown, missing) = (named("unknown field `"), named("missing field `"));
+        let unknown = named("unknown field `");
+        let missing = named("missing field `");
         let path = track.path().to_string();
         let (param, code) = match unknown {
             Some(name) if path == "." || path == name => {

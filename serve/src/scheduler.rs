@@ -84,7 +84,8 @@ impl RunningSequence {
 
     /// Takes in the results of a step that fed `count` tokens. Returns true at the end.
     fn advance(&mut self, count: usize, logits: &Logits, metrics: &Metrics) -> bool {
-        let (start, prompt) = (self.fed, self.request.prompt.len());
+        let start = self.fed;
+        let prompt = self.request.prompt.len();
         self.fed += count;
         if let Some(top) = self.request.prompt_top {
             for row in 0..logits.rows {

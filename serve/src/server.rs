@@ -110,10 +110,8 @@ impl ModelServer {
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let vocab = model.session.model().vocab;
-        let (queue, metrics) = (
-            Arc::new(SequenceQueue::new(options.queue, options.slots)),
-            Arc::new(Metrics::default()),
-        );
+        let queue = Arc::new(SequenceQueue::new(options.queue, options.slots));
+        let metrics = Arc::new(Metrics::default());
         let limits = SchedulerLimits {
             slots: options.slots,
             prefill_chunk: options.prefill_chunk,
@@ -176,7 +174,8 @@ impl ModelServer {
     /// Answers requests until the server is stopped.
     pub fn run(self) -> Result<ServeOutcome, ServeError> {
         let Self { runtime, listener, state, scheduler, abort, .. } = self;
-        let (queue, ended) = (Arc::clone(&state.queue), state.stopping.clone());
+        let queue = Arc::clone(&state.queue);
+        let ended = state.stopping.clone();
         let engine = move || {
             let result = catch_unwind(AssertUnwindSafe(|| scheduler.run()));
             queue.abort();

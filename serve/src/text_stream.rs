@@ -178,9 +178,13 @@ fn follows(text: &str, before: &str) -> bool {
 /// tokens counts once, after the last of them. Special tokens that are not in the text have no characters.
 pub(crate) fn offsets(codec: &dyn ServedTokenizer, tokens: &[u32], text: &str) -> Vec<usize> {
     let decoded = |tokens: &[u32]| codec.decode(tokens, false).unwrap_or_default();
-    let (mut offsets, mut chars, mut rest) = (Vec::with_capacity(tokens.len()), 0, text);
+    let mut offsets = Vec::with_capacity(tokens.len());
+    let mut chars = 0;
+    let mut rest = text;
     // Tokens before `known` are counted, and `known` follows the text of `start..known`.
-    let (mut start, mut known, mut before) = (0, 0, 0);
+    let mut start = 0;
+    let mut known = 0;
+    let mut before = 0;
     let mut last = String::new();
     for end in 1..=tokens.len() {
         let window = decoded(&tokens[start..end]);

@@ -62,7 +62,8 @@ impl Worker {
 
     /// Waits for the next report.
     pub(crate) fn report(&mut self) -> io::Result<Result<Report, Silence>> {
-        let (started, before) = (Instant::now(), self.seconds());
+        let started = Instant::now();
+        let before = self.seconds();
         loop {
             if let Some(end) = self.left.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.left.drain(..=end).collect();

@@ -72,7 +72,8 @@ impl Findings {
             let dir = self.keep.join(format!("{}-{n}", finding.kind));
             case.keep(&dir)?;
             let shown: String = finding.text.chars().take(600).collect();
-            let (kind, number) = (finding.kind, finding.number);
+            let kind = finding.kind;
+            let number = finding.number;
             let said = format!("{kind} {number}, {times} times: {}", shown.escape_debug());
             fs_err::write(self.keep.join(format!("{kind}-{n}.txt")), format!("{said}\n"))?;
             writeln!(text, "{said}\n    kept in {}", dir.display()).ok();

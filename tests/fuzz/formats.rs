@@ -76,7 +76,8 @@ fn keys(file: &[u8], other: &[u8], random: &mut Random) -> Option<Vec<u8>> {
             tensors.get_mut(n)?.name = format!("blk.{}.x", random.below(100));
         }
         6 => {
-            let (one, two) = (random.below(tensors.len()), random.below(tensors.len()));
+            let one = random.below(tensors.len());
+            let two = random.below(tensors.len());
             tensors.get(one.max(two))?;
             tensors.swap(one, two);
         }

@@ -345,7 +345,8 @@ fn damage_file(kind: &Kind, case: &mut Case, other: &Case, random: &mut Random) 
         "safetensors" => formats::safetensors(old, other, random),
         "gguf" => formats::gguf(old, other, random),
         "yaml" | "txt" | "journal" | "jinja" | "tiktoken" | "http" if !random.one_in(6) => {
-            let (old, other) = (String::from_utf8_lossy(old), String::from_utf8_lossy(other));
+            let old = String::from_utf8_lossy(old);
+            let other = String::from_utf8_lossy(other);
             words::damage(&old, &other, random).into_bytes()
         }
         _ => {

@@ -63,7 +63,9 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
         keep: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fuzz"),
         from: 0,
     };
-    let (mut kept, mut work, mut filters) = (None, None, Vec::new());
+    let mut kept = None;
+    let mut work = None;
+    let mut filters = Vec::new();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| io::Error::other(format!("{word} what?")));

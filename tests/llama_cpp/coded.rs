@@ -16,7 +16,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Converts a checkpoint of `fixtures/coded` and compares the file in llama.cpp with the checkpoint's dump.
 fn check(name: &str, to: &[&str], bound: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let (file, source) = (dir.path().join("model.gguf"), root().join("fixtures/coded").join(name));
+    let file = dir.path().join("model.gguf");
+    let source = root().join("fixtures/coded").join(name);
     run(convert().arg(&source).args(to).arg("-o").arg(&file)).code(0);
     let mut command = parity();
     command.arg("check").arg(&file).args(["--engine", "llama.cpp", "--threads", "1"]);

@@ -241,7 +241,8 @@ fn run(name: &str, known: &Known) -> Result<Fate, String> {
 static AGREE: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let (known, peers) = (known(), dumped("peer/"));
+    let known = known();
+    let peers = dumped("peer/");
     let names: Vec<String> = dumped("").into_iter().chain(peers.iter().cloned()).collect();
     let left: Vec<_> = known.keys().filter(|name| !names.iter().any(|n| n == *name)).collect();
     assert!(left.is_empty(), "families.txt names no fixtures: {left:?}");

@@ -180,7 +180,9 @@ fn streams_have_the_text_and_ids_of_whole_answers() {
             body["stream_options"] = json!({ "include_usage": true });
             let mut parts = chunks(&server.complete(&body));
             assert_eq!(parts.pop().unwrap()["usage"], whole["usage"]);
-            let (mut text, mut ids, mut logprobs) = (String::new(), Vec::new(), Vec::new());
+            let mut text = String::new();
+            let mut ids = Vec::new();
+            let mut logprobs = Vec::new();
             for part in &parts {
                 let choice = &part["choices"][0];
                 let piece = choice["text"].as_str().unwrap();
@@ -229,7 +231,8 @@ fn every_token_has_a_name_and_a_place() {
     let choice = &answer["choices"][0];
     let lists = &choice["logprobs"];
     let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
-    let (mut broken, mut last) = (0, 0);
+    let mut broken = 0;
+    let mut last = 0;
     let names: Vec<&str> =
         lists["tokens"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     for (n, name) in names.iter().enumerate() {

@@ -38,7 +38,9 @@ fn conversations_are_rendered_and_answered() {
     let mut parts = chunks(&chat(&streamed));
     assert_eq!(parts.pop().unwrap()["usage"], whole["usage"]);
     assert_eq!(parts[0]["choices"][0]["delta"]["role"], "assistant");
-    let (mut text, mut made, mut found) = (String::new(), Vec::new(), Vec::new());
+    let mut text = String::new();
+    let mut made = Vec::new();
+    let mut found = Vec::new();
     for part in &parts {
         let choice = &part["choices"][0];
         text.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
@@ -144,7 +146,8 @@ fn sound_calls(message: &Value) -> Vec<(String, Value)> {
 #[test]
 fn calls_are_forced_in_each_format() {
     let model = talking("lfm2");
-    let (mut formats, mut several) = (0, 0);
+    let mut formats = 0;
+    let mut several = 0;
     for format in chat::Format::all().iter().filter(|format| format.has_calls()) {
         let server = Serving::start(model.path(), &["--tool-format", format.name()]);
         let chat = |body: &Value| server.post("/v1/chat/completions", body);

@@ -267,7 +267,8 @@ fn a_full_queue_refuses_more() {
     let server =
         Serving::start(&fixture("lfm2"), &["--slots", "1", "--queue", "3", "--prefill-chunk", "1"]);
     let mut body = greedy(&json!([prompt(1, 100), prompt(2, 100), prompt(3, 100)]), 50);
-    let (mut refused, mut good) = (0, 0);
+    let mut refused = 0;
+    let mut good = 0;
     thread::scope(|scope| {
         let all: Vec<_> = (0..12).map(|_| scope.spawn(|| server.complete(&body))).collect();
         for one in all {
@@ -425,13 +426,15 @@ fn half_requests_do_not_hold_up_a_stop() {
 
 #[test]
 fn a_killed_server_leaves_nothing_behind() {
-    let (model, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let model = tempfile::tempdir().unwrap();
+    let temporary = tempfile::tempdir().unwrap();
     tool::copy("lfm2", model.path());
     let files = || {
         let list = |dir: &tempfile::TempDir| -> Vec<_> {
             fs_err::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
         };
-        let (mut all, rest) = (list(&model), list(&temporary));
+        let mut all = list(&model);
+        let rest = list(&temporary);
         all.extend(rest);
         all.sort();
         all

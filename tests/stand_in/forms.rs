@@ -172,8 +172,8 @@ const HALF: u32 = 5;
 fn llama_server(state: &State, body: &Value) -> Value {
     let tokens = ids(&body["prompt"]);
     let cache = body["cache_prompt"].as_bool().unwrap();
-    let (top, count) =
-        (body["n_probs"].as_u64().unwrap() as usize, body["n_predict"].as_u64().unwrap() as usize);
+    let top = body["n_probs"].as_u64().unwrap() as usize;
+    let count = body["n_predict"].as_u64().unwrap() as usize;
     let biased = body["logit_bias"][0][0].as_u64();
     let made = state.generate(&tokens, count, cache);
     let mut probabilities = Vec::new();

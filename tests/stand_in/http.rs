@@ -14,7 +14,9 @@ pub(super) type Answer = (u16, String);
 
 pub(super) fn serve(state: &State, stream: &TcpStream) {
     let mut reader = BufReader::new(stream);
-    let (mut first, mut length, mut key) = (String::new(), 0_usize, String::new());
+    let mut first = String::new();
+    let mut length = 0_usize;
+    let mut key = String::new();
     if reader.read_line(&mut first).is_err() || first.is_empty() {
         return;
     }

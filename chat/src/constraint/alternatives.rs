@@ -50,7 +50,8 @@ fn within<T>(place: &mut String, key: &str, work: impl FnOnce(&mut String) -> T)
 /// Calls a function for each schema directly inside of another one, with its place.
 fn inner(map: &Map<String, Value>, place: &mut String, each: &mut dyn FnMut(&Value, &mut String)) {
     for (key, value) in map {
-        let (maps, schemas) = (MAPS.contains(&key.as_str()), SCHEMAS.contains(&key.as_str()));
+        let maps = MAPS.contains(&key.as_str());
+        let schemas = SCHEMAS.contains(&key.as_str());
         within(place, key, |place| match value {
             Value::Object(map) if maps => {
                 for (key, schema) in map {
@@ -106,7 +107,8 @@ impl<'a> AlternativeCheck<'a> {
         let Value::Object(map) = schema else { return Ok(schema.clone()) };
         let mut made = Map::new();
         for (key, value) in map {
-            let (maps, schemas) = (MAPS.contains(&key.as_str()), SCHEMAS.contains(&key.as_str()));
+            let maps = MAPS.contains(&key.as_str());
+            let schemas = SCHEMAS.contains(&key.as_str());
             let value = within(place, key, |place| match value {
                 Value::Object(map) if maps => {
                     let each = map.iter().map(|(key, schema)| {
@@ -185,7 +187,8 @@ impl<'a> AlternativeCheck<'a> {
             return false;
         }
         // Conditions beside a reference only allow less.
-        let (a, b) = (self.target(a), self.target(b));
+        let a = self.target(a);
+        let b = self.target(b);
         if [a, b].contains(&&Value::Bool(false)) {
             return true;
         }
@@ -216,7 +219,8 @@ impl<'a> AlternativeCheck<'a> {
                 keys.sort_unstable();
                 keys.dedup();
                 keys.iter().any(|key| {
-                    let (a, b) = (property(left, key), property(right, key));
+                    let a = property(left, key);
+                    let b = property(right, key);
                     self.disjoint(a, b, depth + 1)
                 })
             }

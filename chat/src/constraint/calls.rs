@@ -136,7 +136,8 @@ impl CallsGrammar<'_> {
         let start = match &self.format.section {
             Some(section) => {
                 let space = lark.space();
-                let (open, close) = (lark.literal(&section.open), lark.literal(&section.close));
+                let open = lark.literal(&section.open);
+                let close = lark.literal(&section.close);
                 format!("{open} {space} {call} {more} {space} {close}")
             }
             None => format!("{call} {more}"),

@@ -392,7 +392,8 @@ fn pair_value<'a>(
             without: edge.map(edges).unwrap_or_default(),
         }));
     }
-    let (mut texts, mut scalars) = (Vec::new(), Vec::new());
+    let mut texts = Vec::new();
+    let mut scalars = Vec::new();
     for choice in &all {
         match choice {
             ValueChoice::Fixed(value) => {
@@ -456,7 +457,8 @@ pub(super) fn python(schema: &Value, lark: &mut LarkText<'_>) -> Result<String, 
 /// Returns a sequence of items in their order, with a text between them; true for items that have to be there.
 fn sequence(items: &[(String, bool)], between: &str, lark: &mut LarkText<'_>) -> String {
     // From the last item on: the rest behind another item, and the rest at the start.
-    let (mut behind, mut first) = ("\"\"".to_owned(), "\"\"".to_owned());
+    let mut behind = "\"\"".to_owned();
+    let mut first = "\"\"".to_owned();
     for (item, required) in items.iter().rev() {
         let begun = format!("{item} {behind}");
         let next = format!("{between} {item} {behind}");
@@ -610,7 +612,8 @@ impl<'a> MarkedWriter<'a> {
         }
         let item = self.value(schema.get("items").unwrap_or(ANY), depth + 1, lark)?;
         let count = |key: &str| schema.get(key).and_then(Value::as_u64);
-        let (least, most) = (count("minItems").unwrap_or(0), count("maxItems"));
+        let least = count("minItems").unwrap_or(0);
+        let most = count("maxItems");
         let list = match most {
             Some(0) => return Ok("\"[\" \"]\"".to_owned()),
             Some(most) if most < least => return Err(Inexpressible::key("maxItems").into()),

@@ -52,7 +52,8 @@ pub(super) fn with_inner<E>(
     value: &Value,
     each: &mut dyn FnMut(&Value) -> Result<Value, E>,
 ) -> Result<Value, E> {
-    let (maps, schemas) = (MAPS.contains(&key), SCHEMAS.contains(&key));
+    let maps = MAPS.contains(&key);
+    let schemas = SCHEMAS.contains(&key);
     Ok(match value {
         Value::Object(map) if maps => {
             let each = map.iter().map(|(name, schema)| Ok((name.clone(), each(schema)?)));

@@ -132,7 +132,8 @@ impl<'a> LarkText<'a> {
     where
         'a: 't,
     {
-        let (mut parts, mut rest) = (Vec::new(), text);
+        let mut parts = Vec::new();
+        let mut rest = text;
         while !rest.is_empty() {
             let found = self
                 .specials

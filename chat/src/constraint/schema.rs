@@ -33,7 +33,8 @@ pub(super) fn checked(schema: &Value, layout: JsonLayout) -> Result<Value, Const
     let mut references = 0;
     walk(schema, 0, &mut references)?;
     if references > REFERENCES {
-        let (found, most) = (references, REFERENCES);
+        let found = references;
+        let most = REFERENCES;
         return Err(ConstraintError::Schema { what: "references", found, most });
     }
     let mut made = match plain(schema)? {

@@ -74,7 +74,10 @@ fn written(
 
 /// Reads JSON in which numbers have any exponent: those of serde_json are f64, and outputs may have `5E745`.
 fn json_of(text: &str) -> Option<Value> {
-    let (mut plain, mut inside, mut escaped, mut exponent) = (String::new(), false, false, false);
+    let mut plain = String::new();
+    let mut inside = false;
+    let mut escaped = false;
+    let mut exponent = false;
     for c in text.chars() {
         if inside {
             (inside, escaped) = (c != '"' || escaped, c == '\\' && !escaped);
@@ -260,7 +263,8 @@ fn forced_calls_of_each_format_are_read_back() {
         let mut marks: Vec<&str> = format.marks().collect();
         marks.sort_unstable();
         marks.dedup();
-        let (mut ended, mut most) = (0, 0);
+        let mut ended = 0;
+        let mut most = 0;
         for special in [false, true] {
             let vocabulary = vocabulary(&marks, special);
             let compiler = compiler(&vocabulary);
@@ -475,7 +479,8 @@ fn rules_of_all_kinds_hold() {
     for (rule, check) in &rules {
         for prefix in [ReasoningPrefix::Absent, ReasoningPrefix::Optional, ReasoningPrefix::Open] {
             let begun = compiler.compile(rule, prefix, Some(format)).unwrap();
-            let (mut ended, mut thought) = (0, 0);
+            let mut ended = 0;
+            let mut thought = 0;
             for seed in 0..40 {
                 let Some(text) = written(begun.clone(), &vocabulary, seed) else { continue };
                 let body = text.split_once("</think>");

@@ -191,7 +191,8 @@ impl FormatReader {
     fn keys(&mut self, map: &YamlMap) -> CallKeys {
         let mut words =
             |key: &str| map.get(key).map(|entry| self.texts(&entry.value)).unwrap_or_default();
-        let (name, arguments) = (words("name"), words("arguments"));
+        let name = words("name");
+        let arguments = words("arguments");
         CallKeys { name, arguments, by_name: self.flag(map, "by_name") }
     }
 

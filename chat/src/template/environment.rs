@@ -108,7 +108,9 @@ pub(super) struct Raised(pub(super) String);
 /// `range` of Jinja's sandbox.
 fn range(first: i64, last: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
     let (start, end) = last.map_or((0, first), |last| (first, last));
-    let (start, end, step) = (i128::from(start), i128::from(end), i128::from(step.unwrap_or(1)));
+    let start = i128::from(start);
+    let end = i128::from(end);
+    let step = i128::from(step.unwrap_or(1));
     let wrong = |why: String| Err(Error::new(ErrorKind::InvalidOperation, why));
     if step == 0 {
         return wrong("`range` needs a step other than 0".to_owned());

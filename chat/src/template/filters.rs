@@ -153,7 +153,9 @@ fn replace(
     let (Some(old), Some(new)) = (old, new) else {
         return Err(Error::from(ErrorKind::MissingArgument));
     };
-    let (text, old, new) = (str_of(state, value)?, str_of(state, &old)?, str_of(state, &new)?);
+    let text = str_of(state, value)?;
+    let old = str_of(state, &old)?;
+    let new = str_of(state, &new)?;
     let count = match count.filter(|count| !count.is_none()) {
         Some(count) => usize::try_from(i64::try_from(count)?).unwrap_or(usize::MAX),
         None => usize::MAX,
@@ -489,7 +491,8 @@ fn urlencode(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
             };
             (key.clone(), item.clone())
         };
-        let (key, item) = (str_of(state, &key)?, str_of(state, &item)?);
+        let key = str_of(state, &key)?;
+        let item = str_of(state, &item)?;
         pairs.push(format!("{}={}", quote(&key, false), quote(&item, false)));
     }
     Ok(pairs.join("&").replace("%20", "+"))

@@ -187,7 +187,8 @@ fn of_text(
             };
             kwargs.assert_all_used()?;
             let size = missing("", size)?;
-            let (mut out, mut column) = (String::new(), 0);
+            let mut out = String::new();
+            let mut column = 0;
             for c in text.chars() {
                 if c != '\t' {
                     column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
@@ -203,9 +204,11 @@ fn of_text(
         }
         "istitle" => {
             let () = from_args(args)?;
-            let (mut inside, mut any) = (false, false);
+            let mut inside = false;
+            let mut any = false;
             for c in text.chars() {
-                let (upper, lower) = (c.is_uppercase(), c.is_lowercase());
+                let upper = c.is_uppercase();
+                let lower = c.is_lowercase();
                 if (upper && inside) || (lower && !inside) {
                     return Ok(Some(Value::from(false)));
                 }

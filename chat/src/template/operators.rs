@@ -271,7 +271,8 @@ fn as_whole(text: &str) -> String {
         return text.to_owned();
     }
     let start = text.len() - text.trim_start().len();
-    let (space, rest) = (&text[..start], &text[start + body.len()..]);
+    let space = &text[..start];
+    let rest = &text[start + body.len()..];
     format!("{space}({body})|_whole{rest}")
 }
 

@@ -127,7 +127,8 @@ fn block_name(tag: &str) -> Option<&str> {
 fn outer_tokens(text: &str) -> Vec<(usize, &str)> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
-    let (mut at, mut depth) = (0, 0_usize);
+    let mut at = 0;
+    let mut depth = 0_usize;
     while at < bytes.len() {
         let from = at;
         let byte = bytes[at];

@@ -27,7 +27,8 @@ pub(super) fn text(plan: &FolderPlan<'_>) -> String {
         for out in &item.outs {
             let declared = &out.declared;
             let shape: Vec<_> = declared.shape.iter().map(ToString::to_string).collect();
-            let (name, dtype) = (&declared.name, declared.dtype);
+            let name = &declared.name;
+            let dtype = declared.dtype;
             let _ = writeln!(text, "  {name:<56} {dtype:<8} {:>14}", shape.join("x"));
         }
     }

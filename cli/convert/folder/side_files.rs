@@ -226,7 +226,8 @@ fn carried(name: &str) -> bool {
 
 /// Describes the conversion, without time or path: the same inputs give the same card.
 fn card(plan: &FolderPlan<'_>) -> String {
-    let (name, format) = (&plan.target.name, plan.format.name());
+    let name = &plan.target.name;
+    let format = plan.format.name();
     let mut text = format!("# {name}, {format}\n\n");
     let quantized = plan.quantized();
     let _ = writeln!(

@@ -63,7 +63,8 @@ pub(super) fn choose(
             )
         })
     };
-    let (none, most) = (coded(&BTreeSet::new())?, goal.most);
+    let none = coded(&BTreeSet::new())?;
+    let most = goal.most;
     goal.ensure_met(none, String::new)?;
     let bar = term::count_bar(groups.len() as u64, "groups");
     for group in &mut groups {

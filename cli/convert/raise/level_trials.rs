@@ -45,7 +45,8 @@ impl LevelTrials {
                 || tensor.flow.dtype() == levels[TOP].plain().map(FileDtype::from)
         });
         let differs = |level: usize| draft.levels.iter().any(|of| of[level] != of[level - 1]);
-        let (mut planned, mut place) = (Vec::new(), [0; LEVELS]);
+        let mut planned = Vec::new();
+        let mut place = [0; LEVELS];
         for (level, place) in place.iter_mut().enumerate() {
             if level == 0 || (differs(level) && !(level == TOP && as_it_lies)) {
                 let output = at_level(draft, level, folder);

@@ -31,7 +31,8 @@ impl LevelCosts {
         /// Upper bound on a cost, so that sums stay finite.
         const MOST: f64 = 1e6;
         let at = |level: usize| tensors.iter().map(|&n| errors[n][level]).sum::<f64>();
-        let (mut cost, mut sizes) = ([0.0; LEVELS], [0; LEVELS]);
+        let mut cost = [0.0; LEVELS];
+        let mut sizes = [0; LEVELS];
         for level in 0..LEVELS {
             let share = at(level) / at(0);
             // Without an error there is nothing to save.

@@ -100,7 +100,8 @@ impl Checkpoint {
         if !fs_err::metadata(path)?.is_dir() {
             return Self::single(path, path, layers);
         }
-        let (single, index) = (path.join(SINGLE), path.join(INDEX));
+        let single = path.join(SINGLE);
+        let index = path.join(INDEX);
         let checkpoint = if single.try_exists()? {
             Self::single(path, &single, layers)
         } else if index.try_exists()? {
@@ -123,7 +124,8 @@ impl Checkpoint {
             let codes = made.parts.first().and_then(|part| self.stored.get(part));
             if let Some(codes) = codes {
                 // Products of codes and scales need the full precision of f32.
-                let (dtype, shape) = (FileDtype::F32, made.shape.clone());
+                let dtype = FileDtype::F32;
+                let shape = made.shape.clone();
                 let info = TensorInfo { dtype, shape, ..codes.clone() };
                 self.tensors.insert(name.clone(), info);
             }

@@ -380,7 +380,8 @@ fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'
             return Ok(join(*axis, &parts, vec![shape]));
         }
         WeightStep::PermuteHeads { heads, to } => {
-            let (row, half) = (of.inner(0), of.shape[0] / heads / 2);
+            let row = of.inner(0);
+            let half = of.shape[0] / heads / 2;
             FlowNode::Heads { of, row, half, to: *to }
         }
         WeightStep::Resize(rows) => {
@@ -408,7 +409,8 @@ fn join<'a>(axis: usize, parts: &[Flow<'a>], mut after: Shapes) -> Flow<'a> {
 /// Cuts each flow along an axis into its shapes from `after`, in turn.
 fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
     let mut flows = flows.iter();
-    let (mut flow, mut from) = (flows.next(), 0);
+    let mut flow = flows.next();
+    let mut from = 0;
     let mut made = Vec::with_capacity(after.len());
     for shape in after {
         let size = shape[axis];
@@ -417,7 +419,8 @@ fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
             (flow, from) = (flows.next(), 0);
         }
         let Some(of) = flow else { break };
-        let (whole, run) = (of.shape[axis], of.inner(axis));
+        let whole = of.shape[axis];
+        let run = of.inner(axis);
         made.push(Flow::made(shape, FlowNode::Cut { of: of.clone(), from, size, whole, run }));
         from += size;
     }

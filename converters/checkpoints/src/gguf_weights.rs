@@ -125,7 +125,9 @@ impl BlockWeight {
             BlockBytes::Computed(bytes) => bytes,
             BlockBytes::Parts(parts) => parts.decoded(file),
         };
-        let (ty, shape, row_factors) = (self.ty, &self.shape, &self.row_factors);
+        let ty = self.ty;
+        let shape = &self.shape;
+        let row_factors = &self.row_factors;
         BlockView { ty, shape, bytes, factor: self.factor, row_factors }
     }
 }
@@ -260,7 +262,9 @@ fn group_tensors<'f>(
             shape[ones..].to_vec()
         };
         if trimmed(found) != trimmed(shape) {
-            let (tensor, found, expected) = (shown(name), found.clone(), shape.clone());
+            let tensor = shown(name);
+            let found = found.clone();
+            let expected = shape.clone();
             return Err(WeightFault::Shape { tensor, found, expected });
         }
         let stem = info.name.strip_suffix(".weight").unwrap_or(&info.name);
@@ -347,7 +351,8 @@ fn factor(bytes: &BlockBytes, parts: &[ModelTensor<'_>]) -> Option<f32> {
         [one] => Some(one),
         _ => {
             let matrix = part.info.bytes as usize / part.factors.len();
-            let (first, last) = (begin.checked_div(matrix)?, end.checked_sub(1)? / matrix);
+            let first = begin.checked_div(matrix)?;
+            let last = end.checked_sub(1)? / matrix;
             part.factors.get(first).copied().filter(|_| first == last)
         }
     }
@@ -365,7 +370,9 @@ impl BlockScales {
     /// beside the blocks: in plain numbers, which kernels multiply as they are, and where rows have factors but move.
     fn of(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> (Vec<WeightStep>, Self) {
         let none = || (steps.to_vec(), Self { factor: 1.0, rows: Vec::new() });
-        let (mut factor, mut rows, mut others) = (1.0_f64, Vec::<f64>::new(), Vec::new());
+        let mut factor = 1.0_f64;
+        let mut rows = Vec::<f64>::new();
+        let mut others = Vec::new();
         for step in steps {
             let (stretches, divides) = match step {
                 WeightStep::Mul(by) => {
@@ -449,7 +456,8 @@ fn row_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, 
 fn number_flow<'f>(file: &'f GgufFile, part: &ModelTensor<'_>) -> Result<Flow<'f>, WeightFault> {
     let bytes = file.bytes(&part.info.name).unwrap_or_default();
     let matrix = part.whole().iter().rev().take(2).product();
-    let (ty, factors) = (part.info.ty, part.factors.clone());
+    let ty = part.info.ty;
+    let factors = part.factors.clone();
     part.taken(Flow::new(part.whole(), Arc::new(BlockDecoder { ty, bytes, factors, matrix })))
 }
 
@@ -473,8 +481,10 @@ struct BlockDecoder<'f> {
 
 impl ValueReader for BlockDecoder<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
-        let (block, size) = (self.ty.elements(), self.ty.bytes());
-        let (first, end) = (at / block, (at + out.len()).div_ceil(block));
+        let block = self.ty.elements();
+        let size = self.ty.bytes();
+        let first = at / block;
+        let end = (at + out.len()).div_ceil(block);
         let mut numbers = vec![0.0; (end - first) * block];
         let bytes = self.bytes.get(first * size..end * size).unwrap_or_default();
         if codec::decode(self.ty, bytes, &mut numbers).is_err() {

@@ -92,7 +92,8 @@ fn shards(tensors: &[TensorSpec], shard_bytes: u64) -> Vec<&[TensorSpec]> {
         count.saturating_mul(tensor.dtype.size() as u64)
     };
     let mut shards = Vec::new();
-    let (mut begin, mut size) = (0, 0_u64);
+    let mut begin = 0;
+    let mut size = 0_u64;
     for (index, tensor) in tensors.iter().enumerate() {
         let more = bytes(tensor);
         if index > begin && size.saturating_add(more) > shard_bytes {

@@ -300,12 +300,14 @@ fn find(
         if checkpoint.is_quantized(name) || checkpoint.is_gguf() {
             let tensors = vec![name.clone()];
             let source = WeightLocation::Computed(WeightRecipe { rule: None, tensors, output: 0 });
-            let (dtype, shape) = (info.dtype, info.shape.clone());
+            let dtype = info.dtype;
+            let shape = info.shape.clone();
             return Ok(LocatedWeight { dtype, shape, source, strided: None });
         }
         let source =
             WeightLocation::View { tensor: name.clone(), file: info.file, range: info.range };
-        let (dtype, shape) = (info.dtype, info.shape.clone());
+        let dtype = info.dtype;
+        let shape = info.shape.clone();
         return Ok(LocatedWeight { dtype, shape, source, strided: None });
     };
     let rule = &rules[number];
@@ -315,7 +317,8 @@ fn find(
     used.extend(gathered.names.iter().cloned());
     let GatheredTensors { names: tensors, output } = gathered;
     let flow = flows::computed_flow(checkpoint, &weight.name, rule, &tensors, output)?;
-    let (dtype, shape) = (flow.dtype().unwrap_or(FileDtype::F32), flow.shape().to_vec());
+    let dtype = flow.dtype().unwrap_or(FileDtype::F32);
+    let shape = flow.shape().to_vec();
     if checkpoint.is_gguf() {
         let source = WeightLocation::Computed(WeightRecipe { rule: Some(number), tensors, output });
         return Ok(LocatedWeight { dtype, shape, source, strided: None });

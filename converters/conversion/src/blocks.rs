@@ -94,7 +94,8 @@ pub fn compare(
     planned: &PlannedTensor<'_>,
     imatrix: Option<&Imatrix>,
 ) -> Result<BlockComparison, BlockError> {
-    let (ty, flow) = (info.ty, &planned.flow);
+    let ty = info.ty;
+    let flow = &planned.flow;
     let bytes = file.bytes(&info.name).ok_or(BlockError::Short)?;
     let shape = flow.shape();
     let row = shape.last().copied().unwrap_or(1).max(1);
@@ -167,7 +168,8 @@ fn expect_factors(
 
 impl Rows<'_> {
     fn compare(&self, numbers: &[f32]) -> Result<BlockComparison, BlockError> {
-        let (elements, size) = (self.ty.elements(), self.ty.bytes());
+        let elements = self.ty.elements();
+        let size = self.ty.bytes();
         let seen = self.decoded(self.bytes, numbers.len())?;
         let mut sum = BlockComparison {
             measure: Measure::of(numbers, &seen),
@@ -245,7 +247,8 @@ fn strays(ty: BlockType, numbers: &[f32], seen: &[f32], encoded: &[f32]) -> bool
         one.iter().zip(other).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2)).sum()
     };
     let power: f64 = numbers.iter().map(|x| f64::from(*x).powi(2)).sum();
-    let (error, least) = (squares(numbers, seen), squares(numbers, encoded));
+    let error = squares(numbers, seen);
+    let least = squares(numbers, encoded);
     if !ty.is_quantized() {
         // Of f32, last bits of computed values; of the others, none.
         let rounding = if ty == BlockType::F32 { COMPUTED * COMPUTED * power } else { 0.0 };

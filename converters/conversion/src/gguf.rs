@@ -112,7 +112,8 @@ pub fn tensors<'a>(
     arithmetic: Arithmetic,
 ) -> Result<Vec<PlannedTensor<'a>>, Vec<TensorFault>> {
     if let Some(unlike) = &gguf.unlike {
-        let (message, label) = (unlike.message.clone(), unlike.label.clone());
+        let message = unlike.message.clone();
+        let label = unlike.label.clone();
         return Err(vec![TensorFault::Unlike { message, label }]);
     }
     let mut tensors: Vec<PlannedTensor<'a>> = Vec::new();
@@ -162,7 +163,8 @@ pub fn with_scalars(
     wanted: &[Weight],
     weights: &[WeightFlow<'_>],
 ) -> Result<Gguf, Vec<TensorFault>> {
-    let (mut keys, mut faults) = (Vec::new(), Vec::new());
+    let mut keys = Vec::new();
+    let mut faults = Vec::new();
     for (key, places) in gguf.scalar_weights(wanted) {
         if scalars::count(&places, wanted).is_none() {
             faults.push(TensorFault::TooMany { key: key.to_owned() });
@@ -327,7 +329,8 @@ pub fn work<'a>(
     let mut targets: Vec<Vec<TaskTarget>> = vec![Vec::new(); tensors.len()];
     let mut behind = Vec::new();
     for (output, planned) in outputs {
-        let (mut tensor, mut factors) = (0, output.factors.iter());
+        let mut tensor = 0;
+        let mut factors = output.factors.iter();
         for (no, plan) in planned.iter().enumerate() {
             let wanted = output.shard.is_none_or(|shard| shard == no);
             for info in &plan.layout.tensors {
@@ -350,7 +353,8 @@ pub fn work<'a>(
                 tensor += 1;
             }
             if wanted {
-                let (header, len) = (plan.layout.header.clone(), plan.layout.file_len);
+                let header = plan.layout.header.clone();
+                let len = plan.layout.file_len;
                 files.push(OutFile { path: plan.path.clone(), header, len });
             }
         }
@@ -370,7 +374,8 @@ pub fn work<'a>(
 /// Returns the task that writes a tensor of factors.
 fn beside<'a>(factors: &Factors, info: &GgufTensor, file: usize) -> Task<'a> {
     let blocks = BlockEncoder::plain(BlockType::F32);
-    let (name, offset) = (info.name.clone(), info.offset);
+    let name = info.name.clone();
+    let offset = info.offset;
     let flow = Flow::new(&info.shape, Arc::new(factors::FactorEncoder(factors.clone())));
     let targets = vec![TaskTarget { file, name, offset, encode: Arc::new(blocks) }];
     Task { flow, targets, place: (usize::MAX, 0) }

@@ -141,7 +141,8 @@ impl HashedFile {
             return Ok(vec![Damage::Missing { file }]);
         }
         let map = FileMap::open(&file)?;
-        let (found, expected) = (map.len() as u64, self.len);
+        let found = map.len() as u64;
+        let expected = self.len;
         if found != expected {
             return Ok(vec![Damage::Length { file, found, expected }]);
         }
@@ -250,7 +251,9 @@ fn file_line(line: &str) -> Option<HashedFile> {
 fn range_line(line: &str) -> Option<HashedRange> {
     let mut words = line.splitn(5, ' ');
     let mut number = || words.next()?.parse::<u64>().ok();
-    let (offset, len, piece) = (number()?, number()?, number()?);
+    let offset = number()?;
+    let len = number()?;
+    let piece = number()?;
     let hash = u64::from_str_radix(words.next()?, 16).ok()?;
     let name = serde_json::from_str(words.next()?).ok()?;
     (piece > 0 || len == 0).then_some(HashedRange { name, offset, len, piece, hash })
@@ -262,7 +265,9 @@ mod tests {
 
     fn range(name: &str, bytes: &[u8], (offset, len): (usize, usize), piece: usize) -> HashedRange {
         let hash = hash(&bytes[offset..offset + len], piece, 0);
-        let (offset, len, piece) = (offset as u64, len as u64, piece as u64);
+        let offset = offset as u64;
+        let len = len as u64;
+        let piece = piece as u64;
         HashedRange { name: name.to_owned(), offset, len, piece, hash }
     }
 
@@ -299,7 +304,8 @@ mod tests {
     fn every_changed_bit_of_a_file_is_found_with_its_range() {
         let dir = tempfile::tempdir().unwrap();
         let sound = bytes();
-        let (path, hashes) = (dir.path().join("m"), dir.path().join("m.hashes"));
+        let path = dir.path().join("m");
+        let hashes = dir.path().join("m.hashes");
         fs_err::write(&path, &sound).unwrap();
         fs_err::write(&hashes, text(&[hashed("m", &sound)])).unwrap();
         let files = read(&hashes).unwrap();

@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn parts_add_up_and_survive_as_text() {
-        let (x, y) = ([1.0, -2.0, 3.0, 0.5], [1.5, -2.0, 2.0, 0.5]);
+        let x = [1.0, -2.0, 3.0, 0.5];
+        let y = [1.5, -2.0, 2.0, 0.5];
         let whole = Measure::of(&x, &y);
         let parts = Measure::of(&x[..2], &y[..2]).and(Measure::of(&x[2..], &y[2..]));
         assert_eq!(whole, parts);

@@ -205,8 +205,8 @@ impl Mix<'_> {
             });
         }
         let (ty, why) = self.wanted(tensor, role)?;
-        let (asked, needs_importance) =
-            (self.is_asked(tensor, role), self.needs_importance(role, ty));
+        let asked = self.is_asked(tensor, role);
+        let needs_importance = self.needs_importance(role, ty);
         Ok(TypeAssignment { ty, why, asked, needs_importance })
     }
 

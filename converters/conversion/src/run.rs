@@ -81,7 +81,8 @@ pub enum Error {
 /// Formats a size in bytes with a unit.
 pub fn size(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
+    let mut value = bytes as f64;
+    let mut unit = 0;
     while value >= 1000.0 && unit + 1 < units.len() {
         (value, unit) = (value / 1000.0, unit + 1);
     }
@@ -239,7 +240,8 @@ fn encode_all(
     known: BTreeMap<usize, Vec<SlabRecord>>,
 ) -> Result<BTreeMap<usize, Vec<SlabRecord>>, Error> {
     let done = Mutex::new(known);
-    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
     let failed: Mutex<Option<Error>> = Mutex::new(None);
     let fail = |error: Error| {
         stop.store(true, Ordering::Relaxed);
@@ -303,7 +305,8 @@ fn cut(tasks: &[Task<'_>], slab: usize) -> Vec<SlabJob> {
     order.sort_by_key(|&n| (tasks[n].place, n));
     let mut jobs = Vec::new();
     for task in order {
-        let (rows, step) = (tasks[task].rows(), tasks[task].slab_rows(slab));
+        let rows = tasks[task].rows();
+        let step = tasks[task].slab_rows(slab);
         let piece = tasks[task].piece_rows(slab);
         let job = |first: usize| SlabJob { task, first, rows: step.min(rows - first), piece };
         jobs.extend((0..rows).step_by(step).map(job));
@@ -341,7 +344,8 @@ fn read_back(
     let maps: Vec<FileMap> =
         parts.iter().map(|part| FileMap::open(&part.path)).collect::<Result<_, _>>()?;
     let check = |n: usize, copied: &mut Vec<u8>| {
-        let (job, task) = (&jobs[n], &work.tasks[jobs[n].task]);
+        let job = &jobs[n];
+        let task = &work.tasks[jobs[n].task];
         for (target, written) in task.targets.iter().zip(&done[&n]) {
             let (from, len) = slab::place(task, target, job);
             let wrong = || Error::ReadBack {
@@ -368,7 +372,8 @@ fn read_back(
         }
         Ok(())
     };
-    let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
     on_threads(threads, || {
         let mut copied = vec![0; COPY];
         loop {

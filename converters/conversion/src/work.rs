@@ -272,7 +272,9 @@ impl Encode for BlockEncoder {
             return self.encode_matrix(0, numbers, row, out);
         }
         let matrix = self.matrix.max(1);
-        let (mut first, mut numbers, mut out) = (first, numbers, out);
+        let mut first = first;
+        let mut numbers = numbers;
+        let mut out = out;
         while !numbers.is_empty() {
             let rows = (matrix - first % matrix).min(numbers.len() / row);
             let (now, later) = numbers.split_at(rows * row);

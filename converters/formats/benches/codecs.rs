@@ -64,7 +64,8 @@ fn main() {
                     black_box(&bytes);
                 })
             };
-            let (plain, weighted) = (speed(None), speed(Some(&importance)));
+            let plain = speed(None);
+            let weighted = speed(Some(&importance));
             if plain == "-" && weighted == "-" {
                 continue;
             }

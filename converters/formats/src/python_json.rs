@@ -9,8 +9,10 @@ const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Replaces the words by marked strings.
 pub fn words_as_texts(json: &[u8]) -> Cow<'_, [u8]> {
-    let (mut out, mut kept) = (Vec::new(), 0);
-    let (mut at, mut inside) = (0, false);
+    let mut out = Vec::new();
+    let mut kept = 0;
+    let mut at = 0;
+    let mut inside = false;
     while let Some(byte) = json.get(at) {
         let word = WORDS.iter().find(|word| !inside && json[at..].starts_with(word.as_bytes()));
         if let Some(word) = word {

@@ -294,7 +294,8 @@ fn many_damaged_files_are_survived() {
     }
     // A damaged file that is still valid is damaged further.
     let mut pool = samples.clone();
-    let (mut state, mut accepted) = (1, 0_u64);
+    let mut state = 1;
+    let mut accepted = 0_u64;
     for case in 0..cases {
         let from = if case % 2 == 0 { &samples } else { &pool };
         let mut bytes = from[next(&mut state) as usize % from.len()].clone();

@@ -105,7 +105,8 @@ fn flag(role: &str) -> String {
 fn of(reference: &ReferenceTokenizer) -> Result<Option<SurroundingTokens>, Error> {
     let mut fits: Option<Vec<SurroundingTokens>> = None;
     for text in corpus().take(PROBES) {
-        let (bare, whole) = (reference.encode(text, false)?, reference.encode(text, true)?);
+        let bare = reference.encode(text, false)?;
+        let whole = reference.encode(text, true)?;
         let split = |at: usize| {
             let after = whole.get(at..)?.strip_prefix(bare.as_slice())?;
             Some((whole[..at].to_vec(), after.to_vec()))

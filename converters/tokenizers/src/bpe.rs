@@ -53,7 +53,8 @@ fn table(
     let row = |id: u64, text: &str| match usize::try_from(id) {
         Ok(row) if row < rows => Ok(row),
         _ => {
-            let (file, token) = (json.file.clone(), shown(text));
+            let file = json.file.clone();
+            let token = shown(text);
             Err(Error::Outside { file, token, id, vocab_size: rows })
         }
     };

@@ -99,7 +99,8 @@ pub fn check<'a>(
     theirs.read_specials_as_text();
     let ours = LlamaTokenizer::new(&tokenizer.keys)
         .map_err(|why| Mismatch::Unusable { why: shown(&why.to_string()) })?;
-    let (mut checked, mut total) = (TokenizerCheck::default(), 0_usize);
+    let mut checked = TokenizerCheck::default();
+    let mut total = 0_usize;
     let mut first = None;
     // Normalizers of Unigram tokenizers differ in leading and trailing spaces and in the length of
     // replacements.
@@ -164,7 +165,8 @@ fn compare(
         });
     }
     if tokenizer.around {
-        let (expected, made) = (theirs.encode(text, true)?, ours.surrounded(&made));
+        let expected = theirs.encode(text, true)?;
+        let made = ours.surrounded(&made);
         if made != expected {
             return Err(Mismatch::Around {
                 file: json.file.clone(),

@@ -77,7 +77,8 @@ impl<'a> DocNode<'a> {
     /// Returns the elements of a list.
     pub(super) fn list(&self) -> Result<impl Iterator<Item = Self> + use<'a>, Error> {
         let list = self.value.as_array().ok_or_else(|| self.wrong("a list"))?;
-        let (file, at) = (self.file, self.at.clone());
+        let file = self.file;
+        let at = self.at.clone();
         Ok(list.iter().enumerate().map(move |(n, value)| Self {
             file,
             at: format!("{at}[{n}]"),

@@ -220,7 +220,8 @@ impl TokenizerJson {
         if self.unused.is_empty() {
             return Vec::new();
         }
-        let (names, file) = (self.unused.join(" and "), self.file.display());
+        let names = self.unused.join(" and ");
+        let file = self.file.display();
         vec![format!(
             "`{file}` sets {names}, which only training and batches need: ignored, whole texts are read"
         )]

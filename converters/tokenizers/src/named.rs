@@ -33,7 +33,8 @@ pub fn complete(name: &str, keys: &mut Metadata, warnings: &mut Vec<String>) {
     else {
         return;
     };
-    let (mut texts, mut types) = (texts.clone(), types.clone());
+    let mut texts = texts.clone();
+    let mut types = types.clone();
     for rule in RULES.iter() {
         let Some(part) = rule.names.iter().find(|part| lower.contains(part.as_str())) else {
             continue;
@@ -76,7 +77,8 @@ mod tests {
     #[test]
     fn a_file_of_the_name_gets_the_token() {
         let name = RULES[0].names[0].to_uppercase();
-        let (mut made, mut warnings) = (keys(&[2, 3, 3, 1, 5]), Vec::new());
+        let mut made = keys(&[2, 3, 3, 1, 5]);
+        let mut warnings = Vec::new();
         complete("other", &mut made, &mut warnings);
         assert!(warnings.is_empty());
         complete(&name, &mut made, &mut warnings);
@@ -84,7 +86,8 @@ mod tests {
         assert!(warnings.len() == 1 && warnings[0].contains("row 4"), "{warnings:?}");
         complete(&name, &mut made, &mut warnings);
         assert_eq!(warnings.len(), 1);
-        let (mut made, mut warnings) = (keys(&[2, 3, 3, 1, 1]), Vec::new());
+        let mut made = keys(&[2, 3, 3, 1, 1]);
+        let mut warnings = Vec::new();
         complete(&name, &mut made, &mut warnings);
         assert!(warnings[0].contains("will not open"), "{warnings:?}");
     }

@@ -30,7 +30,8 @@ pub(super) fn write(
     };
     let table = table(json, scores, *unknown, rows)?;
     table.check_unique(&json.file)?;
-    let (pre, types) = (pre_table::scores_model().1, table.type_ids());
+    let pre = pre_table::scores_model().1;
+    let types = table.type_ids();
     keys.set("tokenizer.ggml.model", pre_table::pieces_model());
     keys.set("tokenizer.ggml.pre", pre);
     keys.set("tokenizer.ggml.tokens", table.texts);
@@ -82,7 +83,8 @@ fn table(
     let row = |id: u64, text: &str| match usize::try_from(id) {
         Ok(row) if row < rows => Ok(row),
         _ => {
-            let (file, token) = (json.file.clone(), shown(text));
+            let file = json.file.clone();
+            let token = shown(text);
             Err(Error::Outside { file, token, id, vocab_size: rows })
         }
     };

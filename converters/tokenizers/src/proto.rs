@@ -92,7 +92,9 @@ fn parse(bytes: &[u8]) -> Result<SentencePieceModel, ProtoFault> {
 
 fn piece(mut reader: ProtoReader<'_>, n: usize) -> Result<VocabPiece, ProtoFault> {
     let base = reader.base;
-    let (mut text, mut score, mut ty) = (None, 0.0, TokenType::Normal);
+    let mut text = None;
+    let mut score = 0.0;
+    let mut ty = TokenType::Normal;
     while let Some((number, field)) = reader.field()? {
         match (number, field) {
             (1, Field::Bytes(bytes, at)) => match std::str::from_utf8(bytes) {

@@ -261,7 +261,8 @@ fn grown<'a>(
     normalizer: &NormalizerWrapper,
     texts: impl Iterator<Item = &'a str>,
 ) -> Result<(), String> {
-    let (mut before, mut after) = (0, 0);
+    let mut before = 0;
+    let mut after = 0;
     for mut rest in texts {
         while !rest.is_empty() {
             let mut end = rest.len().min(SAMPLE);

@@ -298,8 +298,10 @@ impl SpecialTokens {
             let Some(list) = node.get(key) else { return Ok(Vec::new()) };
             list.list()?.map(|node| step(&node)).collect()
         };
-        let (single, pair) = (steps("single")?, steps("pair")?);
-        let (mut first, mut last) = (None, None);
+        let single = steps("single")?;
+        let pair = steps("pair")?;
+        let mut first = None;
+        let mut last = None;
         if single.len() > 1 {
             first = single.first().and_then(TemplateStep::special).map(str::to_owned);
             last = single.last().and_then(TemplateStep::special).map(str::to_owned);

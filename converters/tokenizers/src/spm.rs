@@ -142,7 +142,8 @@ fn from_json(json: &TokenizerJson, rows: usize) -> Result<VocabTable, Error> {
         rank.entry(format!("{left}{right}")).or_insert(n);
     }
     let outside = |text: &str, id: u64| {
-        let (file, token) = (json.file.clone(), shown(text));
+        let file = json.file.clone();
+        let token = shown(text);
         Error::Outside { file, token, id, vocab_size: rows }
     };
     let mut taken: IndexMap<u64, &str> = IndexMap::new();

@@ -88,7 +88,8 @@ fn open(
     mut facts: ServerFacts,
     options: &EndpointOptions,
 ) -> Result<Box<dyn Endpoint>, Error> {
-    let (vocab, top) = (options.vocab, options.top.min(options.vocab));
+    let vocab = options.vocab;
+    let top = options.top.min(options.vocab);
     facts.cache_off = true;
     facts.scores = if top == vocab { LogprobSupport::Full } else { LogprobSupport::Top(top) };
     facts.generates = Some(GENERATED.min(top));

@@ -65,7 +65,8 @@ impl OpenAiLogprobs {
     /// Returns the rows of generated tokens with these ids. Entries named by text are omitted: a text is no
     /// id.
     pub(super) fn rows(&self, ids: &[u32], vocab: usize) -> Result<Vec<LogprobRow>, String> {
-        let (tokens, count) = (ids.len(), self.chosen.len());
+        let tokens = ids.len();
+        let count = self.chosen.len();
         if tokens != count {
             return Err(format!("it has {tokens} token ids and {count} log-probabilities"));
         }
@@ -196,7 +197,8 @@ impl Endpoint for OpenAi {
             return Err(answer.unusable("it has no `logprobs`, which were asked for"));
         };
         // The prompt, and at most one token after it.
-        let (found, want) = (logprobs.chosen.len(), ask.tokens.len());
+        let found = logprobs.chosen.len();
+        let want = ask.tokens.len();
         if found != want && found != want + 1 {
             return Err(answer.unusable(format!(
                 "`token_logprobs` has {found} entries for {want} tokens: `echo` has no effect"

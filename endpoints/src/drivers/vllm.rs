@@ -159,7 +159,8 @@ impl Endpoint for Vllm {
             return Err(answer.unusable("it has no `prompt_logprobs`, which were asked for"));
         };
         if all.len() != tokens.len() {
-            let (found, want) = (all.len(), tokens.len());
+            let found = all.len();
+            let want = tokens.len();
             return Err(
                 answer.unusable(format!("`prompt_logprobs` has {found} entries for {want} tokens"))
             );

@@ -152,7 +152,9 @@ impl RequestRecord {
         let malformed = |words| LoadFailure::new(LoadFailureKind::Malformed, words);
         let mut text = String::new();
         let mut last: Option<Duration> = None;
-        let (mut done, mut finished, mut any) = (false, false, false);
+        let mut done = false;
+        let mut finished = false;
+        let mut any = false;
         for event in events(stream)? {
             any = true;
             if rule == ChunkRule::Text {

@@ -115,7 +115,8 @@ fn receive(
     if status == 200 {
         return read(&mut reader);
     }
-    let (mut message, mut part) = (Vec::new(), [0; 1 << 10]);
+    let mut message = Vec::new();
+    let mut part = [0; 1 << 10];
     while message.len() < MOST_ERROR
         && let Ok(count @ 1..) = reader.read(&mut part)
     {

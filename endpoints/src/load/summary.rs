@@ -176,8 +176,11 @@ impl LoadSummary {
             unsent: run.unsent,
             ..Self::default()
         };
-        let (mut ttft, mut tpot, mut itl) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut e2el, mut delay) = (Vec::new(), Vec::new());
+        let mut ttft = Vec::new();
+        let mut tpot = Vec::new();
+        let mut itl = Vec::new();
+        let mut e2el = Vec::new();
+        let mut delay = Vec::new();
         summary.met = vec![0; options.objectives.len()];
         let mut good = 0;
         let mut done = Vec::new();
@@ -277,7 +280,8 @@ fn peaks_by_second(records: &[&RequestRecord]) -> (f64, usize) {
         *changes.entry(second(record.sent + record.latency) + 1).or_default() -= 1;
     }
     let peak = chunks.values().copied().max().unwrap_or(0);
-    let (mut active, mut most) = (0_i64, 0);
+    let mut active = 0_i64;
+    let mut most = 0;
     for change in changes.values() {
         active += change;
         most = most.max(active);
@@ -293,7 +297,8 @@ fn peak_in_flight(records: &[RequestRecord]) -> usize {
     }
     // A request that ends at the moment at which another begins comes first.
     changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let (mut active, mut most) = (0_i64, 0);
+    let mut active = 0_i64;
+    let mut most = 0;
     for (_, change) in changes {
         active += change;
         most = most.max(active);

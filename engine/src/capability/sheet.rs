@@ -166,7 +166,8 @@ impl EngineSheet {
             Some("child") => EngineKind::Child,
             Some(other) => return Err(SheetError::Kind { found: escaped(other) }),
         };
-        let (plugin, command) = (text("plugin")?, list("program")?);
+        let plugin = text("plugin")?;
+        let command = list("program")?;
         let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
         if starts != usize::from(kind == EngineKind::Child) {
             return Err(SheetError::Program);

@@ -91,7 +91,8 @@ pub fn conformance(
 impl ConformanceTest {
     fn run(&mut self) -> Result<(), Error> {
         self.unknown_verb()?;
-        let (one, other) = (self.prompt(1), self.prompt(5));
+        let one = self.prompt(1);
+        let other = self.prompt(5);
         if self.claims("score", "a row for each token") {
             self.score(&one)?;
         }
@@ -201,7 +202,8 @@ impl ConformanceTest {
     }
 
     fn score_rows(&mut self, tokens: &[u32]) -> Result<Result<LogitRows, String>, Error> {
-        let (vocab, taps) = (self.opened.vocab, std::collections::BTreeSet::new());
+        let vocab = self.opened.vocab;
+        let taps = std::collections::BTreeSet::new();
         let expect =
             ExpectedFrames::Rows { rows: tokens.len(), vocab, taps: &taps, tokens: tokens.len() };
         let answer = self.ask("score", json!({ "tokens": tokens }), &expect)?;

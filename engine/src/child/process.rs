@@ -145,8 +145,9 @@ impl Process {
         let mark = ChildMark { group: child.id(), value };
         running.insert(mark.clone());
         drop(running);
-        let (mut stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let mut stdin = child.stdin.take();
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
         let (input, requests) = channel::<Vec<u8>>();
         let (pieces, output) = sync_channel(PIECES);
         let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));

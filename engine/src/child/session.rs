@@ -105,7 +105,8 @@ impl ChildSession {
             }
             let foreign = |id: &u32| *id as usize >= self.model.vocab;
             if let Some(n) = chunk.tokens.iter().position(foreign) {
-                let (id, vocab) = (chunk.tokens[n], self.model.vocab);
+                let id = chunk.tokens[n];
+                let vocab = self.model.vocab;
                 return Err(Error::Token { id, position: start + n, slot, vocab });
             }
             let wanted = start.saturating_add(chunk.tokens.len());
@@ -131,7 +132,8 @@ impl ChildSession {
                 "engine `{name}` scores whole prompts; it has no `step` that continues one"
             )));
         }
-        let (tokens, none) = (chunk.tokens.len(), BTreeSet::new());
+        let tokens = chunk.tokens.len();
+        let none = BTreeSet::new();
         let expect = ExpectedFrames::Rows { rows: tokens, vocab: self.vocab, taps: &none, tokens };
         let ask = json!({ "tokens": chunk.tokens });
         let answer = self.wire.get_mut().call("score", ask, &expect)?;
@@ -248,7 +250,8 @@ impl Session for ChildSession {
         for Frame { head, mut data } in frames {
             probe.tap(&head.name, &head.shape, &mut data);
         }
-        let (mut at, mut all) = (0, Vec::with_capacity(chunks.len()));
+        let mut at = 0;
+        let mut all = Vec::with_capacity(chunks.len());
         for (chunk, count) in chunks.iter().zip(counts) {
             let to = at + count * self.vocab;
             all.push(self.narrow(count, &rows[at..to]));

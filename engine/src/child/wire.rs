@@ -167,7 +167,8 @@ impl Wire {
             let masked = matches!(expect, ExpectedFrames::Rows { .. }) && head.name == "rows";
             let bad = |x: &f32| x.is_nan() || x.is_infinite() && !(masked && *x < 0.0);
             if let Some(at) = data.iter().position(bad) {
-                let (value, name) = (data[at], plain(&head.name));
+                let value = data[at];
+                let name = plain(&head.name);
                 let width = head.shape.iter().skip(1).product::<usize>().max(1);
                 let place = format!("row {}, column {}", at / width, at % width);
                 return Err(self.lost(

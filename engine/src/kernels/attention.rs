@@ -164,7 +164,8 @@ fn by_block(block: &SpanBlock<'_>) -> Vec<f32> {
             }
             let totals = block.exponentials(scores);
             let size = block.queries.len() * block.value_width();
-            let (sums, total) = (room(sums, size), room(total, size));
+            let sums = room(sums, size);
+            let total = room(total, size);
             total.fill(0.0);
             for (span, scores) in block.spans().zip(scores.chunks_exact_mut(len)) {
                 sums.fill(0.0);
@@ -249,7 +250,8 @@ fn by_span(blocks: &[SpanBlock<'_>]) -> Vec<Vec<f32>> {
 
 /// Rounds sums to outputs, `[queries, value_dim]`.
 fn output(block: &SpanBlock<'_>, totals: &[SoftmaxSums], sums: &[f32]) -> Vec<f32> {
-    let (dim, round) = (block.rule.value_dim, block.rule.round);
+    let dim = block.rule.value_dim;
+    let round = block.rule.round;
     let mut y = Vec::with_capacity(totals.len() * dim);
     for (sums, softmax) in sums.chunks_exact(block.value_width()).zip(totals) {
         let from = y.len();

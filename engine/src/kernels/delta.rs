@@ -91,7 +91,8 @@ impl VectorTask for DeltaRows<'_, '_> {
     fn run<V: Vectors>(self) {
         let Self { rows, before, after, y } = self;
         let Some(first) = rows.first() else { return };
-        let (key, value) = (first.k.len(), first.v.len());
+        let key = first.k.len();
+        let value = first.v.len();
         let unkept = rows.len().saturating_sub(after.len());
         let mut lines = Vec::new();
         let matrix = room(&mut lines, key * COLUMNS);
@@ -102,7 +103,8 @@ impl VectorTask for DeltaRows<'_, '_> {
             {
                 columns[..high - low].copy_from_slice(&line[low..high]);
             }
-            let (mut made, mut delta) = ([0.0; COLUMNS], [0.0; COLUMNS]);
+            let mut made = [0.0; COLUMNS];
+            let mut delta = [0.0; COLUMNS];
             forget::<V>(first, matrix, &mut delta);
             for (n, (row, y)) in rows.iter().zip(y.chunks_exact_mut(value)).enumerate() {
                 for (held, v) in delta.iter_mut().zip(&row.v[low..high]) {
@@ -146,10 +148,13 @@ fn forget<V: Vectors>(row: &DeltaRow<'_>, matrix: &mut [f32], held: &mut Columns
     let (key, stride) = sizes(row, matrix);
     // SAFETY: the lengths were just checked; `V` was chosen by `dispatch`.
     unsafe {
-        let (decay, k, matrix) = (row.decay.as_ptr(), row.k.as_ptr(), matrix.as_mut_ptr());
+        let decay = row.decay.as_ptr();
+        let k = row.k.as_ptr();
+        let matrix = matrix.as_mut_ptr();
         let mut sums = [V::zero(); WIDE];
         for at in 0..key {
-            let (decay, k) = (V::splat(decay.add(at * stride)), V::splat(k.add(at)));
+            let decay = V::splat(decay.add(at * stride));
+            let k = V::splat(k.add(at));
             for (n, sum) in sums.iter_mut().enumerate() {
                 let place = matrix.add(at * COLUMNS + n * LANES);
                 let kept = V::load(place).times(decay);
@@ -167,11 +172,14 @@ fn learn<V: Vectors>(row: &DeltaRow<'_>, matrix: &mut [f32], delta: &Columns, y:
     let (key, _) = sizes(row, matrix);
     // SAFETY: as in `forget`.
     unsafe {
-        let (q, k, matrix) = (row.q.as_ptr(), row.k.as_ptr(), matrix.as_mut_ptr());
+        let q = row.q.as_ptr();
+        let k = row.k.as_ptr();
+        let matrix = matrix.as_mut_ptr();
         let delta: [V; WIDE] = load(delta);
         let mut sums = [V::zero(); WIDE];
         for at in 0..key {
-            let (q, k) = (V::splat(q.add(at)), V::splat(k.add(at)));
+            let q = V::splat(q.add(at));
+            let k = V::splat(k.add(at));
             for (n, sum) in sums.iter_mut().enumerate() {
                 let place = matrix.add(at * COLUMNS + n * LANES);
                 let learned = V::load(place).plus(k.times(delta[n]));
@@ -192,16 +200,23 @@ fn learn_and_forget<V: Vectors>(
     delta: &mut Columns,
     y: &mut Columns,
 ) {
-    let ((key, _), (_, stride)) = (sizes(row, matrix), sizes(next, matrix));
+    let (key, _) = sizes(row, matrix);
+    let (_, stride) = sizes(next, matrix);
     // SAFETY: as in `forget`.
     unsafe {
-        let (q, k, matrix) = (row.q.as_ptr(), row.k.as_ptr(), matrix.as_mut_ptr());
-        let (decay, next_k) = (next.decay.as_ptr(), next.k.as_ptr());
+        let q = row.q.as_ptr();
+        let k = row.k.as_ptr();
+        let matrix = matrix.as_mut_ptr();
+        let decay = next.decay.as_ptr();
+        let next_k = next.k.as_ptr();
         let old: [V; WIDE] = load(delta);
-        let (mut sums, mut held) = ([V::zero(); WIDE], [V::zero(); WIDE]);
+        let mut sums = [V::zero(); WIDE];
+        let mut held = [V::zero(); WIDE];
         for at in 0..key {
-            let (q, k) = (V::splat(q.add(at)), V::splat(k.add(at)));
-            let (decay, next_k) = (V::splat(decay.add(at * stride)), V::splat(next_k.add(at)));
+            let q = V::splat(q.add(at));
+            let k = V::splat(k.add(at));
+            let decay = V::splat(decay.add(at * stride));
+            let next_k = V::splat(next_k.add(at));
             for n in 0..WIDE {
                 let place = matrix.add(at * COLUMNS + n * LANES);
                 let learned = V::load(place).plus(k.times(old[n]));
@@ -251,7 +266,8 @@ mod tests {
             ([1.0, 0.0], [5.0, 6.0], 1.0, 0.5),
             ([0.0, 1.0], [7.0, 8.0], 0.5, 1.0),
         ] {
-            let (mut after, mut y) = (vec![0.0; 4], [0.0; 2]);
+            let mut after = vec![0.0; 4];
+            let mut y = [0.0; 2];
             let row = DeltaRow { decay: &[decay], q: &key, k: &key, v: &v, beta };
             row.run(&matrix, &mut after, &mut y);
             matrix = after;
@@ -264,7 +280,8 @@ mod tests {
 
     #[test]
     fn channels_decay_apart() {
-        let (mut after, mut y) = ([0.0; 4], [0.0; 2]);
+        let mut after = [0.0; 4];
+        let mut y = [0.0; 2];
         let row = DeltaRow {
             decay: &[0.5, 0.25],
             q: &[1.0, 1.0],
@@ -291,8 +308,11 @@ mod tests {
             (128, 128, 128, 3, 2),
         ] {
             let mut numbers = |count: usize| (0..count).map(|_| number()).collect::<Vec<f32>>();
-            let (q, k, v) = (numbers(count * key), numbers(count * key), numbers(count * value));
-            let (decay, beta) = (numbers(count * channels), numbers(count));
+            let q = numbers(count * key);
+            let k = numbers(count * key);
+            let v = numbers(count * value);
+            let decay = numbers(count * channels);
+            let beta = numbers(count);
             let before = numbers(key * value);
             let rows: Vec<DeltaRow<'_>> = (0..count)
                 .map(|n| DeltaRow {
@@ -303,9 +323,11 @@ mod tests {
                     beta: beta[n],
                 })
                 .collect();
-            let (mut want, mut states) = (Vec::new(), vec![before.clone()]);
+            let mut want = Vec::new();
+            let mut states = vec![before.clone()];
             for row in &rows {
-                let (mut after, mut y) = (vec![0.0; key * value], vec![0.0; value]);
+                let mut after = vec![0.0; key * value];
+                let mut y = vec![0.0; value];
                 row.run(&states[states.len() - 1], &mut after, &mut y);
                 states.push(after);
                 want.extend(y);
@@ -314,7 +336,8 @@ mod tests {
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
                 let mut places = vec![vec![f32::NAN; key * value]; kept];
                 let mut after: Vec<&mut [f32]> = places.iter_mut().map(Vec::as_mut_slice).collect();
-                let (mut y, before) = (vec![0.0; count * value], &before);
+                let mut y = vec![0.0; count * value];
+                let before = &before;
                 delta_rows_on(isa, DeltaRows { rows: &rows, before, after: &mut after, y: &mut y });
                 assert_eq!(bits(&y), bits(&want), "{isa:?}: outputs of {key} by {value}");
                 assert_eq!(

@@ -95,7 +95,8 @@ fn fold_block(data: &[f32], f: impl Fn(f32) -> f32) -> f32 {
 #[inline(always)]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 8];
-    let (x, y) = (a.chunks_exact(8), b.chunks_exact(8));
+    let x = a.chunks_exact(8);
+    let y = b.chunks_exact(8);
     let tail: f32 = x.remainder().iter().zip(y.remainder()).map(|(a, b)| a * b).sum();
     for (x, y) in x.zip(y) {
         for lane in 0..8 {
@@ -132,7 +133,8 @@ mod tests {
     fn exp_is_within_an_ulp_or_two_and_handles_the_ends() {
         let mut x = -103.0f32;
         while x < 88.7 {
-            let (got, want) = (f64::from(exp(x)), f64::from(x).exp());
+            let got = f64::from(exp(x));
+            let want = f64::from(x).exp();
             let ulp =
                 f64::from(f32::from_bits((want as f32).to_bits() + 1)) - f64::from(want as f32);
             assert!((got - want).abs() <= 1.5 * ulp, "exp({x}) = {got}, not {want}");

@@ -453,7 +453,8 @@ fn run_block(isa: Isa, kind: PackLayout, block: &RowBlock<'_>) {
     } else if let Some(ty) = ty {
         decode(ty, block.factor, &block.weight[..block.count * block.stored], &mut rows);
     }
-    let (weight, stored) = (bytemuck::cast_slice(&rows), block.row_bytes);
+    let weight = bytemuck::cast_slice(&rows);
+    let stored = block.row_bytes;
     run_plain(isa, kind, &RowBlock { weight, stored, blocks: None, strides: None, ..*block });
     DECODED.set(rows);
 }

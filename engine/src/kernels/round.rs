@@ -103,7 +103,8 @@ mod tests {
                 [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff]
             {
                 let x = f32::from_bits(top << 16 | low);
-                let (b, h) = (bf16::from_f32(x).to_f32(), f16::from_f32(x).to_f32());
+                let b = bf16::from_f32(x).to_f32();
+                let h = f16::from_f32(x).to_f32();
                 assert!(
                     round_bf16(x).to_bits() == b.to_bits() || x.is_nan() && b.is_nan(),
                     "{x:e}"

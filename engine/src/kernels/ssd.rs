@@ -79,7 +79,8 @@ impl VectorTask for SsdRows<'_, '_> {
     fn run<V: Vectors>(self) {
         let Self { rows, before, after, y } = self;
         let Some(first) = rows.first() else { return };
-        let (dim, size) = (first.x.len(), first.b.len());
+        let dim = first.x.len();
+        let size = first.b.len();
         let unkept = rows.len().saturating_sub(after.len());
         let mut lines = Vec::new();
         let state = room(&mut lines, size * LANES);
@@ -136,10 +137,14 @@ fn advance<V: Vectors>(row: &SsdRow<'_>, x: &[f32; LANES], state: &mut [f32], y:
     let nothing = std::iter::empty::<f32>().sum::<f32>();
     // SAFETY: the lengths were just checked; `V` was chosen by `dispatch`.
     unsafe {
-        let (x, decay) = (V::load(x.as_ptr()), V::splat(&raw const row.decay));
+        let x = V::load(x.as_ptr());
+        let decay = V::splat(&raw const row.decay);
         let dx = x.times(V::splat(&raw const row.dt));
-        let (b, c, state) = (row.b.as_ptr(), row.c.as_ptr(), state.as_mut_ptr());
-        let (mut sums, mut tail) = ([V::zero(); SUMS], V::splat(&raw const nothing));
+        let b = row.b.as_ptr();
+        let c = row.c.as_ptr();
+        let state = state.as_mut_ptr();
+        let mut sums = [V::zero(); SUMS];
+        let mut tail = V::splat(&raw const nothing);
         let whole = size / SUMS * SUMS;
         for from in (0..whole).step_by(SUMS) {
             for (n, sum) in sums.iter_mut().enumerate() {
@@ -178,8 +183,12 @@ mod tests {
             [(1, 1, 3, 1), (16, 8, 5, 0), (17, 10, 4, 4), (64, 256, 9, 3), (5, 33, 2, 2)]
         {
             let mut numbers = |count: usize| (0..count).map(|_| number()).collect::<Vec<f32>>();
-            let (x, b, c) = (numbers(count * dim), numbers(count * size), numbers(count * size));
-            let (dt, decay, before) = (numbers(count), numbers(count), numbers(dim * size));
+            let x = numbers(count * dim);
+            let b = numbers(count * size);
+            let c = numbers(count * size);
+            let dt = numbers(count);
+            let decay = numbers(count);
+            let before = numbers(dim * size);
             let rows: Vec<SsdRow<'_>> = (0..count)
                 .map(|n| SsdRow {
                     dt: dt[n],
@@ -190,9 +199,11 @@ mod tests {
                     c: &c[n * size..][..size],
                 })
                 .collect();
-            let (mut want, mut states) = (Vec::new(), vec![before.clone()]);
+            let mut want = Vec::new();
+            let mut states = vec![before.clone()];
             for row in &rows {
-                let (mut after, mut y) = (vec![0.0; dim * size], vec![0.0; dim]);
+                let mut after = vec![0.0; dim * size];
+                let mut y = vec![0.0; dim];
                 row.run(&states[states.len() - 1], &mut after, &mut y);
                 states.push(after);
                 want.extend(y);
@@ -201,7 +212,8 @@ mod tests {
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
                 let mut places = vec![vec![f32::NAN; dim * size]; kept];
                 let mut after: Vec<&mut [f32]> = places.iter_mut().map(Vec::as_mut_slice).collect();
-                let (mut y, before) = (vec![0.0; count * dim], &before);
+                let mut y = vec![0.0; count * dim];
+                let before = &before;
                 ssd_rows_on(isa, SsdRows { rows: &rows, before, after: &mut after, y: &mut y });
                 assert_eq!(bits(&y), bits(&want), "{isa:?}: outputs of {dim} by {size}");
                 assert_eq!(

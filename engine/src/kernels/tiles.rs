@@ -132,7 +132,8 @@ fn columns(
     round: Dtype,
 ) -> Vec<[f32; SQUARE]> {
     let steps = inputs.div_ceil(STEP);
-    let (row, stride) = (inputs * 2, steps * STEP * 2);
+    let row = inputs * 2;
+    let stride = steps * STEP * 2;
     let mut filled = Vec::new();
     // Weights that fill their tiles are read where they are.
     let (weight, stride) = if row == stride && weight.len() == SQUARE * row {

@@ -42,7 +42,8 @@ fn by_its_own(codes: CodeType, dtype: Dtype, numbers: &mut [f32]) {
     if !numbers.iter().all(|x| x.is_finite()) {
         return;
     }
-    let (mut low, mut high) = (0.0_f32, 0.0_f32);
+    let mut low = 0.0_f32;
+    let mut high = 0.0_f32;
     for x in &*numbers {
         (low, high) = (low.min(*x), high.max(*x));
     }

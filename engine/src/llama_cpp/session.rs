@@ -160,7 +160,8 @@ impl LlamaCppSession {
 
     /// Makes llama.cpp forget a sequence from `length` on; whether it did.
     fn forget(&self, sequence: usize, length: usize) -> Result<bool, Error> {
-        let (sequence, length) = (small(sequence)?, small(length)?);
+        let sequence = small(sequence)?;
+        let length = small(length)?;
         self.worker.call(move |context| {
             context.clear_kv_cache_seq(Some(sequence), Some(length), None).unwrap_or(false)
         })
@@ -252,7 +253,8 @@ impl Session for LlamaCppSession {
         let Some(sequence) = from.sequence else { return Ok(self.place(from)) };
         let to = self.take()?;
         let narrow = |n: usize| i32::try_from(n).map_err(|_| too_large(n));
-        let (a, b) = (narrow(sequence)?, narrow(to)?);
+        let a = narrow(sequence)?;
+        let b = narrow(to)?;
         let copied =
             self.worker.call(move |context| context.copy_kv_cache_seq(a, b, None, None))?;
         copied.map_err(|e| Error::Other(format!("llama.cpp cannot copy a slot: {e}")))?;

@@ -169,7 +169,8 @@ impl Kernel for CachedAttend {
 
 /// Adds the step's keys and values to the state.
 fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (k, v) = (ctx.input(1)?, ctx.input(2)?);
+    let k = ctx.input(1)?;
+    let v = ctx.input(2)?;
     let ([_, kv_heads, _], [_, v_heads, _]) = (k.shape(), v.shape()) else {
         return Err(ctx.error("key and value have two axes each, heads and head size"));
     };
@@ -342,7 +343,8 @@ fn key_salience(
     head: usize,
 ) -> f32 {
     let r = |x| round1(dtype, x);
-    let (mut value, mut row) = (vec![0.0; values.width()], vec![0.0; values.width()]);
+    let mut value = vec![0.0; values.width()];
+    let mut row = vec![0.0; values.width()];
     values.read(position, 0, &mut value);
     salience.weight.widen_row(head, &mut row);
     row.iter_mut().zip(&value).for_each(|(w, x)| *w *= x);
@@ -354,7 +356,8 @@ impl AttendInputs<'_> {
     /// Computes the salience of the keys that a task sees; empty if keys have none.
     fn salience_of(&self, task: &AttendTask<'_>) -> Vec<f32> {
         let Some(salience) = &self.salience else { return Vec::new() };
-        let (round, values) = (self.rule.round, &task.memory.values);
+        let round = self.rule.round;
+        let values = &task.memory.values;
         (self.reach.seen(task.mask, task.start).start..task.start + task.rows.len())
             .into_par_iter()
             .map(|position| key_salience(salience, round, values, position, task.head))
@@ -363,7 +366,8 @@ impl AttendInputs<'_> {
 
     /// Returns the queries of a task, and the columns of the keys and values that they see.
     fn block<'b>(&'b self, task: &AttendTask<'b>, worth: &'b [f32]) -> AttendBlock<'b> {
-        let (key_dim, first) = (self.rule.key_dim, self.reach.seen(task.mask, task.start).start);
+        let key_dim = self.rule.key_dim;
+        let first = self.reach.seen(task.mask, task.start).start;
         let (column, other) = columns(self, task.head);
         let Attention { keys, values, .. } = task.memory;
         let head = CachedHead {
@@ -421,7 +425,8 @@ mod tests {
         if document(query) != document(key) || key > query {
             return false;
         }
-        let (query, key) = (query - start, key - start);
+        let query = query - start;
+        let key = key - start;
         reach.window.is_none_or(|window| {
             if window.chunked {
                 query / window.size == key / window.size

@@ -35,7 +35,8 @@ pub struct ChunkRows {
 impl ChunkRows {
     /// Returns the parts of the chunk that lie in one document each, as positions within it.
     pub fn positions(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        let (start, end) = (self.start, self.start + self.rows.len());
+        let start = self.start;
+        let end = self.start + self.rows.len();
         let inside =
             self.mask.documents().iter().copied().filter(move |at| (start + 1..end).contains(at));
         let starts = [start].into_iter().chain(inside.clone());

@@ -31,7 +31,8 @@ impl LogDecay {
 impl Kernel for LogDecay {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
-        let (a, dt) = (ctx.need_vector("A")?, ctx.need_vector("dt")?);
+        let a = ctx.need_vector("A")?;
+        let dt = ctx.need_vector("dt")?;
         let floor = self.floor;
         let width = x.width();
         if dt.len() != width || a.is_empty() || width % a.len() != 0 {
@@ -46,7 +47,8 @@ impl Kernel for LogDecay {
         let per_head = width / a.len();
         let y = rows::map(&x.view(), width, width, |_, x, y| {
             for (n, ((y, x), dt)) in y.iter_mut().zip(x).zip(dt).enumerate() {
-                let (rate, x) = (rates[n / per_head], x + dt);
+                let rate = rates[n / per_head];
+                let x = x + dt;
                 *y = match floor {
                     Some(floor) => floor * math::sigmoid(rate * x),
                     None => -rate * math::softplus(x),
@@ -77,8 +79,11 @@ impl DeltaRule {
 
 impl Kernel for DeltaRule {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-        let (g, beta) = (ctx.input(3)?, ctx.input(4)?);
+        let q = ctx.input(0)?;
+        let k = ctx.input(1)?;
+        let v = ctx.input(2)?;
+        let g = ctx.input(3)?;
+        let beta = ctx.input(4)?;
         let (&[_, key_heads, key], &[_, heads, value]) = (k.shape(), v.shape()) else {
             return Err(ctx.error("keys and values have two axes each, heads and head size"));
         };
@@ -103,12 +108,14 @@ impl Kernel for DeltaRule {
         let decay: Vec<f32> = g.view().iter().map(|g| g.exp()).collect();
         // Numbers of a head's decay: one, or one for each channel of the keys.
         let channels = g.width() / heads;
-        let (v, beta) = (v.view(), beta.view());
+        let v = v.view();
+        let beta = beta.view();
         let (v, beta): (&[f32], &[f32]) = (&v, &beta);
         let shared_by = heads / key_heads;
         let (q, k, decay): (&[f32], &[f32], &[f32]) = (&q, &k, &decay);
         let row_of = |row: usize, head: usize| {
-            let (own, shared) = (row * heads + head, (row * key_heads + head / shared_by) * key);
+            let own = row * heads + head;
+            let shared = (row * key_heads + head / shared_by) * key;
             DeltaRow {
                 decay: &decay[own * channels..][..channels],
                 q: &q[shared..][..key],

@@ -27,10 +27,8 @@ impl Differ {
         let dtype = ctx.output_dtype(0);
         let r = |x| round1(dtype, x);
         let share = |n: usize| -> Result<f32, Error> {
-            let (q, k) = (
-                ctx.need_vector(&format!("lambda_q{n}"))?,
-                ctx.need_vector(&format!("lambda_k{n}"))?,
-            );
+            let q = ctx.need_vector(&format!("lambda_q{n}"))?;
+            let k = ctx.need_vector(&format!("lambda_k{n}"))?;
             let products: Vec<f32> = q.iter().zip(k).map(|(q, k)| r(q * k)).collect();
             Ok(r(math::exp(math::sum(&products))))
         };

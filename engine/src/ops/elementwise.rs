@@ -30,7 +30,8 @@ pub(super) struct BinaryElementwise {
 
 impl Kernel for BinaryElementwise {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+        let a = ctx.input(0)?;
+        let b = ctx.input(1)?;
         let f = self.f;
         let dtype = ctx.output_dtype(0);
         if a.shape() == b.shape() {
@@ -44,12 +45,16 @@ impl Kernel for BinaryElementwise {
         }
         // Otherwise one is broadcast to the other, by the rules of numpy within a row.
         let out = ctx.output_shape(0)?;
-        let (at, bt) = (spread(out, &a.shape()[1..]), spread(out, &b.shape()[1..]));
+        let at = spread(out, &a.shape()[1..]);
+        let bt = spread(out, &b.shape()[1..]);
         let (Some(at), Some(bt)) = (at, bt) else {
             return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape(), b.shape())));
         };
-        let (aw, bw, width) = (a.width(), b.width(), at.len());
-        let (av, bv) = (a.view(), b.view());
+        let aw = a.width();
+        let bw = b.width();
+        let width = at.len();
+        let av = a.view();
+        let bv = b.view();
         let mut y = Vec::with_capacity(a.rows() * width);
         for row in 0..a.rows().min(b.rows()) {
             for n in 0..width {

@@ -36,7 +36,8 @@ impl Kernel for Embed {
         let dtype = ctx.output_dtype(0);
         // The factor may itself be a number of the activation dtype.
         let factor = |s: f32| if self.rounds { round1(ctx.activation(), s) } else { s };
-        let (scale, first) = (self.scale.map(factor), self.first);
+        let scale = self.scale.map(factor);
+        let first = self.first;
         let mut data = vec![0.0; ctx.tokens().len() * width];
         for (&token, row) in ctx.tokens().iter().zip(data.chunks_exact_mut(width)) {
             let at = if first && token as usize >= weight.outputs { 0 } else { token as usize };

@@ -66,10 +66,14 @@ impl Experts {
 
 impl Kernel for Experts {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (x, chosen, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let x = ctx.input(0)?;
+        let chosen = ctx.input(1)?;
+        let weights = ctx.input(2)?;
         let &Self { n, ffn, act, limit, alpha, on_input, plain, once, identities } = self;
-        let (hidden, k) = (x.width(), chosen.width());
-        let (rows, dtype) = (x.rows(), ctx.output_dtype(0));
+        let hidden = x.width();
+        let k = chosen.width();
+        let rows = x.rows();
+        let dtype = ctx.output_dtype(0);
         if chosen.rows() != rows || weights.shape() != chosen.shape() {
             return Err(ctx.error("values and choices differ in rows"));
         }
@@ -94,7 +98,8 @@ impl Kernel for Experts {
         }
         // What is added in f32 is not rounded before.
         let each = if once { Dtype::F32 } else { dtype };
-        let (x, weights) = (x.view(), weights.view());
+        let x = x.view();
+        let weights = weights.view();
         let (x, weights): (&[f32], &[f32]) = (&x, &weights);
         let here = &*ctx;
         let made: Vec<Vec<f32>> = uses
@@ -172,9 +177,12 @@ fn mlp(
         (gate.act)(dtype, &mut y);
         y
     } else {
-        let (one, two) = (matrix("gate", ffn, hidden, x)?, matrix("up", ffn, hidden, x)?);
-        let (mut g, mut u) = (vec![0.0; rows * ffn], vec![0.0; rows * ffn]);
-        let (gated, raised) = (format!("gate.{expert}"), format!("up.{expert}"));
+        let one = matrix("gate", ffn, hidden, x)?;
+        let two = matrix("up", ffn, hidden, x)?;
+        let mut g = vec![0.0; rows * ffn];
+        let mut u = vec![0.0; rows * ffn];
+        let gated = format!("gate.{expert}");
+        let raised = format!("up.{expert}");
         let rows_of = ctx.rows_for(&gated, hidden, x);
         let mut linears = [
             Linear { weight: one.view(), bias: None, round: dtype, y: &mut g },

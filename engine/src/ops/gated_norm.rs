@@ -51,7 +51,8 @@ impl GatedNorm {
 
 impl Kernel for GatedNorm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (x, gate) = (ctx.input(0)?, ctx.input(1)?);
+        let x = ctx.input(0)?;
+        let gate = ctx.input(1)?;
         let &Self { eps, cast, gate_first, act, groups, stepwise } = self;
         let weight = ctx.need_vector("weight")?;
         let axis = x.shape().iter().skip(1).next_back().copied().unwrap_or(1);
@@ -70,7 +71,8 @@ impl Kernel for GatedNorm {
                 gate.width()
             )));
         }
-        let (own, activation) = (ctx.output_dtype(0), ctx.activation());
+        let own = ctx.output_dtype(0);
+        let activation = ctx.activation();
         let gates = gate.view();
         let gates: &[f32] = &gates;
         let width = x.width();

@@ -27,7 +27,8 @@ impl Glu {
 
 impl Kernel for Glu {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (gate, up) = (ctx.input(0)?, ctx.input(1)?);
+        let gate = ctx.input(0)?;
+        let up = ctx.input(1)?;
         let then = self.then;
         if gate.shape() != up.shape() {
             return Err(ctx.error(format!("{:?} and {:?} differ", gate.shape(), up.shape())));

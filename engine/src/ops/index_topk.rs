@@ -29,13 +29,19 @@ impl IndexTopk {
 
 impl Kernel for IndexTopk {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (q, k, w) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-        let (heads, size) = (w.width(), k.width());
-        let (topk, scale) = (self.topk, self.scale);
+        let q = ctx.input(0)?;
+        let k = ctx.input(1)?;
+        let w = ctx.input(2)?;
+        let heads = w.width();
+        let size = k.width();
+        let topk = self.topk;
+        let scale = self.scale;
         if q.width() != heads * size || size == 0 {
             return Err(ctx.error("its queries, keys and weights do not fit"));
         }
-        let (q, k, w) = (q.view(), k.view(), w.view());
+        let q = q.view();
+        let k = k.view();
+        let w = w.view();
         let mut y = vec![-1.0; w.len() / heads.max(1) * topk];
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold keys of this shape");

@@ -89,13 +89,17 @@ impl LatentAttend {
 
 impl Kernel for LatentAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (q, c, r) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let q = ctx.input(0)?;
+        let c = ctx.input(1)?;
+        let r = ctx.input(2)?;
         let matrix = ctx.matrix("weight")?;
         let weight = matrix.view();
         let sizes = self.sizes(q.shape(), (c.width(), r.width()), (weight.inputs, weight.outputs));
         let sizes = sizes.map_err(|why| ctx.error(why))?;
         let HeadSizes { heads, nope, shared, value } = sizes;
-        let (rank, width, size) = (c.width(), sizes.width(), nope + shared);
+        let rank = c.width();
+        let width = sizes.width();
+        let size = nope + shared;
         let round = ctx.output_dtype(0);
         let rule = AttentionParams {
             key_dim: size,
@@ -108,10 +112,12 @@ impl Kernel for LatentAttend {
             gated: false,
         };
         let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
-        let (c, r) = (c.view(), r.view());
+        let c = c.view();
+        let r = r.view();
         ctx.observe_cached(0, &c);
         ctx.observe_cached(1, &r);
-        let (how, activation) = (ctx.rounding("weight"), ctx.activation());
+        let how = ctx.rounding("weight");
+        let activation = ctx.activation();
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold latents of this shape");
             let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };

@@ -52,7 +52,9 @@ impl Kernel for Lightning {
     }
 
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (q, k, v) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let q = ctx.input(0)?;
+        let k = ctx.input(1)?;
+        let v = ctx.input(2)?;
         let (&[_, heads, key], &[_, _, value]) = (k.shape(), v.shape()) else {
             return Err(ctx.error("keys and values have two axes each, heads and head size"));
         };
@@ -71,7 +73,9 @@ impl Kernel for Lightning {
             return Err(ctx.error("its inputs and tables do not fit"));
         }
         let dtype = ctx.output_dtype(0);
-        let (q, k, v) = (q.view(), k.view(), v.view());
+        let q = q.view();
+        let k = k.view();
+        let v = v.view();
         let mut y = vec![0.0; v.len()];
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold a matrix of this shape per head");
@@ -139,7 +143,8 @@ impl LightningHead<'_> {
         for (row, y) in y.chunks_exact_mut(value).enumerate() {
             for (line, k) in matrix.chunks_exact_mut(value).zip(self.k(row)) {
                 for (s, v) in line.iter_mut().zip(self.v(row)) {
-                    let (kept, new) = (round1(self.dtype, ratio * *s), round1(self.dtype, k * v));
+                    let kept = round1(self.dtype, ratio * *s);
+                    let new = round1(self.dtype, k * v);
                     *s = round1(self.dtype, kept + new);
                 }
             }
@@ -159,7 +164,8 @@ impl LightningHead<'_> {
         let first = rows - after.len();
         let mut matrix = vec![0.0; key * value];
         let mut y = vec![0.0; rows * value];
-        let (mut scaled, mut within) = (vec![0.0; key], vec![0.0; value]);
+        let mut scaled = vec![0.0; key];
+        let mut within = vec![0.0; value];
         for start in (0..rows).step_by(block) {
             let end = rows.min(start + block);
             for row in start..end {
@@ -193,7 +199,8 @@ impl LightningHead<'_> {
 
     /// Computes the matrix after rows `start..end` of one block.
     fn left(&self, start: usize, end: usize, before: &[f32], into: &mut [f32]) {
-        let (count, value) = (end - start, self.sizes.1);
+        let count = end - start;
+        let value = self.sizes.1;
         into.fill(0.0);
         for row in start..end {
             let decay = self.key_decay[self.key_decay.len() - count + row - start];
@@ -227,10 +234,13 @@ mod tests {
     fn blocks_and_steps_are_the_same_sum() {
         let numbers =
             |n: usize| -> Vec<f32> { (0..n).map(|i| ((i * 29 % 17) as f32 - 8.0) / 5.0).collect() };
-        let (q, k, v) = (numbers(10), numbers(11), numbers(13));
+        let q = numbers(10);
+        let k = numbers(11);
+        let v = numbers(13);
         let slope = 0.3f32;
         let decay = |n: usize| (-slope * n as f32).exp();
-        let (query, key) = ([decay(1), decay(2), decay(3)], [decay(2), decay(1), 1.0]);
+        let query = [decay(1), decay(2), decay(3)];
+        let key = [decay(2), decay(1), 1.0];
         let diagonal = [1.0, 0.0, 0.0, decay(1), 1.0, 0.0, decay(2), decay(1), 1.0];
         let head = LightningHead {
             sizes: (2, 2),
@@ -244,7 +254,8 @@ mod tests {
             diagonal_decay: &diagonal,
             dtype: Dtype::F32,
         };
-        let (mut a, mut b) = ([[0.0; 4]; 3], [[0.0; 4]; 3]);
+        let mut a = [[0.0; 4]; 3];
+        let mut b = [[0.0; 4]; 3];
         let by_block = head.blocks(5, a.iter_mut().map(|m| &mut m[..]).collect());
         let by_step = head.steps(5, &[0.0; 4], b.iter_mut().map(|m| &mut m[..]).collect());
         for (a, b) in

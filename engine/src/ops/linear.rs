@@ -58,7 +58,8 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     for (n, matrix) in matrices.iter().enumerate() {
         let weight = matrix.view();
         check(ctx, x.width(), n, &weight)?;
-        let (how, bias) = (ctx.rounding(&role(n)), ctx.vector(&format!("bias.{n}")));
+        let how = ctx.rounding(&role(n));
+        let bias = ctx.vector(&format!("bias.{n}"));
         let output = LinearOutput { n, weight, bias, round: ctx.output_dtype(n) };
         let shares = |of: &[LinearOutput<'_>]| {
             weight.is_packed() && of.iter().all(|other| other.weight.is_packed())

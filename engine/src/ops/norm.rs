@@ -86,7 +86,8 @@ impl Kernel for LayerNorm {
                 .collect();
             if all.is_empty() { ctx.vector(role).map(<[f32]>::to_vec) } else { Some(all) }
         };
-        let (mut weight, bias) = (each("weight"), each("bias"));
+        let mut weight = each("weight");
+        let bias = each("bias");
         // Unlike in `rms_norm`, `1 + w` is a sum of tensors and rounded like one.
         if self.plus_one {
             weight.iter_mut().flatten().for_each(|w| *w = round1(ctx.activation(), 1.0 + *w));

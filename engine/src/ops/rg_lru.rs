@@ -18,8 +18,11 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 const CHANNELS: usize = 256;
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, input, gate) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let (channels, dtype) = (x.width(), ctx.activation());
+    let x = ctx.input(0)?;
+    let input = ctx.input(1)?;
+    let gate = ctx.input(2)?;
+    let channels = x.width();
+    let dtype = ctx.activation();
     let param = ctx.need_vector("recurrent_param")?;
     if channels == 0
         || param.len() != channels
@@ -33,7 +36,9 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let starts = ctx.chunks().iter().filter(|c| c.start == 0).map(|c| c.rows.start);
     // The first position of a sequence has nothing to decay, and takes its input whole.
     let first: Vec<usize> = starts.collect();
-    let (xs, is, gs) = (x.view(), input.view(), gate.view());
+    let xs = x.view();
+    let is = input.view();
+    let gs = gate.view();
     let (xs, is, gs): (&[f32], &[f32], &[f32]) = (&xs, &is, &gs);
     let task = (1..=CHANNELS.min(channels)).rev().find(|n| channels % n == 0).unwrap_or(1);
     let y = scan(ctx, channels / task, task, |at, before, after, y| {

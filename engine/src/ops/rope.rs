@@ -72,7 +72,8 @@ impl Kernel for Rope {
         let angles = ctx.angles()?;
         let &Self { compute, layout, inverse } = self;
         let head = x.shape().last().copied().unwrap_or(1);
-        let (pairs, width) = (angles.pairs, x.width());
+        let pairs = angles.pairs;
+        let width = x.width();
         if 2 * pairs > head || angles.cos.len() != x.rows() * pairs {
             return Err(ctx.error(format!("a head of {head} has no {pairs} pairs to rotate")));
         }

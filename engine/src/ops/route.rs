@@ -57,7 +57,8 @@ impl PNorm {
 impl Kernel for PNorm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
-        let (dtype, p) = (ctx.output_dtype(0), self.p);
+        let dtype = ctx.output_dtype(0);
+        let p = self.p;
         let y = rows::map(&x.view(), x.width(), 1, |_, x, y| {
             y[0] = x.iter().map(|x| x.abs().powf(p)).sum::<f32>().powf(1.0 / p);
             round(dtype, y);
@@ -98,12 +99,15 @@ impl Kernel for Choose {
 
 /// Reads the numbers at the chosen indices.
 pub(super) fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, chosen) = (ctx.input(0)?, ctx.input(1)?);
-    let (width, k) = (x.width(), chosen.width());
+    let x = ctx.input(0)?;
+    let chosen = ctx.input(1)?;
+    let width = x.width();
+    let k = chosen.width();
     if x.rows() != chosen.rows() {
         return Err(ctx.error(format!("{} rows, {} choices", x.rows(), chosen.rows())));
     }
-    let (xs, places) = (x.view(), chosen.view());
+    let xs = x.view();
+    let places = chosen.view();
     let mut y = Vec::with_capacity(places.len());
     for (n, place) in places.iter().enumerate() {
         if place.is_nan() {
@@ -131,12 +135,16 @@ impl NearShares {
 
 impl Kernel for NearShares {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (x, chosen) = (ctx.input(0)?, ctx.input(1)?);
-        let (dtype, width, k) = (ctx.output_dtype(0), x.width(), chosen.width());
+        let x = ctx.input(0)?;
+        let chosen = ctx.input(1)?;
+        let dtype = ctx.output_dtype(0);
+        let width = x.width();
+        let k = chosen.width();
         // The reference compares in the dtype of the scores.
         let mut margin = [self.margin];
         round(dtype, &mut margin);
-        let (xs, places) = (x.view(), chosen.view());
+        let xs = x.view();
+        let places = chosen.view();
         let mut y = Vec::with_capacity(places.len());
         for (row, places) in xs.chunks(width.max(1)).zip(places.chunks(k.max(1))) {
             let mut left = vec![true; row.len()];

@@ -139,7 +139,8 @@ impl<F: Fn(ScanPosition, &[f32], &mut [f32], &mut [f32])> Wide for RowWalk<'_, '
         let unkept = rows.count.saturating_sub(after.len());
         let fresh = if unkept > 0 { before.len() } else { 0 };
         // States that are not kept alternate between two buffers.
-        let (mut last, mut next) = (before[..fresh].to_vec(), before[..fresh].to_vec());
+        let mut last = before[..fresh].to_vec();
+        let mut next = before[..fresh].to_vec();
         for (n, y) in y.chunks_exact_mut((y.len() / rows.count.max(1)).max(1)).enumerate() {
             let (from, to): (&[f32], &mut [f32]) = if n < unkept {
                 (&last, &mut next)

@@ -36,7 +36,9 @@ impl SsdScan {
 
 impl Kernel for SsdScan {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (x, b, c) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
+        let x = ctx.input(0)?;
+        let b = ctx.input(2)?;
+        let c = ctx.input(3)?;
         let (&[_, heads, dim], &[_, groups, size]) = (x.shape(), b.shape()) else {
             return Err(ctx.error("its first input has heads, its third has groups"));
         };
@@ -51,7 +53,9 @@ impl Kernel for SsdScan {
         }
         let dtype = ctx.activation();
         let stepwise = self.stepwise && dtype != Dtype::F32;
-        let (xs, bs, cs) = (x.view(), b.view(), c.view());
+        let xs = x.view();
+        let bs = b.view();
+        let cs = c.view();
         let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
         let per_group = heads / groups;
         let (dt, decay): (&[f32], &[f32]) = (&dt, &decay);
@@ -85,7 +89,8 @@ impl Kernel for SsdScan {
 impl SsdScan {
     /// Computes `softplus(dt + bias)`, clamped, each step rounded: `[rows, heads]`.
     fn steps(&self, ctx: &Ctx<'_>, heads: usize) -> Result<Vec<f32>, Error> {
-        let (dt, dtype) = (ctx.input(1)?, ctx.activation());
+        let dt = ctx.input(1)?;
+        let dtype = ctx.activation();
         let bias = ctx.need_vector("dt_bias")?;
         if dt.width() != heads || bias.len() != heads {
             return Err(ctx.error(format!("a step per head is {heads} numbers")));

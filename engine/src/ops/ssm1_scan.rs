@@ -30,9 +30,12 @@ impl Ssm1Scan {
 
 impl Kernel for Ssm1Scan {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (x, b, c) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
+        let x = ctx.input(0)?;
+        let b = ctx.input(2)?;
+        let c = ctx.input(3)?;
         let channels = x.width();
-        let (dim, size) = (last(x.shape()), last(b.shape()));
+        let dim = last(x.shape());
+        let size = last(b.shape());
         let heads = channels.checked_div(dim).unwrap_or(0);
         let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
         let skip = ctx.need_vector("D")?;
@@ -48,20 +51,25 @@ impl Kernel for Ssm1Scan {
             )));
         }
         let dt = steps(ctx, channels)?;
-        let (dtype, stepwise) = (ctx.activation(), self.stepwise);
-        let (xs, bs, cs) = (x.view(), b.view(), c.view());
+        let dtype = ctx.activation();
+        let stepwise = self.stepwise;
+        let xs = x.view();
+        let bs = b.view();
+        let cs = c.view();
         let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
         // Tasks do not cross heads.
         let task = (1..=CHANNELS.min(dim)).rev().find(|n| dim % n == 0).unwrap_or(1);
         let y = scan(ctx, channels / task, task, |at, before, after, y| {
             let first = at.unit * task;
             let head = (at.row * heads + first / dim) * size;
-            let (b, c) = (&bs[head..][..size], &cs[head..][..size]);
+            let b = &bs[head..][..size];
+            let c = &cs[head..][..size];
             let mut line = vec![0.0; size];
             let lines = before.chunks_exact(size).zip(after.chunks_exact_mut(size));
             for (n, ((from, to), y)) in lines.zip(y).enumerate() {
                 let channel = first + n;
-                let (x, dt) = (xs[at.row * channels + channel], dt[at.row * channels + channel]);
+                let x = xs[at.row * channels + channel];
+                let dt = dt[at.row * channels + channel];
                 let decay = &decay[channel * size..][..size];
                 for (((to, from), a), b) in to.iter_mut().zip(from).zip(decay).zip(b) {
                     *to = exp(a * dt) * from + dt * b * x;
@@ -80,7 +88,8 @@ impl Kernel for Ssm1Scan {
 
 /// Computes `softplus(dt + bias)`, each step rounded: `[rows, channels]`.
 fn steps(ctx: &Ctx<'_>, channels: usize) -> Result<Vec<f32>, Error> {
-    let (dt, dtype) = (ctx.input(1)?, ctx.activation());
+    let dt = ctx.input(1)?;
+    let dtype = ctx.activation();
     let bias = ctx.vector("dt_bias");
     if dt.width() != channels || bias.is_some_and(|b| b.len() != channels) {
         return Err(ctx.error(format!("a step per channel is {channels} numbers")));

@@ -13,7 +13,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// Computes `y[m] = sum over n of coefficients[m][n] * x[n]`, with one rounding.
 pub(super) fn mix(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, coefficients) = (ctx.input(0)?, ctx.input(1)?);
+    let x = ctx.input(0)?;
+    let coefficients = ctx.input(1)?;
     let (&[_, from, width], &[_, to, inner]) = (x.shape(), coefficients.shape()) else {
         return Err(ctx.error("it takes streams and a matrix per row"));
     };
@@ -37,8 +38,10 @@ pub(super) fn mix(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 
 /// Computes `y[n] = coefficients[n] * x`.
 pub(super) fn outer(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, coefficients) = (ctx.input(0)?, ctx.input(1)?);
-    let (width, streams) = (x.width(), coefficients.width());
+    let x = ctx.input(0)?;
+    let coefficients = ctx.input(1)?;
+    let width = x.width();
+    let streams = coefficients.width();
     if x.rows() != coefficients.rows() {
         return Err(ctx.error("its inputs have as many rows"));
     }

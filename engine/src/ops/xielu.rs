@@ -29,7 +29,8 @@ pub(super) fn params(ctx: &Ctx<'_>) -> Result<XieluParams, Error> {
             other => Err(ctx.error(format!("`{role}` has {} numbers, not one", other.len()))),
         }
     };
-    let (beta, eps) = (one("beta")?, one("eps")?);
+    let beta = one("beta")?;
+    let eps = one("eps")?;
     let positive = r(softplus(one("alpha_p")?));
     let negative = r(beta + r(softplus(one("alpha_n")?)));
     Ok(XieluParams { positive, negative, beta, eps })

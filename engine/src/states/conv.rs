@@ -17,7 +17,8 @@ pub struct Conv {
 impl Conv {
     /// Creates an empty memory. The state's part is `[channels, width - 1]`, as `Slot::new` has checked.
     pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
-        let (channels, needed) = (state.parts[0].shape[0], state.parts[0].shape[1]);
+        let channels = state.parts[0].shape[0];
+        let needed = state.parts[0].shape[1];
         Self { inputs: History::new(dtype, channels, Some(needed), rollback), needed }
     }
 

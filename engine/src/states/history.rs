@@ -245,7 +245,8 @@ impl Past for History {
         }
         let rows = end - floor;
         if rows.checked_mul(self.row_bytes()) != Some(bytes.len()) {
-            let (found, size) = (bytes.len(), self.row_bytes());
+            let found = bytes.len();
+            let size = self.row_bytes();
             return Err(past::Error::RowBytes { found, rows, size });
         }
         (self.first, self.rows, self.floor) = (floor, rows, floor);

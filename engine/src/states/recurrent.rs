@@ -324,7 +324,8 @@ impl Past for Recurrent {
         }
         let blocks = if floor == 0 { end } else { end - floor + 1 };
         if blocks.checked_mul(self.block_bytes()) != Some(bytes.len()) {
-            let (found, size) = (bytes.len(), self.block_bytes());
+            let found = bytes.len();
+            let size = self.block_bytes();
             return Err(past::Error::BlockBytes { found, blocks, size });
         }
         (self.end, self.floor) = (end, floor);

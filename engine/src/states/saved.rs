@@ -136,7 +136,8 @@ pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, E
     if position > u32::MAX as usize {
         return Err(Error::Positions { found: position });
     }
-    let (prefix, count) = (size(&mut left)?, size(&mut left)?);
+    let prefix = size(&mut left)?;
+    let count = size(&mut left)?;
     let Some(bytes) = count.checked_mul(8).and_then(|bytes| left.get(..bytes)) else {
         return Err(Error::Short);
     };
@@ -147,7 +148,8 @@ pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, E
     let Some((count, rest)) = left.split_first_chunk::<4>() else { return Err(Error::Short) };
     left = rest;
     let mut pasts: Vec<_> = slot.memories.iter_mut().flat_map(super::Memory::pasts_mut).collect();
-    let (found, expected) = (u32::from_le_bytes(*count) as usize, pasts.len());
+    let found = u32::from_le_bytes(*count) as usize;
+    let expected = pasts.len();
     if found != expected {
         return Err(Error::Pasts { found, expected });
     }

@@ -84,10 +84,8 @@ pub(crate) fn child(what: &str) {
             let dir = sessions::fixture(name);
             let source = ModelSource { model, dir: &dir };
             for dtype in [Dtype::F32, Dtype::Bf16] {
-                let (mut host, mut device) = (
-                    open(&NativeEngine::new(), &source, dtype).unwrap(),
-                    open(&NativeEngine::on(queue.clone()), &source, dtype).unwrap(),
-                );
+                let mut host = open(&NativeEngine::new(), &source, dtype).unwrap();
+                let mut device = open(&NativeEngine::on(queue.clone()), &source, dtype).unwrap();
                 sessions::compare_opened(dtype.name(), &mut *host, &mut *device);
             }
             print("equal");
@@ -203,7 +201,8 @@ fn decode(host: &mut dyn Session, device: &mut dyn Session) {
 /// Steps until one fails, and once more after that. Takes all memory after the first step if it is to be full.
 fn steps(session: &mut dyn Session, queue: &DeviceQueue, full: bool) {
     let slot = session.open_slot();
-    let (mut failed, mut taken) = (0, Vec::new());
+    let mut failed = 0;
+    let mut taken = Vec::new();
     for token in 0..60 {
         let chunk = Chunk { slot, tokens: &[token % 50], rows: OutputRows::Last };
         match session.step(&[chunk], &mut NoProbe) {
@@ -227,7 +226,8 @@ fn steps(session: &mut dyn Session, queue: &DeviceQueue, full: bool) {
 
 /// Repeats more sequences of kernels than are kept, the first one between the others.
 fn repeat_many(queue: &DeviceQueue) {
-    let (x, y) = (queue.upload(&[1; 40]).unwrap(), queue.upload(&[2; 40]).unwrap());
+    let x = queue.upload(&[1; 40]).unwrap();
+    let y = queue.upload(&[2; 40]).unwrap();
     let mut want = [1, 2];
     for n in 0..300_u32 {
         for sequence in [n, 0, n, 0, n] {
@@ -355,7 +355,8 @@ fn decode_steps_are_graphs() {
     assert_eq!(lines.len(), 7, "{found}");
     // Caches grow behind 32 tokens, and so all addresses change.
     let between = |of: &str| count(lines[5], of) - count(lines[3], of);
-    let (kernels, launches) = (between("kernels"), between("launches"));
+    let kernels = between("kernels");
+    let launches = between("launches");
     assert!(launches == 0 && kernels > 20 * 100, "{found}");
     assert!(between("graphs") <= 20 * 4, "{found}");
     assert!(between("params") * 6 < kernels, "{found}");
@@ -419,7 +420,8 @@ fn requests_that_grow_keep_few_sizes() {
 fn memory_that_runs_out_is_an_error() {
     let found = run("full", "memory=20000000");
     assert!(found.starts_with("step\n") && found.contains("out of memory"), "{found}");
-    let (full, end) = (found.lines().nth(1).unwrap(), found.lines().last().unwrap());
+    let full = found.lines().nth(1).unwrap();
+    let end = found.lines().last().unwrap();
     assert!(count(full, "used") > 20_000_000 - 512, "{found}");
     assert_eq!((count(end, "used"), count(end, "left")), (0, 1), "{found}");
 }

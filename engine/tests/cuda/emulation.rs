@@ -68,7 +68,8 @@ fn opened(reversed: bool, free: u64, calls: Calls) -> DeviceQueue {
         Arc::new(unsafe { Library::new(kernels()) }.unwrap())
     });
     let library = Arc::clone(library);
-    let (memory, opened) = (Mutex::default(), AtomicBool::new(false));
+    let memory = Mutex::default();
+    let opened = AtomicBool::new(false);
     DeviceQueue::new(Box::new(Emulation { library, reversed, free, memory, opened, calls }))
 }
 

@@ -75,7 +75,8 @@ fn parts_have_arguments_and_blocks_of_their_own() {
 
 /// Scores of a few values, so that many are equal; NaN is the largest.
 fn among_equals_the_first_are_selected() {
-    let (span, topk) = (300_usize, 70_usize);
+    let span = 300_usize;
+    let topk = 70_usize;
     let scores: Vec<f32> = (0..span)
         .map(|n| if n == 250 { -f32::NAN } else { [0.0, -1.5, 2.0, -0.0, 0.5][n * n % 97 % 5] })
         .collect();
@@ -87,7 +88,8 @@ fn among_equals_the_first_are_selected() {
     for reversed in [false, true] {
         let queue = emulation::device(reversed);
         let from = queue.upload(&scores.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>());
-        let (from, to) = (from.unwrap(), queue.allocate(4 * topk).unwrap());
+        let from = from.unwrap();
+        let to = queue.allocate(4 * topk).unwrap();
         let [start, span, topk] = [span as u32 - 1, span as u32, topk as u32];
         let sizes = [0, start, span, topk].map(KernelArgument::from);
         let arguments =

@@ -44,7 +44,8 @@ fn record(session: &mut dyn Session) -> Record {
     let tokens: Vec<u32> = (0..150).map(|n| (n * 37 + 5) % vocab).collect();
     let all = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::All };
     let mut record = Record::new();
-    let (one, two) = (session.open_slot(), session.open_slot());
+    let one = session.open_slot();
+    let two = session.open_slot();
     feed(&mut record, "first", session, &[all(one, &tokens[..60])]);
     feed(&mut record, "both", session, &[all(two, &tokens[60..100]), all(one, &tokens[60..110])]);
     feed(&mut record, "single", session, &[all(one, &tokens[110..111]), all(two, &tokens[9..10])]);
@@ -88,7 +89,8 @@ pub(crate) fn plain(dtype: Dtype) -> SessionOptions {
 }
 
 fn long_chunks_agree(name: &str) {
-    let (model, dir) = (Arc::new(sessions::model(name)), sessions::fixture(name));
+    let model = Arc::new(sessions::model(name));
+    let dir = sessions::fixture(name);
     let least = model.graph.nodes.len() / 8;
     let source = ModelSource { model, dir: &dir };
     for dtype in Dtype::ALL {

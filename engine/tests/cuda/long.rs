@@ -42,7 +42,8 @@ fn long_sequences_have_the_bits_of_the_cpu(name: &str) {
         let saved = host.save(slot).unwrap();
         let mut device = open(NativeEngine::on(emulation::device(dtype == Dtype::F32)));
         let steps = |session: &mut dyn Session| {
-            let (long, short) = (session.restore(&saved).unwrap(), session.open_slot());
+            let long = session.restore(&saved).unwrap();
+            let short = session.open_slot();
             let chunk = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::All };
             let chunks = [chunk(short, &tokens[..3]), chunk(long, &tokens[2700..2704])];
             let mut record = sessions::Record::new();

@@ -53,7 +53,9 @@ pub(crate) struct RandomWeights {
 impl RandomWeights {
     pub(crate) fn new(model: &Model, ty: Option<BlockType>, rounding: Option<Rounding>) -> Self {
         let shapes: Vec<Vec<usize>> = model.graph.weights.iter().map(|w| w.shape.clone()).collect();
-        let (mut plain, mut blocks, mut state) = (Vec::new(), BTreeMap::new(), 7_u32);
+        let mut plain = Vec::new();
+        let mut blocks = BTreeMap::new();
+        let mut state = 7_u32;
         for (n, shape) in shapes.iter().enumerate() {
             let numbers: Vec<f32> = (0..shape.iter().product())
                 .map(|_| {
@@ -147,7 +149,8 @@ fn weights_in_blocks_have_the_bits_of_the_cpu(name: &str) {
 
 /// The arithmetic `q8`, of matrices and of experts.
 fn products_in_integers_have_the_bits(name: &str) {
-    let (model, ty) = (Arc::new(wide_model("lfm2_moe")), block_type(name));
+    let model = Arc::new(wide_model("lfm2_moe"));
+    let ty = block_type(name);
     for (dtype, factor) in [(Dtype::F32, true), (Dtype::F16, false)] {
         let options = |arithmetic| SessionOptions {
             dtype,
@@ -212,7 +215,8 @@ fn rounded_inputs_have_the_bits_of_the_cpu() {
         };
         for rounds in [InputRounding::All, InputRounding::Linear] {
             let device = NativeEngine::on(emulation::device(dtype == Dtype::F32));
-            let (mut host, mut device) = (open(NativeEngine::new(), rounds), open(device, rounds));
+            let mut host = open(NativeEngine::new(), rounds);
+            let mut device = open(device, rounds);
             compare_opened(name, &mut *host, &mut *device);
         }
     }

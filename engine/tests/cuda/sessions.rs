@@ -192,7 +192,8 @@ fn heads_have_the_bits_of_the_cpu() {
     let all: Vec<(String, Model)> = models().into_iter().filter(with_head).collect();
     assert!(all.len() >= 2, "{}", all.len());
     for (name, model) in all {
-        let (head, dir) = (&model.nextn.as_ref().unwrap().layers[0], fixture(&name));
+        let head = &model.nextn.as_ref().unwrap().layers[0];
+        let dir = fixture(&name);
         let source = ModelSource { model: Arc::clone(head), dir: &dir };
         let fed = head.graph.fed.unwrap();
         let width: usize = head.graph.values[fed.value.0].shape.iter().product();
@@ -202,7 +203,8 @@ fn heads_have_the_bits_of_the_cpu() {
             let options = SessionOptions { dtype, finite: false, ..SessionOptions::default() };
             let steps = |session: &mut dyn Session| -> Record {
                 let mut record = Record::new();
-                let (one, two) = (session.open_slot(), session.open_slot());
+                let one = session.open_slot();
+                let two = session.open_slot();
                 for tokens in [[3, 5, 7], [2, 4, 6]] {
                     let all = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::All };
                     let chunks = [all(one, &tokens[..]), all(two, &tokens[1..2])];
@@ -240,7 +242,8 @@ impl InputObserver for Seen {
 /// Inputs of matrices, of experts too, and what caches keep.
 fn observers_see_what_they_see_on_the_cpu() {
     for name in ["lfm2", "qwen3_moe", "gpt_oss", "deepseek_v3"] {
-        let (model, dir) = (Arc::new(model(name)), fixture(name));
+        let model = Arc::new(model(name));
+        let dir = fixture(name);
         let vocab = model.vocab;
         let source = ModelSource { model, dir: &dir };
         let seen = |engine: &NativeEngine, rewrites: bool| {
@@ -262,7 +265,8 @@ fn observers_see_what_they_see_on_the_cpu() {
 
 /// Compares sessions of a model in every dtype, with the weights of a fixture.
 fn compare(name: &str, model: Model) {
-    let (model, dir) = (Arc::new(model), fixture(name));
+    let model = Arc::new(model);
+    let dir = fixture(name);
     let source = ModelSource { model: Arc::clone(&model), dir: &dir };
     for (dtype, reversed) in [(Dtype::F32, true), (Dtype::Bf16, false), (Dtype::F16, true)] {
         let options = SessionOptions {
@@ -291,7 +295,8 @@ fn compare(name: &str, model: Model) {
 /// Compares two sessions of a model bit for bit.
 pub(crate) fn compare_opened(name: &str, host: &mut dyn Session, device: &mut dyn Session) {
     let vocab = host.model().vocab;
-    let (want, found) = (record(host, vocab), record(device, vocab));
+    let want = record(host, vocab);
+    let found = record(device, vocab);
     assert_eq!(want.len(), found.len());
     for ((step, want), (same, found)) in want.iter().zip(&found) {
         assert_eq!((step, want.len()), (same, found.len()), "{name}");
@@ -351,7 +356,8 @@ pub(crate) fn apart(want: &[Step], found: &[Step]) -> (f32, String) {
             continue; // bytes of the states that are compared as numbers
         }
         let numbers = |bits: &[u32]| bits.iter().map(|b| f32::from_bits(*b)).collect::<Vec<f32>>();
-        let (want, found) = (numbers(want), numbers(found));
+        let want = numbers(want);
+        let found = numbers(found);
         let top = want.iter().fold(f32::MIN_POSITIVE, |top, x| top.max(x.abs()));
         let apart = want.iter().zip(&found).map(|(a, b)| (a - b).abs() / top);
         let most = apart.map(|x| if x.is_nan() { f32::INFINITY } else { x }).fold(0.0, f32::max);
@@ -364,7 +370,8 @@ pub(crate) fn apart(want: &[Step], found: &[Step]) -> (f32, String) {
 
 /// Each op that a model needs, without its kernel.
 fn missing_kernels_are_refused_by_name() {
-    let (name, dir) = ("lfm2_moe", fixture("lfm2_moe"));
+    let name = "lfm2_moe";
+    let dir = fixture("lfm2_moe");
     let source = ModelSource { model: Arc::new(model(name)), dir: &dir };
     let ops: BTreeSet<&str> =
         source.model.graph.nodes.iter().map(|node| node.op.as_str()).collect();
@@ -392,7 +399,8 @@ fn masks_have_the_bits_of_the_cpu() {
         ("gemma3_text", packed),
         ("deepseek_v2", packed),
     ] {
-        let (model, dir) = (Arc::new(model(name)), fixture(name));
+        let model = Arc::new(model(name));
+        let dir = fixture(name);
         let source = ModelSource { model: Arc::clone(&model), dir: &dir };
         let options = SessionOptions {
             prefix: mask.prefix > 0,
@@ -418,7 +426,8 @@ fn masks_have_the_bits_of_the_cpu() {
         let mut host = NativeEngine::new().open(&source, &options).unwrap();
         let engine = NativeEngine::on(emulation::device(false));
         let mut device = engine.open(&source, &options).unwrap();
-        let (want, found) = (steps(&mut *host), steps(&mut *device));
+        let want = steps(&mut *host);
+        let found = steps(&mut *device);
         for (want, found) in want.iter().zip(&found) {
             assert_eq!(want, found, "{name}");
         }
@@ -429,8 +438,10 @@ fn masks_have_the_bits_of_the_cpu() {
 }
 
 fn devices_have_every_op() {
-    let (device, host) = (NativeEngine::on(emulation::device(false)), NativeEngine::new());
-    let (device, host) = (device.sheet().ops, host.sheet().ops);
+    let device = NativeEngine::on(emulation::device(false));
+    let host = NativeEngine::new();
+    let device = device.sheet().ops;
+    let host = host.sheet().ops;
     let lacking: Vec<&str> = host.difference(&device).map(String::as_str).collect();
     assert_eq!(lacking, WITHOUT_KERNEL, "list what has no kernel");
     assert!(device.is_subset(&host));
@@ -498,7 +509,8 @@ fn a_step_of_many_slots_has_the_calls_of_one() {
     let mut seen = BTreeSet::new();
     for (name, model) in models {
         let mut filled = FilledSlots::open(&name, &Arc::new(model), Dtype::F32).unwrap();
-        let (one, five) = (filled.decode(1), filled.decode(5));
+        let one = filled.decode(1);
+        let five = filled.decode(5);
         assert_eq!(one, five, "{name}: calls of one slot and of five");
         seen.extend(one.into_keys());
     }
@@ -514,7 +526,8 @@ fn a_step_of_many_slots_has_the_calls_of_one() {
 }
 
 fn weights_that_do_not_fit_are_refused_first() {
-    let (name, dir) = ("lfm2", fixture("lfm2"));
+    let name = "lfm2";
+    let dir = fixture("lfm2");
     let source = ModelSource { model: Arc::new(model(name)), dir: &dir };
     let engine = NativeEngine::on(emulation::with_memory(false, 100_000));
     let Err(why) = engine.open(&source, &SessionOptions::default()) else {

@@ -202,7 +202,8 @@ pub(crate) fn hybrid(window: Option<usize>) -> (Model, WeightsInMemory) {
     let y = b.norm(x, 32);
     let y3 = b.linear(y, 32, 96);
     let (_, g) = b.node("split", &[y3], &[32]);
-    let (c, u) = (b.value("c", &[32]), b.value("u", &[32]));
+    let c = b.value("c", &[32]);
+    let u = b.value("u", &[32]);
     b.graph.nodes.last_mut().unwrap().outputs.extend([c, u]);
     let (_, gu) = b.node("mul", &[g, u], &[32]);
     let conv = b.state(StateKind::Conv, &[("conv", &[32, 2])], None);
@@ -241,7 +242,8 @@ pub(crate) fn hybrid(window: Option<usize>) -> (Model, WeightsInMemory) {
     b.graph.values[x.0].tap = Some("layers.0".into());
 
     let y = b.norm(x, 32);
-    let (gate, up) = (b.linear(y, 32, 48), b.linear(y, 32, 48));
+    let gate = b.linear(y, 32, 48);
+    let up = b.linear(y, 32, 48);
     let (_, gate) = b.node("silu", &[gate], &[48]);
     let (_, y) = b.node("mul", &[gate, up], &[48]);
     let y = b.linear(y, 48, 32);

@@ -65,7 +65,8 @@ fn a_spec_calls_it_and_the_engine_runs_it_with_the_declared_default() {
 
 #[test]
 fn documentation_schema_and_capabilities_have_it() {
-    let (name, ops) = (name(), ops());
+    let name = name();
+    let ops = ops();
     let row = format!("| `{name}(x, by=0.5)` | like x | x times `by` |\n");
     assert!(table::table(&ops).contains(&row));
     let schema = registry::schema::schema(&ops);

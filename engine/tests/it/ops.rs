@@ -274,7 +274,8 @@ fn rope_rotates_pairs_by_position() {
                 let mut want = row.to_vec();
                 for (n, (i, j)) in pairs.into_iter().enumerate() {
                     let angle = p as f32 * [1.0, 0.25][n];
-                    let (c, s) = (table(angle.cos()), table(angle.sin()));
+                    let c = table(angle.cos());
+                    let s = table(angle.sin());
                     want[i] = r(inner(row[i] * c) + inner(-row[j] * s));
                     want[j] = r(inner(row[j] * c) + inner(row[i] * s));
                 }
@@ -367,7 +368,8 @@ fn xielu_follows_its_two_branches() {
     .map(|(r, v, s)| (r.to_owned(), role(&mut b, v, s)));
     let (node, y) = b.node("xielu", &[x], &[4]);
     node.weights.extend(weights);
-    let (p, n) = (0.3f32.exp().ln_1p(), 0.5 + (-0.2f32).exp().ln_1p());
+    let p = 0.3f32.exp().ln_1p();
+    let n = 0.5 + (-0.2f32).exp().ln_1p();
     for (got, x) in run(b, y, Dtype::F32, 1).into_iter().zip(X) {
         let want =
             if x > 0.0 { p * x * x + 0.5 * x } else { (x.min(-1e-6).exp_m1() - x) * n + 0.5 * x };

@@ -101,7 +101,8 @@ fn a_rejected_draft_leaves_no_trace() {
         for accepted in 0..=4 {
             let ids = tokens(30);
             let mut session = open(mamba2(0), &options(dtype));
-            let (plain, drafted) = (session.open_slot(), session.open_slot());
+            let plain = session.open_slot();
+            let drafted = session.open_slot();
             for slot in [plain, drafted] {
                 feed(&mut *session, slot, &ids[..11]);
             }
@@ -113,8 +114,8 @@ fn a_rejected_draft_leaves_no_trace() {
             feed(&mut *session, drafted, &draft);
             session.truncate(drafted, 11 + accepted).unwrap();
             assert_eq!(session.states(plain).unwrap(), session.states(drafted).unwrap());
-            let (a, b) =
-                (feed(&mut *session, plain, &ids[20..]), feed(&mut *session, drafted, &ids[20..]));
+            let a = feed(&mut *session, plain, &ids[20..]);
+            let b = feed(&mut *session, drafted, &ids[20..]);
             assert_eq!(a, b, "{dtype}, {accepted} accepted");
         }
     }

@@ -60,7 +60,8 @@ impl Server {
         let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
         let Some(first) = lines.next() else { return };
         let mut words = first.split(' ').map(str::to_owned);
-        let (method, path) = (words.next().unwrap(), words.next().unwrap());
+        let method = words.next().unwrap();
+        let path = words.next().unwrap();
         let headers = lines.take_while(|line| !line.is_empty()).map(|line| {
             let (name, value) = line.split_once(": ").unwrap();
             (name.to_lowercase(), value.to_owned())
@@ -101,7 +102,8 @@ impl Server {
         part: &'static str,
         bytes: impl Into<Vec<u8>>,
     ) {
-        let (bytes, left) = (bytes.into(), Mutex::new(times));
+        let bytes = bytes.into();
+        let left = Mutex::new(times);
         self.on(move |request, stream| {
             let mut left = left.lock().unwrap();
             let fits = request.is(method, part) && *left > 0;
@@ -157,7 +159,8 @@ pub(crate) struct Pair {
 
 /// Returns a pair that serves `config.json` itself and `model.safetensors` from its storage.
 pub(crate) fn well_behaved(config: &[u8], weights: &[u8]) -> Pair {
-    let (hub, storage) = (Server::start(), Server::start());
+    let hub = Server::start();
+    let storage = Server::start();
     hub.on(|request, stream| {
         let fits = request.is("GET", "/api/models/acme/tiny/revision/");
         if fits {

@@ -45,7 +45,8 @@ impl Renames {
     fn pair(lacking: &BTreeMap<String, HoleShapes>, spare: &BTreeMap<String, HoleShapes>) -> Self {
         let alike = |weight: &str, group: &HoleShapes| -> Vec<&String> {
             let fits = |disk: &String, found: &HoleShapes| {
-                let (own, other) = (block(weight), block(disk));
+                let own = block(weight);
+                let other = block(disk);
                 let apart = own.is_some() && other.is_some() && own != other;
                 ending(disk) == ending(weight) && found == group && !apart
             };
@@ -256,8 +257,8 @@ fn role(name: &str) -> Option<TensorRole> {
             None
         };
     }
-    let (attention, mlp) =
-        (block(&name) == Some(LayerModule::Attention), block(&name) == Some(LayerModule::Mlp));
+    let attention = block(&name) == Some(LayerModule::Attention);
+    let mlp = block(&name) == Some(LayerModule::Mlp);
     if norm {
         return if attention || is(&["q", "k", "query", "key"]) {
             if is(&["q", "query"]) {

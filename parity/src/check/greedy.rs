@@ -83,7 +83,9 @@ pub(super) fn generated(
 }
 
 fn empty_row(prompt: &str, tokens: usize) -> GreedyRow {
-    let (agree, first_flip, verdict) = (0, None, Verdict::Pass);
+    let agree = 0;
+    let first_flip = None;
+    let verdict = Verdict::Pass;
     GreedyRow { prompt: prompt.to_owned(), tokens, agree, first_flip, verdict }
 }
 

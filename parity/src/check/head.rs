@@ -150,8 +150,10 @@ impl HeadInputs<'_> {
         // A pair is a token and the hidden row before it, so the last position of the model has none.
         let positions = prompt.positions(Phase::Prefill);
         let rows = positions.iter().enumerate().filter(|(_, at)| **at < pairs.tokens.len());
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        let (mut limits, mut steps) = (Vec::new(), Vec::new());
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
+        let mut limits = Vec::new();
+        let mut steps = Vec::new();
         for (row, &at) in rows {
             ours.extend_from_slice(&tap.data[row * width..(row + 1) * width]);
             theirs.extend_from_slice(&reference[at * width..(at + 1) * width]);
@@ -182,7 +184,8 @@ impl HeadInputs<'_> {
             ));
             return Ok(None);
         };
-        let (ours, theirs) = (&self.nextn.recycle, &said.recycled);
+        let ours = &self.nextn.recycle;
+        let theirs = &said.recycled;
         let mut prompts = self.head_dump.manifest.prompts.iter();
         let Some(prompt) = prompts.find(|prompt| prompt.tapped(Phase::Prefill)) else {
             return Ok(None);

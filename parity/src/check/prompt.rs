@@ -16,7 +16,8 @@ pub(super) fn compare_prompt(
     options: &CheckOptions,
     agreement: &mut Agreement<'_>,
 ) -> Result<Vec<Gate>, engine::Error> {
-    let (prompt, own) = (comparison.prompt, comparison.own);
+    let prompt = comparison.prompt;
+    let own = comparison.own;
     let mut gates = Vec::new();
     for phase in Phase::ALL {
         let shows = session.features();

@@ -34,7 +34,8 @@ pub(super) fn coverage(
     };
     let skipped =
         run.gates.iter().any(|gate| gate.mode == Mode::Local && gate.verdict == Verdict::Skip);
-    let (prefill, decode) = (last(Phase::Prefill), last(Phase::Decode));
+    let prefill = last(Phase::Prefill);
+    let decode = last(Phase::Decode);
     let whole = prefill.is_some() && decode.is_some() && !skipped && order.shows_states;
     let seen =
         run.gates.iter().filter(|gate| gate.mode == Mode::Local && gate.verdict != Verdict::Skip);

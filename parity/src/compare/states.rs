@@ -100,7 +100,9 @@ impl Comparison<'_> {
         own: &'a DumpTensor,
     ) -> Result<PairedRows<'a>, String> {
         let width: usize = own.shape.iter().skip(1).product();
-        let (mut ours, mut theirs, mut steps) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
+        let mut steps = Vec::new();
         for &(seen, value) in moments {
             let value = repeated(value, &own.shape);
             let short = || format!("a position is {:?} here", value.shape);
@@ -139,7 +141,8 @@ impl Comparison<'_> {
         let window = self.model.graph.states.get(place.state.0).and_then(|s| s.window);
         let due = window.map_or(fed, |w| w.saturating_sub(1).min(fed));
         let kept = |shape: &[usize]| shape.first().copied().unwrap_or(0);
-        let (have, want) = (kept(&ours.shape), kept(&own.shape));
+        let have = kept(&ours.shape);
+        let want = kept(&own.shape);
         if have < want.min(due) || have > fed {
             return Err(format!("{have} positions are kept; the reference keeps {want}"));
         }
@@ -176,8 +179,10 @@ impl Comparison<'_> {
             own.shape.get(1..).unwrap_or_default()
         };
         let width: usize = shape.iter().product();
-        let (mut ours, mut theirs, mut before, mut steps) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
+        let mut before = Vec::new();
+        let mut steps = Vec::new();
         for &(seen, value) in moments {
             let Ok(n) = lengths.binary_search(&seen) else { continue };
             if !alike(&value.shape, shape) {

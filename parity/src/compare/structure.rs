@@ -19,7 +19,8 @@ pub(crate) fn structure(
     dump: &Dump,
     tensors: &BTreeSet<String>,
 ) -> (Vec<Gate>, Uncovered) {
-    let (mut gates, mut uncovered) = (Vec::new(), Uncovered::default());
+    let mut gates = Vec::new();
+    let mut uncovered = Uncovered::default();
     let module = |name: &str| name.rsplit_once('.').map(|(module, _)| module.to_owned());
     let read: BTreeSet<String> =
         model.graph.weights.iter().filter_map(|w| module(&w.name)).collect();

@@ -16,7 +16,8 @@ impl Comparison<'_> {
         let positions = self.prompt.positions(phase);
         let first = if phase == Phase::Decode { self.prompt.split - 1 } else { 0 };
         let steps: Vec<usize> = positions.iter().map(|position| position - first).collect();
-        let (count, mut pairs) = (positions.len(), Vec::new());
+        let count = positions.len();
+        let mut pairs = Vec::new();
         let own = self.own.taps.of(phase);
         for (tap, _) in &self.dump.manifest.taps.0 {
             let Some(place) = self.order.taps.get(tap) else { continue };
@@ -52,7 +53,8 @@ impl Comparison<'_> {
         {
             let subject = Subject::Tap { name: LOGITS.to_owned() };
             let gate = Gate::new(subject, &self.prompt.name, phase, mode, LAST);
-            let (ours, kept) = (trace.logits.clone(), own.dtype);
+            let ours = trace.logits.clone();
+            let kept = own.dtype;
             let rows = if ours.len() == own.data.len() {
                 Ok(PairedRows {
                     ours,

@@ -155,7 +155,8 @@ impl SearchContext<'_> {
         let clues = clues(self.dump, self.dtype, gate);
         let edits = candidates(model, &OpSet::builtin(), &suspects, &clues);
         let unedited = scene.numbers(model)?.unwrap_or_default();
-        let (trial, until) = (&scene, self.until);
+        let trial = &scene;
+        let until = self.until;
         let wanted = &wanted;
         let mut search = EditSearch { trial, model, wanted, unedited, until, tried: 0, cut: false };
         let mut groups = search.run(&edits, 0, progress);

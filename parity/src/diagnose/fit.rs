@@ -47,7 +47,9 @@ pub(super) fn fit(
     for step in 0..STEPS {
         let aside = last.0 - at;
         let slope: Vec<f64> = last.1.iter().zip(&rest).map(|(x, y)| (x - y) / aside).collect();
-        let (steep, along, power) = (dot(&slope, &slope), dot(&slope, &rest), dot(&rest, &rest));
+        let steep = dot(&slope, &slope);
+        let along = dot(&slope, &rest);
+        let power = dot(&rest, &rest);
         if steep == 0.0 || power == 0.0 || step == 0 && along.powi(2) < ALIGNED * steep * power {
             break;
         }

@@ -102,7 +102,8 @@ impl Trial for LogprobTrial<'_> {
             let run = feed_chunk(&mut *session, slot, &tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
             let logits = run?;
-            let (mut row, mut last) = (vec![0.0; logits.vocab], None);
+            let mut row = vec![0.0; logits.vocab];
+            let mut last = None;
             let mut values = Vec::new();
             for (at, token, value) in observed.entries() {
                 if last != Some(at) {
@@ -273,7 +274,8 @@ impl ObservedCase<'_> {
         near: &BTreeSet<usize>,
         progress: &mut dyn FnMut(usize, usize, &str),
     ) -> Result<Option<ObservedRound>, engine::Error> {
-        let (prompts, noise) = (&self.prompts, self.noise);
+        let prompts = &self.prompts;
+        let noise = self.noise;
         let whole = self.trial(prompts.len());
         let unedited = whole.numbers(model, &TokenEdit::default())?.unwrap_or_default();
         let of = |differences: &Option<Vec<f32>>| ComparisonTarget {
@@ -310,7 +312,8 @@ impl ObservedCase<'_> {
         let derived = |suspects| candidates(model, &OpSet::builtin(), &suspects, &clues);
         let mut edits = before;
         if !near.is_empty() {
-            let (first, all) = (near.clone(), near.clone());
+            let first = near.clone();
+            let all = near.clone();
             edits.extend(derived(Suspects { first, all, single: true }));
         }
         let mut groups = search.run(&edits, 0, progress);
@@ -335,7 +338,8 @@ impl ObservedCase<'_> {
             groups.extend(search.run(&others, edits.len(), progress));
             rank(&mut groups);
         }
-        let (tried, cut) = (search.tried, search.cut);
+        let tried = search.tried;
+        let cut = search.cut;
         let mut causes = Vec::new();
         for group in shortlist(&groups, self.options.most, PARTIAL_RUN) {
             causes.push(cause(group, full(group)?.map(|full| full.exact())));

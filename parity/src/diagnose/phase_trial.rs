@@ -101,7 +101,10 @@ impl<'a> PhaseTrial<'a> {
             let first = gate.subject == first.subject && gate.moment == first.moment;
             let Some((ours, reference)) = sides else {
                 let limit = rule::OP * unit;
-                let (before, size, differs, missing) = (1.0, 1.0, true, true);
+                let before = 1.0;
+                let size = 1.0;
+                let differs = true;
+                let missing = true;
                 wanted.push(ComparisonTarget { limit, before, size, differs, missing, first });
                 self.keys.push((key, true));
                 continue;

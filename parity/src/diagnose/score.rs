@@ -60,8 +60,13 @@ pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
 
 /// Scores the differences of a trial from the target.
 pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[ComparisonTarget]) -> Score {
-    let (mut rest, mut differ, mut noise) = (0.0, 0_usize, 0.0);
-    let (infinite, mut worst, mut left, mut first) = (f64::INFINITY, 0.0_f64, 0.0_f64, 0.0_f64);
+    let mut rest = 0.0;
+    let mut differ = 0_usize;
+    let mut noise = 0.0;
+    let infinite = f64::INFINITY;
+    let mut worst = 0.0_f64;
+    let mut left = 0.0_f64;
+    let mut first = 0.0_f64;
     for (n, wanted) in wanted.iter().enumerate() {
         let far = differences.get(n).and_then(Option::as_deref).map_or(infinite, rms);
         let times = far / wanted.limit;

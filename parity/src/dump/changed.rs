@@ -27,7 +27,8 @@ pub(super) fn first_change(
 fn changed_config(before: Option<&str>, path: &Path) -> Option<String> {
     let bytes = registry::file::read(path, registry::file::CONFIG).ok()?;
     let parse = |text: &str| Config::parse("config.json", text).ok();
-    let (before, now) = (parse(before?)?, parse(std::str::from_utf8(&bytes).ok()?)?);
+    let before = parse(before?)?;
+    let now = parse(std::str::from_utf8(&bytes).ok()?)?;
     changed_key("", before.root(), now.root())
 }
 

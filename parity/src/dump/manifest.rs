@@ -245,7 +245,8 @@ impl Prompt {
 
     /// Returns an error for a prefix and for documents that no run of the prompt has.
     fn check_mask(&self) -> Result<(), PromptError> {
-        let (split, documents) = (self.split, &self.documents);
+        let split = self.split;
+        let documents = &self.documents;
         let ascends = documents.windows(2).all(|pair| pair[0] < pair[1]);
         // Decode continues the last document, behind the prefix.
         let inside = documents.first().is_none_or(|first| *first == 0)
@@ -253,7 +254,8 @@ impl Prompt {
         if !ascends || !inside || self.prefix > split || (self.prefix > 0 && !documents.is_empty())
         {
             let name = self.name.clone();
-            let (prefix, documents) = (self.prefix, documents.clone());
+            let prefix = self.prefix;
+            let documents = documents.clone();
             return Err(PromptError::Mask { name, prefix, documents, split });
         }
         Ok(())
@@ -271,7 +273,8 @@ impl Prompt {
         if let Some(lengths) = &self.snapshots {
             let inside = |length: &usize| (self.split..=tokens).contains(length);
             if !ascends(lengths) || !lengths.iter().all(inside) {
-                let (lengths, split) = (lengths.clone(), self.split);
+                let lengths = lengths.clone();
+                let split = self.split;
                 return Err(PromptError::Snapshots { name: name(), lengths, split, tokens });
             }
         }
@@ -451,7 +454,8 @@ pub enum PromptError {
 pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError> {
     let mut names = std::collections::BTreeSet::new();
     for prompt in prompts {
-        let (name, count) = (&prompt.name, prompt.tokens.len());
+        let name = &prompt.name;
+        let count = prompt.tokens.len();
         if name.is_empty() || name.contains('/') || !names.insert(name) {
             return Err(PromptError::Name { name: name.clone() });
         }

@@ -160,7 +160,8 @@ fn weights(graph: &mut Graph, pairs: &[(usize, usize)]) {
         let (Some(first), Some(second)) = (graph.nodes.get(*a), graph.nodes.get(*b)) else {
             continue;
         };
-        let (first, second) = (first.weights.clone(), second.weights.clone());
+        let first = first.weights.clone();
+        let second = second.weights.clone();
         graph.nodes[*a].weights = second;
         graph.nodes[*b].weights = first;
     }
@@ -215,7 +216,8 @@ fn own_steps(graph: &Graph, rules: &mut Vec<WeightRule>, of: WeightId, steps: &[
 fn taps(graph: &mut Graph, a: usize, b: usize) {
     let of = |n: usize| graph.nodes.get(n).and_then(|node| node.outputs.first()).copied();
     if let (Some(a), Some(b)) = (of(a), of(b)) {
-        let (first, second) = (graph.values[a.0].tap.take(), graph.values[b.0].tap.take());
+        let first = graph.values[a.0].tap.take();
+        let second = graph.values[b.0].tap.take();
         (graph.values[a.0].tap, graph.values[b.0].tap) = (second, first);
     }
 }

@@ -193,7 +193,8 @@ fn set(graph: &Graph, scope: &EditScope, key: &str, value: &Scalar) -> Option<Ed
 
 /// Describes the new and the old value of an argument.
 fn words(op: &str, key: &str, was: &Scalar, value: &Scalar) -> String {
-    let (now, old) = (text(value), text(was));
+    let now = text(value);
+    let old = text(was);
     match (key, value) {
         ("plus_one", Scalar::Bool(true)) => {
             format!("`{op}` with an offset of 1 on its weight (`plus_one`)")

@@ -31,7 +31,8 @@ fn edits(
     let mut all = Vec::new();
     for (op, nodes) in kinds(graph, fits) {
         for scope in scopes(graph, &nodes, suspects) {
-            let (words, change) = (words(&op), change(scope.nodes));
+            let words = words(&op);
+            let change = change(scope.nodes);
             all.push(Candidate::Edit(Edit { words, place: scope.place, change }));
         }
     }
@@ -87,7 +88,8 @@ pub(super) fn decays(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
 
 /// Returns the rates and the offsets of a decay that has one of each for every number.
 fn decay(graph: &Graph, node: &Node) -> Option<(WeightId, WeightId)> {
-    let (rate, offset) = (*node.weights.get("A")?, *node.weights.get("dt")?);
+    let rate = *node.weights.get("A")?;
+    let offset = *node.weights.get("dt")?;
     let shape = &graph.values[node.inputs.first()?.0].shape;
     let fits = |of: WeightId| graph.weights[of.0].shape == *shape;
     let floor = node.attrs.get("floor").is_some_and(|floor| *floor != Scalar::Null);
@@ -192,7 +194,8 @@ pub(super) fn round(graph: &mut Graph, nodes: &[usize], dtype: Dtype, with_input
     nodes.sort_unstable();
     for mut n in nodes.into_iter().rev() {
         let Some(node) = graph.nodes.get(n) else { continue };
-        let (inputs, outputs) = (node.inputs.clone(), node.outputs.clone());
+        let inputs = node.inputs.clone();
+        let outputs = node.outputs.clone();
         for value in outputs {
             graph.values[value.0].dtype = rule;
         }

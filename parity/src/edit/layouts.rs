@@ -320,7 +320,8 @@ fn axes(graph: &Graph, suspects: &Suspects, sizes: &BTreeSet<usize>) -> Vec<Edit
             }
             for scope in scopes(graph, &nodes, suspects) {
                 let of = |kind: &str| of_kind(graph, &scope.nodes, kind);
-                let (weights, biases) = (of(&kind), of(&bias_kind(&kind)));
+                let weights = of(&kind);
+                let biases = of(&bias_kind(&kind));
                 if weights.len() > WEIGHTS {
                     continue;
                 }

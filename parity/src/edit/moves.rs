@@ -166,7 +166,8 @@ fn moves(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
 /// Returns the place of a norm relative to a branch; none if it is there already, or cannot be.
 fn new_place(graph: &Graph, n: usize, sum: &Node, to: BranchPlace) -> Option<OpMove> {
     let node = &graph.nodes[n];
-    let (from, result) = (*node.inputs.first()?, *node.outputs.first()?);
+    let from = *node.inputs.first()?;
+    let result = *node.outputs.first()?;
     let ([residual, branch], [total]) = (sum.inputs.as_slice(), sum.outputs.as_slice()) else {
         return None;
     };
@@ -234,7 +235,8 @@ fn capped_logits(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec<Candida
             continue;
         }
         for tapped in [false, true] {
-            let (op, key) = (op.as_str().to_owned(), number.name.to_owned());
+            let op = op.as_str().to_owned();
+            let key = number.name.to_owned();
             let cap = LogitOp { op, key, output, tapped };
             all.extend(CAPS.map(|x| Candidate::Edit(cap.edit(x))));
             let turn = KnobTarget::Logits(cap);

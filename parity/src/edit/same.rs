@@ -20,7 +20,8 @@ pub(crate) fn same(a: &Model, b: &Model, dtype: Dtype) -> bool {
 
 fn same_graph(a: &Graph, b: &Graph, dtype: Dtype) -> bool {
     let state = |n: usize| {
-        let (a, b) = (&a.states[n], &b.states[n]);
+        let a = &a.states[n];
+        let b = &b.states[n];
         a.dtype.resolve(dtype) == b.dtype.resolve(dtype)
             && (a.kind, a.window, a.eight) == (b.kind, b.window, b.eight)
     };

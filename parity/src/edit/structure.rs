@@ -248,7 +248,8 @@ fn bypasses(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
         if shape(*from) != shape(*made) || graph.output == Some(*made) {
             continue;
         }
-        let (before, after) = (readers(graph, *from), readers(graph, *made));
+        let before = readers(graph, *from);
+        let after = readers(graph, *made);
         for reader in before.iter().filter(|r| **r > n && !after.contains(r)) {
             let key = (node.op.as_str(), graph.nodes[*reader].op.as_str(), true);
             found.entry(key).or_default().insert(*reader, (*from, *made));
@@ -333,7 +334,8 @@ fn siblings(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
                 };
                 let routes: Vec<_> = scope.nodes.iter().filter_map(route).collect();
                 if !routes.is_empty() {
-                    let (a, b) = (part + 1, other + 1);
+                    let a = part + 1;
+                    let b = other + 1;
                     let words = format!("`{op}` reads part {b} of a split instead of part {a}");
                     all.push(edit(words, scope.clone(), |_| Change::Reroute(routes)));
                 }
@@ -409,7 +411,8 @@ fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
             let own = weight(&graph.nodes[head]);
             if Some(&other.shape) == shape(&graph.nodes[head]) && own != Some(WeightId(n)) {
                 let words = format!("head reads `{}` instead of `{}`", other.name, name(head));
-                let (role, weight) = ("weight".to_owned(), WeightId(n));
+                let role = "weight".to_owned();
+                let weight = WeightId(n);
                 let change = Change::Weight { node: head, role, weight };
                 all.push(Edit { words, place: place(graph, &[head]), change });
             }

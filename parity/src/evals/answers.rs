@@ -19,7 +19,8 @@ enum TextRelation {
 }
 
 fn relation(a: &str, b: &str) -> TextRelation {
-    let (a, b) = (a.trim(), b.trim());
+    let a = a.trim();
+    let b = b.trim();
     if a == b {
         TextRelation::Equal
     } else if a.starts_with(b) || b.starts_with(a) {
@@ -107,7 +108,8 @@ fn disagree((a, b): &SamplePair<'_>, metrics: Option<(&str, &str)>) -> bool {
 /// Returns the settings that differ, one sentence each.
 fn settings(a: &Results, b: &Results) -> Vec<String> {
     let stated = |name: &&str| {
-        let (a, b) = (a.facts.get(*name)?, b.facts.get(*name)?);
+        let a = a.facts.get(*name)?;
+        let b = b.facts.get(*name)?;
         let same = a == b || a.parse::<f64>().is_ok_and(|a| b.parse() == Ok(a));
         (!same)
             .then(|| format!("the setting `{name}` differs: {} in A, {} in B", short(a), short(b)))
@@ -228,11 +230,13 @@ fn other_texts(
     if other.is_empty() {
         return None;
     }
-    let (all, n) = (texts.len(), other.len());
+    let all = texts.len();
+    let n = other.len();
     let sampled = (of.a.sampled(), of.b.sampled());
     let significant = of.paired.is_some_and(|paired| paired.significant);
     let parts = |pair: &SamplePair<'_>| {
-        let (a, b) = (pair.0.text.as_deref().unwrap_or(""), pair.1.text.as_deref().unwrap_or(""));
+        let a = pair.0.text.as_deref().unwrap_or("");
+        let b = pair.1.text.as_deref().unwrap_or("");
         a.trim().chars().zip(b.trim().chars()).take_while(|(x, y)| x == y).count()
     };
     let early = other.iter().filter(|(pair, _)| parts(pair) < EARLY).count();
@@ -253,7 +257,8 @@ fn other_texts(
     }
     why.extend_from_slice(settings);
     let found = |verdict, headline: String, todo: &str| {
-        let (why, todo) = (why.clone(), vec![todo.to_owned()]);
+        let why = why.clone();
+        let todo = vec![todo.to_owned()];
         Some(EvalFinding { verdict, headline, why, examples: examples.collect(), todo })
     };
     let greedy = "run both at temperature 0 with log-probabilities, or average several seeds";

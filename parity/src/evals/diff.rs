@@ -249,7 +249,8 @@ fn counts(paired: &PairedScores) -> String {
         Some(p) => format!("; McNemar's exact test: p = {p:.3}"),
         None => String::new(),
     };
-    let (items, PairedScores { metric, only_a, only_b, .. }) = (items(paired.items), paired);
+    let items = items(paired.items);
+    let PairedScores { metric, only_a, only_b, .. } = paired;
     format!("{items} by `{metric}`: A alone is better in {only_a}, B alone in {only_b}{p}")
 }
 
@@ -272,11 +273,13 @@ fn metrics(
         names.dedup();
         names
     };
-    let (one, other) = (names(a), names(b));
+    let one = names(a);
+    let other = names(b);
     if let Some(asked) = asked {
         for (known, results) in [(&one, a), (&other, b)] {
             if !known.iter().any(|name| name == asked) {
-                let (path, known) = (results.path.clone(), known.clone());
+                let path = results.path.clone();
+                let known = known.clone();
                 return Err(DiffError::NoMetric { path, metric: asked.to_owned(), known });
             }
         }

@@ -70,7 +70,8 @@ fn found(
         why.push(format!("and {} other kinds of difference", causes.len() - 4));
     }
     for fact in ["chat template", "few-shot examples", "system prompt"] {
-        let (a, b) = (a.facts.get(fact), b.facts.get(fact));
+        let a = a.facts.get(fact);
+        let b = b.facts.get(fact);
         if a != b && (a.is_some() || b.is_some()) {
             let said =
                 |fact: Option<&String>| fact.map_or_else(|| "none".to_owned(), |fact| short(fact));
@@ -120,7 +121,8 @@ fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
     if !known && !a.prompts.is_empty() && !b.prompts.is_empty() {
         known = true;
         let pairs = a.prompts.len().max(b.prompts.len());
-        let (mut one, mut other) = (a.prompts.iter().cycle(), b.prompts.iter().cycle());
+        let mut one = a.prompts.iter().cycle();
+        let mut other = b.prompts.iter().cycle();
         for _ in 0..pairs {
             let (Some(one), Some(other)) = (one.next(), other.next()) else { break };
             if one != other {
@@ -183,7 +185,8 @@ fn plural(n: usize, what: &str) -> String {
 fn ids(a: &[u32], b: &[u32]) -> String {
     for (one, other, name, lacking) in [(a, b, "A", "B"), (b, a, "B", "A")] {
         let Some(at) = position(one, other) else { continue };
-        let (before, after) = (&one[..at], &one[at + other.len()..]);
+        let before = &one[..at];
+        let after = &one[at + other.len()..];
         return match (before, after) {
             ([first], []) if other.first() == Some(first) => {
                 format!("{name} begins with the id {first} twice: a doubled BOS")
@@ -228,7 +231,8 @@ fn texts(a: &str, b: &str) -> String {
     for (one, other, name, lacking) in [(a, b, "A", "B"), (b, a, "B", "A")] {
         let core = other.trim();
         let Some(at) = (!core.is_empty()).then(|| one.find(core)).flatten() else { continue };
-        let (before, after) = (&one[..at], &one[at + core.len()..]);
+        let before = &one[..at];
+        let after = &one[at + core.len()..];
         if before.trim().is_empty() && after.trim().is_empty() {
             return "blanks at the ends of the prompts differ".to_owned();
         }
@@ -274,7 +278,8 @@ fn texts(a: &str, b: &str) -> String {
     }
     let marks =
         |text: &str| MARK.find_iter(text).map(|mark| mark.as_str().to_owned()).collect::<Vec<_>>();
-    let (one, other) = (marks(a), marks(b));
+    let one = marks(a);
+    let other = marks(b);
     if one != other {
         let first = |marks: &[String]| {
             marks.first().map_or_else(|| "no mark".to_owned(), |mark| format!("`{mark}`"))

@@ -87,7 +87,8 @@ pub enum Error {
 
 /// Reads the items of a task file, or of the samples of lm-eval.
 pub fn items(path: &Path) -> Result<Vec<EvalItem>, Error> {
-    let (mut items, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut items = Vec::new();
+    let mut seen = BTreeSet::new();
     lines(path, |line, bytes| {
         let wrong = |why: String| Error::Item { path: path.to_owned(), line, why };
         let tree = bytes.and_then(|bytes| JsonTree::parse(bytes, SKIP)).map_err(wrong)?;
@@ -238,7 +239,8 @@ fn choice(
         return Err("`choices` is empty".to_owned());
     }
     if prompts.len() != 1 && prompts.len() != choices.len() {
-        let (prompts, choices) = (prompts.len(), choices.len());
+        let prompts = prompts.len();
+        let choices = choices.len();
         return Err(format!(
             "{prompts} `prompts` for {choices} `choices`; expected one, or one for each"
         ));

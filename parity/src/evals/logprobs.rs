@@ -85,7 +85,9 @@ pub(super) fn logprobs(
     noise: &Noise,
 ) -> Option<(LogprobDistances, Option<EvalFinding>)> {
     let mut all = Vec::new();
-    let (mut equal, mut nonfinite, mut compared) = (0, 0, 0);
+    let mut equal = 0;
+    let mut nonfinite = 0;
+    let mut compared = 0;
     let mut lost = Vec::new();
     for (a, b) in pairs {
         for (choice, (&one, &other)) in a.logprobs.iter().zip(&b.logprobs).enumerate() {

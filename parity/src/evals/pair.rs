@@ -45,7 +45,8 @@ pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<SamplePairs<'a
     found.retain(same);
     if let Some(other) = other {
         if found.len() * 2 < all {
-            let (apart, tasks) = (all - found.len(), tasks(a, b));
+            let apart = all - found.len();
+            let tasks = tasks(a, b);
             return Err(DiffError::OtherTask { all, apart, item: other, tasks });
         }
         notes.push(format!(

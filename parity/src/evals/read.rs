@@ -347,7 +347,8 @@ impl<'a> ResultReader<'a> {
             self.results.facts.insert("filter".to_owned(), taken.clone());
         }
         if self.filters.len() > 1 {
-            let (taken, known) = (self.taken.clone().unwrap_or_default(), known());
+            let taken = self.taken.clone().unwrap_or_default();
+            let known = known();
             self.note(&format!("filter `{taken}` of {known}; the option `filter` takes another"));
         }
         if self.bad > 0 {
@@ -356,7 +357,8 @@ impl<'a> ResultReader<'a> {
             self.note(&note);
         }
         if let Some(first) = self.repeated.first() {
-            let (n, first) = (self.repeated.len(), first.clone());
+            let n = self.repeated.len();
+            let first = first.clone();
             self.note(&format!("{n} samples with an id that came before (`{first}`) left out"));
         }
         if self.results.format == ResultFormat::LmEval {

@@ -40,11 +40,13 @@ pub fn mcnemar(only_a: u64, only_b: u64) -> f64 {
 pub fn wilson_upper(hits: usize, n: usize) -> Option<f64> {
     // The quantile of the normal distribution at 0.975.
     const Z: f64 = 1.96;
-    let (hits, n) = (hits as f64, n as f64);
+    let hits = hits as f64;
+    let n = n as f64;
     if n == 0.0 {
         return None;
     }
-    let (share, part) = (hits / n, Z * Z / n);
+    let share = hits / n;
+    let part = Z * Z / n;
     let spread = Z * (share * (1.0 - share) / n + part / (4.0 * n)).sqrt();
     Some((share + part / 2.0 + spread) / (1.0 + part))
 }

@@ -131,7 +131,8 @@ fn quoted(line: &[u8]) -> Cow<'_, [u8]> {
         return Cow::Borrowed(line);
     }
     let mut out = Vec::with_capacity(line.len() + 16);
-    let (mut at, mut inside) = (0, false);
+    let mut at = 0;
+    let mut inside = false;
     while let Some(&byte) = line.get(at) {
         let word: &[u8] = match &line[at..] {
             rest if inside || rest.is_empty() => b"",

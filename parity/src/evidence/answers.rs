@@ -115,7 +115,8 @@ fn gate(case: &ServerPrompt, phase: Phase, step: usize, words: String) -> Gate {
 /// Compares the prompt's ids with those that the server returns.
 fn compare_echo(case: &ServerPrompt, echo: Option<&[u32]>) -> Option<(usize, String)> {
     let echo = echo.filter(|echo| *echo != case.tokens)?;
-    let (ours, theirs) = (case.tokens.len(), echo.len());
+    let ours = case.tokens.len();
+    let theirs = echo.len();
     let at = case.tokens.iter().zip(echo).take_while(|(a, b)| a == b).count();
     let cause = if theirs == ours + 1 && echo[1..] == case.tokens[..] {
         ": it adds a token at the beginning, as a second BOS"

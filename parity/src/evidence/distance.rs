@@ -27,11 +27,14 @@ pub(super) fn distance(
     deltas: &mut Vec<f32>,
 ) -> RowDistance {
     let from = deltas.len();
-    let (mut kl, mut p, mut q) = (0.0_f64, 0.0_f64, 0.0_f64);
+    let mut kl = 0.0_f64;
+    let mut p = 0.0_f64;
+    let mut q = 0.0_f64;
     for (id, got) in server.entries() {
         let Some(want) = reference.at(id as u32) else { continue };
         deltas.push(logprob_gap(got, want));
-        let (want, got) = (f64::from(want.max(FLOOR)), f64::from(got.max(FLOOR)));
+        let want = f64::from(want.max(FLOOR));
+        let got = f64::from(got.max(FLOOR));
         (p, q) = (p + want.exp(), q + got.exp());
         kl += want.exp() * (want - got);
     }
@@ -44,7 +47,8 @@ pub(super) fn distance(
             .filter(|(id, want)| *want > least && server.at(*id as u32).is_none());
         deltas.extend(over.map(|(_, want)| want - least).reduce(f32::max));
     }
-    let (p, q) = (1.0 - p, 1.0 - q);
+    let p = 1.0 - p;
+    let q = 1.0 - q;
     if p > 1e-9 && q > 1e-12 && server.values.len() > 1 {
         kl += p * (p / q).ln();
     }

@@ -14,7 +14,8 @@ pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
         })
     };
     let fails = |phase| judged(phase).any(Gate::fails);
-    let (prefill, decode) = (judged(Phase::Prefill).count(), judged(Phase::Decode).count());
+    let prefill = judged(Phase::Prefill).count();
+    let decode = judged(Phase::Decode).count();
     let mut hints = Vec::new();
     if !fails(Phase::Prefill) {
         if prefill > 0 && fails(Phase::Decode) {
@@ -35,7 +36,8 @@ pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
         return hints;
     }
     let mut first = (0_usize, 0_usize);
-    let (mut later, mut earliest) = ((0_usize, 0_usize), None::<usize>);
+    let mut later = (0_usize, 0_usize);
+    let mut earliest = None::<usize>;
     for gate in judged(Phase::Prefill) {
         for (position, _) in gate.by_step.iter().enumerate().filter(|(_, value)| value.is_some()) {
             let wrong = gate.off.contains(&position);

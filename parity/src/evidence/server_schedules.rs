@@ -89,8 +89,12 @@ impl ScheduleProgress {
             ScheduleTolerance::Largest(limit) => limit,
             ScheduleTolerance::Noise(noise) => rule::FACTOR / 2.0 * noise,
         };
-        let (steps, position, note) = (0, None, None);
-        let (name, max, distance) = (name.to_owned(), f64::NAN, f64::NAN);
+        let steps = 0;
+        let position = None;
+        let note = None;
+        let name = name.to_owned();
+        let max = f64::NAN;
+        let distance = f64::NAN;
         let verdict = Verdict::Pass;
         Self {
             row: ScheduleRow {
@@ -116,7 +120,8 @@ impl ScheduleProgress {
         let end = case.tokens.len();
         let same = alone.ids.iter().zip(&got.ids).all(|(a, b)| a == b);
         if same && (alone.rows.len() != got.rows.len() || alone.ids.len() != got.ids.len()) {
-            let (want, found) = (alone.rows.len(), got.rows.len());
+            let want = alone.rows.len();
+            let found = got.rows.len();
             self.fail(case, end, &format!("{what}: {found} rows come back, and {want} alone"));
         }
         let mut distances = Vec::new();
@@ -272,7 +277,8 @@ impl ScheduleContext<'_> {
             "the tokens generated so far as part of the prompt: decode and prefill agree",
         );
         for &n in places {
-            let (case, alone) = (&self.alone.cases[n], AnswerRows::from(&self.alone.generated[n]));
+            let case = &self.alone.cases[n];
+            let alone = AnswerRows::from(&self.alone.generated[n]);
             let tokens = &case.tokens;
             for time in ["the first time", "the second time"] {
                 let got = self.generate(tokens, PrefixCache::Default, self.count)?;
@@ -338,8 +344,8 @@ impl ScheduleContext<'_> {
             }
         }
         let mut crowd = self.run("crowd", "the same prompt many times at once");
-        let (case, alone) =
-            (&self.alone.cases[main], AnswerRows::from(&self.alone.generated[main]));
+        let case = &self.alone.cases[main];
+        let alone = AnswerRows::from(&self.alone.generated[main]);
         let all: Vec<usize> = (0..parallel).collect();
         let got =
             together(&all, &|_| self.generate(&case.tokens, PrefixCache::Default, self.count))?;

@@ -195,7 +195,8 @@ pub fn html(board: &Board, changes: &[CellChange]) -> String {
         if *change != CellChange::Fine {
             let why =
                 cell.known.iter().chain([&cell.message]).cloned().collect::<Vec<_>>().join(": ");
-            let (key, word) = (cell.key.to_string(), word(cell, *change));
+            let key = cell.key.to_string();
+            let word = word(cell, *change);
             let _ = writeln!(out, "<li>{}: {}: {}</li>", escape(&key), escape(&word), escape(&why));
         }
     }

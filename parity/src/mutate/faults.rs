@@ -396,7 +396,8 @@ fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
             add(format!("{kind} read in {dtype}"), MistakeClass::State, reach, &own, what);
         }
     }
-    let (carried, every) = (of(carried), of(|_| true));
+    let carried = of(carried);
+    let every = of(|_| true);
     let slot = "the engine does not begin, or does not go on, with what a slot keeps";
     add(
         "a padding token leaks into carried states".into(),

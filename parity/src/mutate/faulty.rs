@@ -144,7 +144,8 @@ impl FaultySession {
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
         let mut inner = Vec::new();
-        let (mut rows, mut wanted) = (Vec::new(), Vec::new());
+        let mut rows = Vec::new();
+        let mut wanted = Vec::new();
         for chunk in chunks {
             let slot = self.own(chunk.slot)?;
             let start = self.inner.position(slot)?;

@@ -95,7 +95,8 @@ fn functions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = Vec::new();
     for (op, nodes) in kinds(graph, |node| DISTINCT.contains(&node.op.as_str())) {
         for other in DISTINCT.into_iter().filter(|other| *other != op) {
-            let (right, nodes) = (places.of(nodes.iter().copied()), nodes.clone());
+            let right = places.of(nodes.iter().copied());
+            let nodes = nodes.clone();
             let name = format!("{op}: {other} in its place");
             let change = Change::Op { nodes, op: other.to_owned() };
             all.push(Mutant::edit(name, MistakeClass::Form, right, "every value is 0", change));
@@ -115,7 +116,8 @@ fn omissions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = Vec::new();
     for (op, nodes) in kinds(graph, passes) {
         let Some(&last) = nodes.last() else { continue };
-        let (from, to) = (graph.nodes[last].inputs[0], graph.nodes[last].outputs[0]);
+        let from = graph.nodes[last].inputs[0];
+        let to = graph.nodes[last].outputs[0];
         let readers = places.nodes(|node| node.inputs.contains(&to));
         if readers.is_empty() {
             continue;

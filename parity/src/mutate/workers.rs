@@ -21,7 +21,8 @@ pub(super) fn run<T: Send>(
         .map_err(|error| error.to_string())?;
     let mut all = std::thread::scope(|scope| {
         for pool in &pools {
-            let (sender, next) = (sender.clone(), &next);
+            let sender = sender.clone();
+            let next = &next;
             let work = move || loop {
                 let n = next.fetch_add(1, Ordering::Relaxed);
                 if n >= jobs || sender.send((n, job(n))).is_err() {

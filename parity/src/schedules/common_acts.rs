@@ -53,7 +53,8 @@ pub(crate) fn note_common_acts(schedules: &[Schedule], rows: &mut [ScheduleRow])
         let found = pairs.filter(move |(_, row)| row.verdict == verdict);
         found.map(|(schedule, _)| kinds(schedule)).collect::<Vec<_>>()
     };
-    let (failing, agreeing) = (of(Verdict::Fail), of(Verdict::Pass));
+    let failing = of(Verdict::Fail);
+    let agreeing = of(Verdict::Pass);
     if failing.len() < 2 || agreeing.is_empty() {
         return;
     }
@@ -109,7 +110,9 @@ mod tests {
             schedule("", acts)
         };
         let all = [chunks(&[1, 1, 1]), chunks(&[2, 2]), chunks(&[3, 2, 1]), chunks(&[4])];
-        let (pass, fail, skip) = (Verdict::Pass, Verdict::Fail, Verdict::Skip);
+        let pass = Verdict::Pass;
+        let fail = Verdict::Fail;
+        let skip = Verdict::Skip;
         for (verdicts, words) in [
             ([pass, fail, fail, pass], Some("continues a slot with several tokens")),
             ([fail, pass, fail, pass], Some("continues a slot with a single token")),

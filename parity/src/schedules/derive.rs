@@ -135,7 +135,8 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
 /// Returns schedules for a prompt with a prefix or with several documents; none if the prompt is too long.
 /// The first chunk of a sequence holds the whole prefix.
 pub fn derive_masked(model: &Model, prompt: &Prompt) -> Vec<Schedule> {
-    let (length, head) = (prompt.tokens.len(), prompt.prefix.max(1));
+    let length = prompt.tokens.len();
+    let head = prompt.prefix.max(1);
     let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK);
     if head >= length || length > context.min(steady(model)) {
         return Vec::new();

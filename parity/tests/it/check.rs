@@ -173,7 +173,8 @@ fn a_run_that_fails_does_not_widen_the_limit_of_schedules() {
         assert!(rows.iter().all(|(_, distance, max)| distance <= max), "{rows:?}");
         rows.iter().map(|row| row.0).fold(0.0, f64::max)
     };
-    let (sound, faulty) = (limits(Fault::None), limits(Fault::ShortChunk));
+    let sound = limits(Fault::None);
+    let faulty = limits(Fault::ShortChunk);
     assert!(sound > 0.0 && faulty <= 2.0 * sound, "{sound:e} {faulty:e}");
 }
 
@@ -366,7 +367,8 @@ fn reports_of_a_failure() {
     let name = "</pre><script>alert(\"1\")</script>\u{1b}[2J";
     report.runs[0].gates[1].subject = Subject::Tap { name: name.into() };
     report.subject.model = name.into();
-    let (xml, html) = (onboard_parity::junit::junit(&report), onboard_parity::html::html(&report));
+    let xml = onboard_parity::junit::junit(&report);
+    let html = onboard_parity::html::html(&report);
     for page in [&xml, &html] {
         assert!(!page.contains("<script>alert") && !page.contains('\u{1b}'), "{page}");
     }

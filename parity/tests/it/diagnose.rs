@@ -62,7 +62,8 @@ impl Fixture {
 
     /// Diagnoses a model with a mistake.
     fn mistaken(&self, change: &Change) -> Diagnosis {
-        let (engine, source) = (NativeEngine::new(), self.edited(change));
+        let engine = NativeEngine::new();
+        let source = self.edited(change);
         let report = check(&engine, &source, &self.dump, &options()).unwrap();
         let found =
             diagnose(&engine, &source, &self.dump, &report, &search(), &mut |_, _, _| {}).unwrap();
@@ -240,7 +241,8 @@ fn what_one_reader_takes_from_before_or_behind_an_op_is_named() {
     let graph = &deepseek.model.graph;
     // The weights of experts are picked from the scores with the correction bias.
     let biased = |node: &Node| {
-        let (scores, made) = (node.inputs[0], node.outputs[0]);
+        let scores = node.inputs[0];
+        let made = node.outputs[0];
         let nodes = graph.nodes.iter().enumerate();
         let picks = nodes.filter(|(_, other)| other.op == "pick" && other.inputs[0] == scores);
         (picks.map(|(n, _)| n).collect(), scores, made)

@@ -447,7 +447,9 @@ impl Session for FakeSession {
         let mut k = self.linear(5, &y);
         show(probe, "layers.1.k_proj", &mut k);
         let v = self.linear(6, &y);
-        let (q, k, v) = (each(&q), each(&k), each(&v));
+        let q = each(&q);
+        let k = each(&k);
+        let v = each(&v);
         let mut y: Vec<[f32; H]> = Vec::new();
         for (n, slot) in slots.iter_mut().enumerate() {
             y.extend(self.attend(slot, &q[n], &k[n], &v[n]));
@@ -601,7 +603,8 @@ fn whole(
     let fake = Fake { fault: Fault::None, reversed, blind: false };
     let mut session =
         fake.open(source, &SessionOptions { dtype, ..SessionOptions::default() }).unwrap();
-    let (slot, mut taps) = (session.open_slot(), Keep::default());
+    let slot = session.open_slot();
+    let mut taps = Keep::default();
     let all = session.step(&[Chunk { slot, tokens, rows: OutputRows::All }], &mut taps).unwrap();
     (all[0].data.clone(), taps)
 }
@@ -633,7 +636,8 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             };
             of(&own).into_iter().zip(of(&other)).map(|(a, b)| a.max(b) as f32).collect()
         };
-        let (rows, all) = (tokens.len(), TAPS.len());
+        let rows = tokens.len();
+        let all = TAPS.len();
         let mut names = TAPS;
         names.sort_unstable(); // as in the manifest
         let taps: Vec<f32> = names.iter().flat_map(|tap| spread(tap)).collect();

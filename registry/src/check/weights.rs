@@ -84,7 +84,8 @@ fn matched<'m>(
     model: &'m Model,
     checkpoint: &'m TensorShapes,
 ) -> (BTreeSet<String>, Vec<&'m Weight>, Vec<&'m str>) {
-    let (mut used, mut lacking) = (BTreeSet::new(), Vec::new());
+    let mut used = BTreeSet::new();
+    let mut lacking = Vec::new();
     let head = if has_head(model, checkpoint) { head_weights(model) } else { Vec::new() };
     for weight in model.graph.weights.iter().chain(head) {
         let mut names = BTreeSet::new();

@@ -158,7 +158,8 @@ impl JsonParser<'_> {
 
     /// Goes on to the value of a dotted key of the object at hand.
     fn find_key(&mut self, key: &str) -> Option<()> {
-        let (mut whole, mut holder) = (None, None);
+        let mut whole = None;
+        let mut holder = None;
         self.eat("{").then_some(())?;
         loop {
             self.space();

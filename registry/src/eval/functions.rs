@@ -273,7 +273,8 @@ fn fill(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
 
 fn round_up(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
     call.arity(2, 2)?;
-    let (x, m) = (call.int(0)?, call.int(1)?);
+    let x = call.int(0)?;
+    let m = call.int(1)?;
     if m <= 0 {
         return Err(Finding::error(call.at, "`round_up` needs a multiple above 0")
             .label(format!("this is {m}")));

@@ -37,7 +37,8 @@ pub(crate) fn differences(
     ops: &OpSet,
 ) -> Vec<OpDifference> {
     let mut classes = ValueClasses { ops, known: BTreeMap::new() };
-    let (mut right, wanted) = (classes.inputs(theirs.graph), reachable(theirs.graph));
+    let mut right = classes.inputs(theirs.graph);
+    let wanted = reachable(theirs.graph);
     for &n in &wanted {
         let node = &theirs.graph.nodes[n];
         let key = classes.key(theirs, node, &right);
@@ -184,7 +185,8 @@ impl GraphPair<'_> {
 
     /// Returns the first difference of two nodes of one op.
     fn between(&self, node: &Node, other: &Node) -> String {
-        let (op, name) = (&node.op, self.name);
+        let op = &node.op;
+        let name = self.name;
         let value = |node: &Node, key: &str| {
             node.attrs.get(key).map_or_else(|| "not given".to_owned(), ToString::to_string)
         };
@@ -194,10 +196,12 @@ impl GraphPair<'_> {
                 && node.attrs.get(**key).map(plain) != other.attrs.get(**key).map(plain)
         };
         if let Some(key) = keys.iter().find(differs) {
-            let (a, b) = (value(node, key), value(other, key));
+            let a = value(node, key);
+            let b = value(other, key);
             return format!("`{key}` of `{op}` is {a}; in `{name}` it is {b}");
         }
-        let (a, b) = (weights(self.ours, node), weights(self.theirs, other));
+        let a = weights(self.ours, node);
+        let b = weights(self.theirs, other);
         if a != b {
             let differs = |role: &&&str| a.get(**role) != b.get(**role);
             let role = a.keys().chain(b.keys()).find(differs).copied().unwrap_or_default();
@@ -206,11 +210,13 @@ impl GraphPair<'_> {
             };
             return format!("the {role} of `{op}` is {}; in `{name}` it is {}", of(&a), of(&b));
         }
-        let (a, b) = (state(self.ours, node), state(self.theirs, other));
+        let a = state(self.ours, node);
+        let b = state(self.theirs, other);
         if a != b {
             return format!("the state of `{op}` is {a}; in `{name}` it is {b}");
         }
-        let (a, b) = (rope(self.ours, node), rope(self.theirs, other));
+        let a = rope(self.ours, node);
+        let b = rope(self.theirs, other);
         if a != b {
             return format!("`{op}` turns by {a}; in `{name}` by {b}");
         }
@@ -227,7 +233,8 @@ impl GraphPair<'_> {
             _ => {
                 let name_of =
                     |side: &LabeledGraph<'_>, id: ValueId| side.graph.values[id.0].name.clone();
-                let (a, b) = (name_of(self.ours, *a), name_of(self.theirs, *b));
+                let a = name_of(self.ours, *a);
+                let b = name_of(self.theirs, *b);
                 format!("`{op}` is fed `{a}`; in `{name}` it is fed `{b}`")
             }
         }
@@ -309,7 +316,8 @@ fn rope(side: &LabeledGraph<'_>, node: &Node) -> String {
     let RopeTable { dim, inv_freq, attention_factor, long, dynamic, .. } = table;
     let last = inv_freq.last().copied().unwrap_or_default();
     let long = long.as_ref().map_or_else(String::new, |long| {
-        let (from, factor) = (long.original_context, long.attention_factor);
+        let from = long.original_context;
+        let factor = long.attention_factor;
         format!(", beyond {from} factor {factor} (sum {})", sum(&long.inv_freq))
     });
     let dynamic = dynamic.as_ref().map_or_else(String::new, |dynamic| format!(", {dynamic:?}"));

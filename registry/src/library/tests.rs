@@ -515,7 +515,8 @@ fn a_model_inside_another_is_found_by_either_of_its_names() {
     let inner = |name: &str, kinds: &str| {
         format!("spec: 1\nname: {name}\nextends: base\ninside: [Seeing]\n{kinds}")
     };
-    let (one, two) = (inner("one", "kinds: [uno, ein]\n"), inner("two", ""));
+    let one = inner("one", "kinds: [uno, ein]\n");
+    let two = inner("two", "");
     let library = library(&[("one.yaml", &one), ("two.yaml", &two)], &[]);
     let find = |kind: &str| {
         let json = format!(

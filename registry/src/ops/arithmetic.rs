@@ -68,7 +68,8 @@ pub(super) fn rules() -> Vec<OpRule> {
 }
 
 fn both(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (x, y) = (call.input("x")?, call.input("y")?);
+    let x = call.input("x")?;
+    let y = call.input("y")?;
     let Some(shape) = broadcast(&x.shape, &y.shape) else {
         return Err(call.misfit("the two sides differ in shape", &x, &y).into());
     };

@@ -85,7 +85,8 @@ pub(super) fn rules() -> Vec<OpRule> {
 fn infer_rope(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let table = call.rope("table")?;
-    let (name, dim) = (table.name.clone(), table.dim);
+    let name = table.name.clone();
+    let dim = table.dim;
     if x.shape.len() != 2 {
         return Err(call
             .error("x", "`rope` rotates heads")
@@ -108,7 +109,9 @@ fn infer_rope(call: &mut Infer<'_>) -> Result<(), EvalError> {
 }
 
 fn infer_attend(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
+    let q = call.input("q")?;
+    let k = call.input("k")?;
+    let v = call.input("v")?;
     for (param, value) in [("q", &q), ("k", &k), ("v", &v)] {
         heads(call, param, value)?;
     }
@@ -127,7 +130,8 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .into());
     }
     call.state("state", StateKind::Attention, &[("k", k.shape), ("v", v.shape.clone())])?;
-    let (shape, dtype) = (v.shape, v.dtype);
+    let shape = v.shape;
+    let dtype = v.dtype;
     attention_result(call, &q, &shape, dtype)
 }
 
@@ -184,7 +188,8 @@ fn attention_result(
         return Err(call.error("alibi", "each query head has one slope").into());
     }
     if call.given("salience") {
-        let (heads, width) = (v[0], v.iter().product());
+        let heads = v[0];
+        let width = v.iter().product();
         call.weight("A", "salience", "A", &[heads])?;
         call.weight("weight", "salience", "dt_proj.weight", &[heads, width])?;
         if call.flag("salience_bias") {

@@ -61,8 +61,11 @@ fn infer_decay(call: &mut Infer<'_>) -> Result<(), EvalError> {
 }
 
 fn infer_rule(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
-    let (g, beta) = (call.input("g")?, call.input("beta")?);
+    let q = call.input("q")?;
+    let k = call.input("k")?;
+    let v = call.input("v")?;
+    let g = call.input("g")?;
+    let beta = call.input("beta")?;
     for (param, value) in [("q", &q), ("k", &k), ("v", &v)] {
         if value.shape.len() != 2 {
             return Err(call
@@ -79,7 +82,9 @@ fn infer_rule(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if q.shape != k.shape {
         return Err(call.misfit("queries and keys differ in shape", &q, &k).into());
     }
-    let (heads, key, value) = (v.shape[0], k.shape[1], v.shape[1]);
+    let heads = v.shape[0];
+    let key = k.shape[1];
+    let value = v.shape[1];
     if heads % k.shape[0] != 0 {
         return Err(call.misfit("value heads are not a multiple of key heads", &k, &v).into());
     }

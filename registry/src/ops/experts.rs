@@ -43,13 +43,17 @@ pub(super) fn rules() -> Vec<OpRule> {
 }
 
 fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (x, chosen, weights) = (call.input("x")?, call.input("chosen")?, call.input("weights")?);
+    let x = call.input("x")?;
+    let chosen = call.input("chosen")?;
+    let weights = call.input("weights")?;
     if chosen.shape != weights.shape || chosen.shape.len() != 1 {
         return Err(call
             .misfit("every expert that is chosen needs a weight", &chosen, &weights)
             .into());
     }
-    let (n, ffn, hidden) = (call.dim("n")?, call.dim("ffn")?, x.numbers());
+    let n = call.dim("n")?;
+    let ffn = call.dim("ffn")?;
+    let hidden = x.numbers();
     if n > MAX_EXPERTS {
         return Err(call
             .error("n", format!("{n} experts, at most {MAX_EXPERTS} are allowed"))

@@ -55,7 +55,9 @@ pub(super) fn rules() -> Vec<OpRule> {
 }
 
 fn infer_index(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (q, k, w) = (call.input("q")?, call.input("k")?, call.input("w")?);
+    let q = call.input("q")?;
+    let k = call.input("k")?;
+    let w = call.input("w")?;
     if q.shape.len() != 2 || k.shape != [1, q.last()] {
         return Err(call.misfit("queries are [heads, size] and the key [1, size]", &q, &k).into());
     }
@@ -75,7 +77,9 @@ fn infer_index(call: &mut Infer<'_>) -> Result<(), EvalError> {
 }
 
 fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (q, c, r) = (call.input("q")?, call.input("c")?, call.input("r")?);
+    let q = call.input("q")?;
+    let c = call.input("c")?;
+    let r = call.input("r")?;
     let v_dim = call.dim("v_dim")?;
     for (param, value, one) in [("q", &q, false), ("c", &c, true), ("r", &r, true)] {
         if value.shape.len() != 2 || (one && value.shape[0] != 1) {
@@ -87,7 +91,10 @@ fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
                 .into());
         }
     }
-    let (heads, size, rank, shared) = (q.shape[0], q.shape[1], c.shape[1], r.shape[1]);
+    let heads = q.shape[0];
+    let size = q.shape[1];
+    let rank = c.shape[1];
+    let shared = r.shape[1];
     let Some(nope) = size.checked_sub(shared) else {
         return Err(call
             .misfit("the shared part of the key is larger than a query", &q, &r)

@@ -27,14 +27,19 @@ pub(super) fn rules() -> Vec<OpRule> {
 }
 
 fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (q, k, v) = (call.input("q")?, call.input("k")?, call.input("v")?);
+    let q = call.input("q")?;
+    let k = call.input("k")?;
+    let v = call.input("v")?;
     if q.shape.len() != 2 || k.shape != q.shape || v.shape.len() != 2 || v.shape[0] != q.shape[0] {
         return Err(call
             .misfit("queries, keys and values have the same heads", &q, &v)
             .label(format!("`{}` is {}, expected [heads, size]", k.name, show(&k.shape)))
             .into());
     }
-    let (heads, key, value, block) = (q.shape[0], q.shape[1], v.shape[1], call.dim("block")?);
+    let heads = q.shape[0];
+    let key = q.shape[1];
+    let value = v.shape[1];
+    let block = call.dim("block")?;
     call.weight("slope_rate", "P", "slope_rate", &[heads, 1, 1])?;
     call.weight("query_decay", "P", "query_decay", &[heads, block, 1])?;
     call.weight("key_decay", "P", "key_decay", &[heads, block, 1])?;

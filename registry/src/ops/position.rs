@@ -58,7 +58,8 @@ fn offset(call: &Infer<'_>) -> Result<usize, EvalError> {
 
 fn infer_embed(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let _tokens = call.input("tokens")?;
-    let (n, d) = (call.dim("n")?, call.dim("d")?);
+    let n = call.dim("n")?;
+    let d = call.dim("d")?;
     let rows = n.saturating_add(offset(call)?);
     call.weight("weight", "W", "weight", &[rows, d])?;
     call.tap("W");

@@ -57,7 +57,8 @@ pub(super) fn rules() -> Vec<OpRule> {
 
 fn infer_embed(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let _tokens = call.input("tokens")?;
-    let (n, d) = (call.dim("n")?, call.dim("d")?);
+    let n = call.dim("n")?;
+    let d = call.dim("d")?;
     call.weight("weight", "W", "weight", &[n, d])?;
     call.drop_defaults(&["round", "outside"]);
     call.tap("W");
@@ -67,7 +68,8 @@ fn infer_embed(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 fn infer_linear(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
-    let (out, within) = (call.dim("out")?, x.numbers());
+    let out = call.dim("out")?;
+    let within = x.numbers();
     if call.given("tied") {
         call.weight("weight", "tied", "weight", &[out, within])?;
         call.tie("W", "tied", "weight")?;

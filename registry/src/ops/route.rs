@@ -102,7 +102,8 @@ fn infer_choose(call: &mut Infer<'_>) -> Result<(), EvalError> {
                 .label("one of the two is missing")
                 .into());
         }
-        let (groups, keep) = (call.dim("groups")?, call.dim("keep")?);
+        let groups = call.dim("groups")?;
+        let keep = call.dim("keep")?;
         let size = n / groups;
         let least = if call.word("by") == Some("max") { 1 } else { 2 };
         if n % groups != 0 || size < least || keep > groups {
@@ -133,7 +134,8 @@ fn infer_choose(call: &mut Infer<'_>) -> Result<(), EvalError> {
 }
 
 fn infer_pick(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (x, chosen) = (call.input("x")?, call.input("chosen")?);
+    let x = call.input("x")?;
+    let chosen = call.input("chosen")?;
     if x.shape.len() != 1 || chosen.shape.len() != 1 {
         return Err(call
             .misfit("numbers of one axis are picked by others of one axis", &x, &chosen)

@@ -43,7 +43,8 @@ pub(super) fn rules() -> Vec<OpRule> {
 
 fn infer_heads(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
-    let (n, last) = (call.dim("n")?, x.last());
+    let n = call.dim("n")?;
+    let last = x.last();
     if last % n != 0 {
         return Err(call
             .error("n", format!("{last} numbers do not divide into {n} heads"))
@@ -129,7 +130,9 @@ fn infer_concat(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 fn infer_slice(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
-    let (from, to, last) = (call.int("from")?, call.int("to")?, x.last() as i64);
+    let from = call.int("from")?;
+    let to = call.int("to")?;
+    let last = x.last() as i64;
     if !(0 <= from && from < to && to <= last) {
         return Err(call
             .error("to", format!("the slice {from} to {to} is not within 0 to {last}"))

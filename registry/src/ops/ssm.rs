@@ -64,8 +64,10 @@ fn wrong(call: &Infer<'_>, param: &str, input: &Input, want: &str) -> EvalError 
 
 /// Checks state space duality: a decay per head, `b` and `c` per group of heads.
 fn infer_ssd(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (x, dt) = (call.input("x")?, call.input("dt")?);
-    let (b, c) = (call.input("b")?, call.input("c")?);
+    let x = call.input("x")?;
+    let dt = call.input("dt")?;
+    let b = call.input("b")?;
+    let c = call.input("c")?;
     let &[heads, dim] = x.shape.as_slice() else {
         return Err(wrong(call, "x", &x, "[heads, size]"));
     };
@@ -98,8 +100,10 @@ fn infer_ssd(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 /// Checks the selective scan: a decay per channel and state number; with heads, `b` and `c` per head.
 fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (x, dt) = (call.input("x")?, call.input("dt")?);
-    let (b, c) = (call.input("b")?, call.input("c")?);
+    let x = call.input("x")?;
+    let dt = call.input("dt")?;
+    let b = call.input("b")?;
+    let c = call.input("c")?;
     if x.shape.is_empty() || x.shape.len() > 2 {
         return Err(wrong(call, "x", &x, "[channels] or [heads, channels]"));
     }

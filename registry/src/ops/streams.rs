@@ -20,7 +20,8 @@ pub(super) fn rules() -> Vec<OpRule> {
 }
 
 fn infer_mix(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (x, c) = (call.input("x")?, call.input("coefficients")?);
+    let x = call.input("x")?;
+    let c = call.input("coefficients")?;
     let (&[from, width], &[to, inner]) = (x.shape.as_slice(), c.shape.as_slice()) else {
         return Err(call
             .misfit("`mix_streams` takes [streams, width] and a matrix", &x, &c)
@@ -34,7 +35,8 @@ fn infer_mix(call: &mut Infer<'_>) -> Result<(), EvalError> {
 }
 
 fn infer_outer(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let (x, c) = (call.input("x")?, call.input("coefficients")?);
+    let x = call.input("x")?;
+    let c = call.input("coefficients")?;
     let (&[width], &[streams]) = (x.shape.as_slice(), c.shape.as_slice()) else {
         return Err(call.misfit("`outer` takes two values of one axis", &x, &c).into());
     };

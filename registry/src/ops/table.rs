@@ -8,7 +8,8 @@ use super::{Declaration, OpSet};
 pub fn table(ops: &OpSet) -> String {
     let mut text = "| op | gives | notes |\n|---|---|---|\n".to_owned();
     for op in ops.declared() {
-        let (gives, notes) = (op.output_doc(), op.notes_doc());
+        let gives = op.output_doc();
+        let notes = op.notes_doc();
         let _ = writeln!(text, "| `{}` | {gives} | {notes} |", call(op));
     }
     text

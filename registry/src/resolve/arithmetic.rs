@@ -62,7 +62,8 @@ impl Resolver<'_> {
                 }
             }
             (a, b) => {
-                let (a, b) = (self.to_scalar(a, a_at, scope)?, self.to_scalar(b, b_at, scope)?);
+                let a = self.to_scalar(a, a_at, scope)?;
+                let b = self.to_scalar(b, b_at, scope)?;
                 self.fuel.spend(at, 1)?;
                 Ok(Binding::Scalar(eval::binary(op, &a, &b, at).map_err(EvalError::from)?))
             }

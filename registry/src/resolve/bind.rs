@@ -69,7 +69,8 @@ impl Resolver<'_> {
         let params: Vec<&str> = signature.params.iter().map(|param| param.name).collect();
         let mut places = place(rule.name(), &params, args, at, &takes)?;
         let mut bound = BTreeMap::new();
-        let (mut missing, mut failed) = (Vec::new(), false);
+        let mut missing = Vec::new();
+        let mut failed = false;
         for param in &signature.params {
             let (given, place) = match (places.remove(param.name), &param.default) {
                 (Some((given, place)), _) => (given, place),

@@ -201,7 +201,8 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalErr
                 .label(expected(&format!("an integer up to {MOST}"), &other)),
         )),
     };
-    let (layers, first) = (count(layers)?, count(first)?);
+    let layers = count(layers)?;
+    let first = count(first)?;
     let of = |ident: &Ident, n: i64| Ident {
         name: ident.name.replace("{n}", &n.to_string()),
         ..ident.clone()

@@ -47,7 +47,8 @@ impl Resolver<'_> {
             return None;
         };
         let main = std::mem::replace(&mut self.builder, Builder::new(Vec::new(), Vec::new()));
-        let (mut graphs, mut places) = (Vec::new(), Vec::new());
+        let mut graphs = Vec::new();
+        let mut places = Vec::new();
         let mut recycle = None;
         for depth in 0..count {
             self.builder = Builder::new(ropes.to_vec(), stored_dtypes(self.spec));

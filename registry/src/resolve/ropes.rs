@@ -120,10 +120,8 @@ fn table(
         "longrope" => {
             let original =
                 parameters.original(context, env).ok_or_else(|| Parameters::needs_context(decl))?;
-            let (short, long) = (
-                parameters.list("short_factor", dim / 2)?,
-                parameters.list("long_factor", dim / 2)?,
-            );
+            let short = parameters.list("short_factor", dim / 2)?;
+            let long = parameters.list("long_factor", dim / 2)?;
             table.inv_freq = formulas::divided(dim, base, &short);
             let mut beyond = LongRope {
                 original_context: original,

@@ -89,7 +89,8 @@ fn a_hybrid_model_resolves() {
 
     let states: Vec<_> =
         graph.states.iter().map(|s| (s.name.as_str(), s.layer, s.kind, s.window)).collect();
-    let (conv, attention) = (StateKind::Conv, StateKind::Attention);
+    let conv = StateKind::Conv;
+    let attention = StateKind::Attention;
     assert_eq!(
         states,
         [

@@ -66,7 +66,8 @@ pub(crate) fn yarn(dim: usize, theta: f64, yarn: &Yarn) -> Vec<f32> {
         let turns = yarn.original / (rotations * 2.0 * std::f64::consts::PI);
         dim as f64 * turns.ln() / (2.0 * theta.ln())
     };
-    let (mut low, mut high) = (correction(yarn.beta_fast), correction(yarn.beta_slow));
+    let mut low = correction(yarn.beta_fast);
+    let mut high = correction(yarn.beta_slow);
     if yarn.truncate {
         (low, high) = (low.floor(), high.ceil());
     }
@@ -75,7 +76,8 @@ pub(crate) fn yarn(dim: usize, theta: f64, yarn: &Yarn) -> Vec<f32> {
     if low == high {
         high += 0.001;
     }
-    let (start, width) = (low as f32, (high - low) as f32);
+    let start = low as f32;
+    let width = (high - low) as f32;
     powers(dim, theta as f32, dim / 2)
         .enumerate()
         .map(|(n, power)| {
@@ -94,7 +96,8 @@ pub(crate) fn llama3(
     high: f64,
     original: f64,
 ) -> Vec<f32> {
-    let (longest, shortest) = ((original / low) as f32, (original / high) as f32);
+    let longest = (original / low) as f32;
+    let shortest = (original / high) as f32;
     let factor = factor as f32;
     inv_freq
         .into_iter()

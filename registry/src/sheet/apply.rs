@@ -149,7 +149,8 @@ impl<'a> RuleRun<'a> {
         let tables = sheet.tables.iter();
         let tables = tables.map(|(name, names)| (name.as_str(), Scalar::List(texts(names))));
         env.set("table", map(tables));
-        let (chosen, out) = (IndexMap::new(), LaunchPlan::default());
+        let chosen = IndexMap::new();
+        let out = LaunchPlan::default();
         Self { sheet, launch, env, chosen, out, findings: Vec::new() }
     }
 
@@ -181,7 +182,8 @@ impl<'a> RuleRun<'a> {
                     };
                     let source = setting.source.clone();
                     if let Err(why) = setting.allows(&value) {
-                        let (text, source) = (why.to_string(), source.clone());
+                        let text = why.to_string();
+                        let source = source.clone();
                         self.out.refusals.push(RuleMessage { rule: name.to_owned(), text, source });
                     }
                     let chosen = ChosenSetting { name: name.to_owned(), value, by, why, source };
@@ -278,8 +280,10 @@ impl<'a> RuleRun<'a> {
                 continue;
             }
             let why = self.ok_or_report(why.fill(&self.env)).unwrap_or_default();
-            let (name, unit) = (name.name.clone(), unit.clone());
-            let (source, assumed) = (source.clone(), *assumed);
+            let name = name.name.clone();
+            let unit = unit.clone();
+            let source = source.clone();
+            let assumed = *assumed;
             self.out.plan.push(PlannedValue { name, value, unit, why, source, assumed });
         }
     }

@@ -196,7 +196,8 @@ impl SheetDecoder {
                 .push(finding.help("write one of `set`, `default`, `warn`, `refuse`, `fact`"));
         }
         // Everything is read before anything is given up, so that all findings come at once.
-        let (when, versions) = (self.condition(map), self.versions(map));
+        let when = self.condition(map);
+        let versions = self.versions(map);
         let source = self.source(map, at, "a rule")?;
         let then = thens.pop()?;
         one.then_some(SheetRule { id, when, versions, then, source })

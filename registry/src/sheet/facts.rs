@@ -221,7 +221,8 @@ fn numbers(shape: &[usize], kind: StateClass, tp: u64) -> u64 {
 
 /// Bytes of the weights that ranks share out, and of those that every rank has whole.
 fn weights(graphs: &[&Graph], dtype: Dtype) -> (u64, u64) {
-    let (mut split, mut whole) = (0_u64, 0_u64);
+    let mut split = 0_u64;
+    let mut whole = 0_u64;
     for weight in graphs.iter().flat_map(|graph| &graph.weights) {
         let numbers = weight.shape.iter().fold(1_u64, |n, &d| n.saturating_mul(d as u64));
         let bytes = numbers.saturating_mul(weight.dtype.resolve(dtype).size() as u64);

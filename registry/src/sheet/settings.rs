@@ -27,7 +27,8 @@ impl EngineSetting {
             SettingKind::Switch => text.parse().ok().map(Scalar::Bool),
         };
         let Some(value) = value else {
-            let (name, found) = (self.name.name.clone(), text.to_owned());
+            let name = self.name.name.clone();
+            let found = text.to_owned();
             return Err(SettingError::Kind { name, found, expected: self.kind });
         };
         self.allows(&value).map(|()| value)
@@ -41,7 +42,8 @@ impl EngineSetting {
             return Ok(());
         }
         let all = self.values.keys().chain(&self.choices).map(String::as_str);
-        let (name, found) = (self.name.name.clone(), text.clone());
+        let name = self.name.name.clone();
+        let found = text.clone();
         Err(SettingError::Choice { name, found, help: suggest::help(text, all) })
     }
 

@@ -149,8 +149,9 @@ plan:
 fn rules_choose_settings_and_say_why() {
     let out = run(RULES, &launch(&[]));
     let chosen: Vec<_> = out.settings.iter().map(|c| (c.name.as_str(), &c.value, &c.by)).collect();
-    let (f16, one, fast) =
-        (Scalar::Str("f16".to_owned()), Scalar::Int(1), Scalar::Str("fast".to_owned()));
+    let f16 = Scalar::Str("f16".to_owned());
+    let one = Scalar::Int(1);
+    let fast = Scalar::Str("fast".to_owned());
     let rule = |name: &str| ValueOrigin::Rule(name.to_owned());
     assert_eq!(
         chosen,

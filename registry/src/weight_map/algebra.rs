@@ -198,13 +198,15 @@ fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
             }
         }
         WeightStep::Flatten(axis) => {
-            let (first, second) = (at(shape, *axis)?, at(shape, axis.saturating_add(1))?);
+            let first = at(shape, *axis)?;
+            let second = at(shape, axis.saturating_add(1))?;
             made[*axis] = first.checked_mul(second).ok_or(StepError::Overflow)?;
             made.remove(axis + 1);
         }
         WeightStep::Unflatten { axis, sizes } => {
             let sizes = inferred(at(shape, *axis)?, sizes).ok_or_else(|| {
-                let (shape, sizes) = (shape.clone(), sizes.clone());
+                let shape = shape.clone();
+                let sizes = sizes.clone();
                 StepError::Unflatten { shape, axis: *axis, sizes }
             })?;
             made.splice(*axis..=*axis, sizes);
@@ -261,7 +263,8 @@ fn inverse_step(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepE
         WeightStep::Stack(axis) => WeightStep::Unstack(*axis),
         WeightStep::Flatten(axis) => {
             let first = inputs.first().ok_or(StepError::NoTensors)?;
-            let (outer, inner) = (at(first, *axis)?, at(first, axis.saturating_add(1))?);
+            let outer = at(first, *axis)?;
+            let inner = at(first, axis.saturating_add(1))?;
             let all = |at: usize, size| inputs.iter().all(|shape| shape.get(at) == Some(&size));
             let sizes = if all(*axis, outer) {
                 vec![outer, 0]
@@ -340,7 +343,8 @@ fn concat(axis: usize, inputs: &[Shape]) -> Result<Shape, StepError> {
     for shape in inputs {
         sum = sum.checked_add(at(shape, axis)?).ok_or(StepError::Overflow)?;
         if replaced(shape, axis, 0) != replaced(first, axis, 0) {
-            let (first, other) = (first.clone(), shape.clone());
+            let first = first.clone();
+            let other = shape.clone();
             return Err(StepError::DifferBeside { first, other, axis });
         }
     }

@@ -86,7 +86,8 @@ impl Pattern {
 
     pub(super) fn pieces(&self) -> Vec<PatternPart<'_>> {
         let mut pieces = Vec::new();
-        let (mut rest, mut stars) = (self.text.as_str(), 0);
+        let mut rest = self.text.as_str();
+        let mut stars = 0;
         while !rest.is_empty() {
             let end = rest.find(['{', '*']).unwrap_or(rest.len());
             if end > 0 {

@@ -28,7 +28,8 @@ pub(crate) fn answers(trial: &Trial<'_>) -> Judged {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     let url = format!("http://{}", listener.local_addr().map_err(|error| error.to_string())?);
     let ended = Arc::new(AtomicBool::new(false));
-    let (case, stop) = (trial.case.clone(), Arc::clone(&ended));
+    let case = trial.case.clone();
+    let stop = Arc::clone(&ended);
     let server = std::thread::spawn(move || serve(&listener, &case, &stop));
     let judged = ask(&url);
     ended.store(true, Ordering::Relaxed);

@@ -57,7 +57,8 @@ pub(crate) fn verify(trial: &Trial<'_>) -> Judged {
 /// True if a quantized tensor has other bytes than in the sound file.
 fn other_blocks(sound: &std::path::Path, trial: &Trial<'_>) -> Result<bool, String> {
     let open = |path: &std::path::Path| GgufFile::open(path).map_err(|error| error.to_string());
-    let (sound, damaged) = (open(sound)?, open(&trial.dir.join("model.gguf"))?);
+    let sound = open(sound)?;
+    let damaged = open(&trial.dir.join("model.gguf"))?;
     let quantized = sound.tensors().iter().filter(|info| BlockType::is_quantized(info.ty));
     let mut names = quantized.map(|info| &info.name);
     Ok(names.any(|name| sound.bytes(name) != damaged.bytes(name)))

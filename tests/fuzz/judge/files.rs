@@ -149,7 +149,8 @@ fn numbers(file: &GgufFile) -> Result<(), String> {
             message(&error.to_string())?;
             continue;
         }
-        let (block, size) = (info.ty.elements(), info.ty.bytes());
+        let block = info.ty.elements();
+        let size = info.ty.bytes();
         let blocks = (bytes.len() / size).min(4);
         let mut out = vec![0.0; blocks * block];
         if let Err(error) = formats::codec::decode(info.ty, &bytes[..blocks * size], &mut out) {

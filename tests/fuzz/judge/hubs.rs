@@ -39,7 +39,8 @@ pub(crate) fn hub(trial: &Trial<'_>) -> Judged {
     if started.elapsed() > PATIENCE {
         return Err(format!("took {} seconds", started.elapsed().as_secs()));
     }
-    let (asked, elsewhere) = (hub.requests(), store.requests());
+    let asked = hub.requests();
+    let elsewhere = store.requests();
     if asked.len() + elsewhere.len() > MOST_REQUESTS {
         return Err(format!("{} requests", asked.len() + elsewhere.len()));
     }
@@ -123,7 +124,8 @@ impl Server {
     fn start(kind: fn(&str) -> &'static str, case: &Case, store: &str) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let origin = format!("http://{}", listener.local_addr()?);
-        let (ended, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::new(Mutex::new(Vec::new()));
         let addressed = |bytes: &Vec<u8>| {
             replace(
                 &replace(bytes, HUB.as_bytes(), origin.as_bytes()),
@@ -133,7 +135,8 @@ impl Server {
         };
         let answers: Vec<(String, Vec<u8>)> =
             case.files.iter().map(|(name, bytes)| (name.clone(), addressed(bytes))).collect();
-        let (over, requests) = (Arc::clone(&ended), Arc::clone(&seen));
+        let over = Arc::clone(&ended);
+        let requests = Arc::clone(&seen);
         let thread = std::thread::Builder::new().spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 if over.load(Ordering::Acquire) {

@@ -48,7 +48,8 @@ pub(crate) fn quantization(trial: &Trial<'_>) -> Judged {
         if out.exists() {
             fs_err::remove_dir_all(&out).map_err(|error| error.to_string())?;
         }
-        let (from, to) = (trial.dir.display().to_string(), out.display().to_string());
+        let from = trial.dir.display().to_string();
+        let to = out.display().to_string();
         let ran = trial.program.command(&["convert", &from, "--to", "bf16", "-o", &to])?;
         if ran.code == 0 {
             files::read_all(&out).map_err(|error| format!("converted, but {error}"))?;
@@ -70,7 +71,8 @@ pub(crate) fn spec(trial: &Trial<'_>) -> Judged {
     let config = Config::read(&home.join("config.json")).map_err(|f| f.message)?;
     let judged = model(trial, &library, &name, &config, &[], &home)?;
     if trial.sometimes(20) {
-        let (file, home) = (file.display().to_string(), home.display().to_string());
+        let file = file.display().to_string();
+        let home = home.display().to_string();
         trial.program.command(&["check", &file])?;
         trial.program.command(&["check", &file, "--model", &home])?;
         let ran = trial.program.command(&[&["run", &home, "--spec", &file][..], &RUN].concat())?;

@@ -81,7 +81,8 @@ fn keys(trial: &Trial<'_>) -> Judged {
 pub(crate) fn text(trial: &Trial<'_>) -> Judged {
     let family = trial.case.words.first().ok_or("a case names its family")?;
     let home = trial.program.root.join("fixtures").join(family).display().to_string();
-    let (text, out) = (trial.path("text.txt"), trial.beside("im.gguf"));
+    let text = trial.path("text.txt");
+    let out = trial.beside("im.gguf");
     let prompt = trial.case.text("text.txt").replace('\0', " ");
     let mut accepted = false;
     if !prompt.is_empty() {

@@ -151,7 +151,8 @@ fn stopped(dir: &Path, fixture: &Path) -> io::Result<()> {
 
 /// Returns a small file of tensors whose bytes are all 1.
 pub(crate) fn tiny_safetensors(tensors: &[(&str, &str, &[usize])], key: &[&str]) -> Case {
-    let (mut header, mut at) = (serde_json::Map::new(), 0);
+    let mut header = serde_json::Map::new();
+    let mut at = 0;
     if let [key, value] = key {
         header.insert("__metadata__".to_owned(), json!({*key: value}));
     }

@@ -17,7 +17,8 @@ fn longest_space(layout: JsonLayout, schema: &Value) -> usize {
     let compiler = compiler(&vocabulary);
     let rule = OutputRule::Schema(schema.clone(), layout);
     let mut constraint = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap();
-    let (mut longest, mut run) = (0, 0);
+    let mut longest = 0;
+    let mut run = 0;
     // Line ends come first, and what is no white space only where nothing else may come.
     let order = |id: &u32| {
         let bytes = &vocabulary[*id as usize].bytes;

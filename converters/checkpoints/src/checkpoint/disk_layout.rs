@@ -78,7 +78,8 @@ pub(super) fn disk_tensors(
     for n in alone {
         let name = &wanted[n].name;
         let name = model.module_of(name).unwrap_or_else(|| name.clone());
-        let (weights, inputs) = (vec![n], vec![wanted[n].shape.clone()]);
+        let weights = vec![n];
+        let inputs = vec![wanted[n].shape.clone()];
         let tensor = DiskTensor { weights, steps: Vec::new(), inputs, part: 0 };
         insert(&mut tensors, name, tensor, wanted)?;
     }

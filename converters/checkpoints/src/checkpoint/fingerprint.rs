@@ -85,7 +85,8 @@ mod tests {
     #[test]
     fn long_tensors_are_sampled_to_their_last_byte() {
         let bytes = vec![1; WHOLE + 1];
-        let (mut total, mut last) = (0, 0);
+        let mut total = 0;
+        let mut last = 0;
         sample(&bytes, |piece| {
             total += piece.len();
             last = piece.as_ptr() as usize + piece.len();

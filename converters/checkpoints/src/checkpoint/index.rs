@@ -43,7 +43,8 @@ pub(super) fn read(
     let mut shards = BTreeMap::new();
     for (shard, (tensor, tensors)) in uses {
         if !plain(shard) {
-            let (tensor, shard) = (shown(tensor), shown(shard));
+            let tensor = shown(tensor);
+            let shard = shown(shard);
             return Err(Error::ShardName { index: path.into(), tensor, shard });
         }
         let file = folder.join(shard);

@@ -160,7 +160,8 @@ type NamedWeight = Option<(String, QuantizedWeight)>;
 pub(super) fn find(
     checkpoint: &Checkpoint,
 ) -> SchemeResult<(BTreeMap<String, QuantizedWeight>, BTreeSet<String>)> {
-    let (mut found, mut parts) = (BTreeMap::new(), BTreeSet::new());
+    let mut found = BTreeMap::new();
+    let mut parts = BTreeSet::new();
     let stored = &checkpoint.stored;
     let Some(config) = QuantConfig::of(checkpoint)? else {
         let eight =

@@ -38,7 +38,8 @@ impl ValueStep {
             Self::Mul(x) => numbers.iter_mut().for_each(|n| *n *= x),
             Self::Div(x) => numbers.iter_mut().for_each(|n| *n /= x),
             Self::Rows(ends, divide) => {
-                let (mut from, end) = (at, at + numbers.len());
+                let mut from = at;
+                let end = at + numbers.len();
                 for &(stop, factor) in ends {
                     let stretch = from..stop.min(end);
                     if stretch.is_empty() {

@@ -67,7 +67,8 @@ fn reshaped(from: &[usize], strides: &[usize], to: &[usize]) -> Option<Vec<usize
         }
         // The fewest old axes and new axes that have as many values.
         let (&first, &stride) = old.next()?;
-        let (mut old_count, mut last_stride) = (first, stride);
+        let mut old_count = first;
+        let mut last_stride = stride;
         while old_count != product(&to[begin..end]) {
             if product(&to[begin..end]) < old_count {
                 end += 1;

@@ -169,13 +169,15 @@ impl<'a> Flow<'a> {
                 if there < count { visit(SourceRange::Zeros(count - there)) } else { Continue(()) }
             }
             FlowNode::Cut { of, from, size, whole, run } => {
-                let (mine, all) = (size * run, whole * run);
+                let mine = size * run;
+                let all = whole * run;
                 runs(at, count, mine, |outer, offset, count| {
                     of.walk(outer * all + from * run + offset, count, visit)
                 })
             }
             FlowNode::Join { parts, whole } => runs(at, count, *whole, |outer, offset, count| {
-                let (mut offset, mut left) = (offset, count);
+                let mut offset = offset;
+                let mut left = count;
                 for (part, chunk) in parts {
                     if offset >= *chunk {
                         offset -= chunk;
@@ -191,7 +193,8 @@ impl<'a> Flow<'a> {
                 Continue(())
             }),
             FlowNode::Heads { of, row, half, to } => runs(at, count, *row, |r, offset, count| {
-                let (head, r) = (r / (2 * half), r % (2 * half));
+                let head = r / (2 * half);
+                let r = r % (2 * half);
                 let from = match to {
                     HeadLayout::Interleaved => r / 2 + r % 2 * half,
                     HeadLayout::Half => r % half * 2 + r / half,
@@ -219,7 +222,8 @@ fn runs(
 ) -> ControlFlow<()> {
     let (mut at, end) = (at, at + count);
     while at < end {
-        let (which, offset) = (at / period, at % period);
+        let which = at / period;
+        let offset = at % period;
         let now = (period - offset).min(end - at);
         visit(which, offset, now)?;
         at += now;
@@ -236,13 +240,15 @@ fn swapped(
     visit: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     // The innermost axes that kept their place form one contiguous run; an axis of 1 has no order.
-    let (mut kept, mut run) = (shape.len(), 1);
+    let mut kept = shape.len();
+    let mut run = 1;
     while kept > 0 && (strides[kept - 1] == run || shape[kept - 1] == 1) {
         run *= shape[kept - 1];
         kept -= 1;
     }
     runs(at, count, run, |which, offset, count| {
-        let (mut rest, mut from) = (which, offset);
+        let mut rest = which;
+        let mut from = offset;
         for axis in (0..kept).rev() {
             from += rest % shape[axis] * strides[axis];
             rest /= shape[axis];

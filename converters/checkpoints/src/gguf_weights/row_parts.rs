@@ -97,12 +97,14 @@ pub(super) fn find(
             return Ok(None);
         }
         let bytes = BlockBytes::Tensor(part.info.name.clone(), 0, part.info.bytes as usize);
-        let (ty, shape) = (part.info.ty, vec![rows_of(part), inputs]);
+        let ty = part.info.ty;
+        let shape = vec![rows_of(part), inputs];
         made.push(BlockWeight { factor, ..BlockWeight::plain(ty, shape, bytes) });
     }
     // Every row is its own number, counted through all parts: the steps move four bytes.
     let numbers: Vec<u8> = (0..all as u32).flat_map(u32::to_le_bytes).collect();
-    let (mut at, mut flows) = (0, Vec::with_capacity(parts.len()));
+    let mut at = 0;
+    let mut flows = Vec::with_capacity(parts.len());
     for part in parts {
         let end = at + rows_of(part) * 4;
         let mut shape = part.shape.to_vec();

@@ -35,7 +35,9 @@ pub fn flows<'c>(
     wanted: &[Weight],
     rules: &[WeightRule],
 ) -> Result<(Vec<WeightFlow<'c>>, BTreeSet<String>), Vec<Error>> {
-    let (mut found, mut used, mut errors) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut used = BTreeSet::new();
+    let mut errors = Vec::new();
     for weight in wanted {
         match find(checkpoint, weight, rules) {
             Ok(sourced) => {
@@ -55,7 +57,8 @@ pub fn idle<'c>(
     all: Vec<IdleWeight>,
     rules: &[WeightRule],
 ) -> Result<Vec<(Weight, WeightFlow<'c>)>, Vec<Error>> {
-    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut errors = Vec::new();
     for IdleWeight { mut weight, filled } in all {
         match of_any_shape(checkpoint, &weight, rules) {
             Ok(sourced) => {

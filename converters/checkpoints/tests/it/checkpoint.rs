@@ -145,7 +145,8 @@ mod links {
 
     #[test]
     fn a_shard_that_is_a_link_out_of_the_folder_is_refused() {
-        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
         let files = sharded(dir.path());
         let away = other.path().join("away");
         fs_err::rename(&files[1], &away).unwrap();

@@ -59,7 +59,8 @@ fn opened(said: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
 fn refused(said: &Value, tensors: &Tensors, cases: &[(&str, Option<Value>, Change, &[&str])]) {
     assert_eq!(opened(said, tensors).unwrap(), ["m.weight"]);
     for (what, patch, change, words) in cases {
-        let (mut said, mut tensors) = (said.clone(), tensors.clone());
+        let mut said = said.clone();
+        let mut tensors = tensors.clone();
         for (key, value) in patch.iter().flat_map(|patch| patch.as_object().unwrap()) {
             *said.pointer_mut(key).unwrap() = value.clone();
         }

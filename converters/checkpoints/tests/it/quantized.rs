@@ -81,7 +81,8 @@ fn zero(group: usize, output: usize, bits: u32) -> u32 {
 #[test]
 fn gptq_is_read() {
     for (bits, v2, ordered) in [(4, false, false), (4, true, true), (8, false, true)] {
-        let (per_word, groups) = ((32 / bits) as usize, 4);
+        let per_word = (32 / bits) as usize;
+        let groups = 4;
         let group =
             |input: usize| if ordered { input * 11 % groups } else { input / (INPUTS / groups) };
         let codes = words((0..INPUTS / per_word).flat_map(|w| {
@@ -111,7 +112,8 @@ fn gptq_is_read() {
         );
         let found = numbers_of(&said, &stored);
         for (n, x) in found.iter().enumerate() {
-            let (o, i) = (n / INPUTS, n % INPUTS);
+            let o = n / INPUTS;
+            let i = n % INPUTS;
             let zero = zero(group(i), o, bits) + u32::from(!v2);
             let zero = (zero & ((1 << bits) - 1)) as f32;
             assert_eq!(*x, (code(o, i, bits) as f32 - zero) * scale(group(i), o), "{bits} {o} {i}");
@@ -140,7 +142,8 @@ fn awq_is_read() {
     ];
     let found = numbers_of("{\"quant_method\":\"awq\",\"bits\":4,\"version\":\"gemm\"}", &stored);
     for (n, x) in found.iter().enumerate() {
-        let (o, i) = (n / INPUTS, n % INPUTS);
+        let o = n / INPUTS;
+        let i = n % INPUTS;
         let group = i / (INPUTS / groups);
         assert_eq!(*x, (code(o, i, 4) as f32 - zero(group, o, 4) as f32) * scale(group, o));
     }

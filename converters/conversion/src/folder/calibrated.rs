@@ -88,8 +88,8 @@ pub fn scales(
     (tensors, choices): (&[FolderTensor<'_>], &[DtypeChoice]),
     peak: &dyn Fn(PeakSite) -> Option<f32>,
 ) -> Result<CalibratedScales, Vec<Error>> {
-    let (mut scales, mut faults) =
-        (CalibratedScales { asked, ..CalibratedScales::default() }, Vec::new());
+    let mut scales = CalibratedScales { asked, ..CalibratedScales::default() };
+    let mut faults = Vec::new();
     let scale = |scaled: Scalable, seen: Vec<PeakSite>| -> Result<f32, Error> {
         let peaks: Vec<f32> = seen.into_iter().filter_map(peak).collect();
         match peaks.iter().copied().reduce(f32::max) {

@@ -67,7 +67,8 @@ pub fn lay_out(
 
 /// Returns the smallest limit that gives at most `count` files.
 pub fn even_limit(items: &[FolderItem<'_>], count: usize) -> u64 {
-    let (mut low, mut high) = (1, items.iter().map(bytes).sum::<u64>().max(1));
+    let mut low = 1;
+    let mut high = items.iter().map(bytes).sum::<u64>().max(1);
     while low < high {
         let middle = low + (high - low) / 2;
         if cut(items, middle).len() <= count { high = middle } else { low = middle + 1 }
@@ -85,7 +86,9 @@ fn bytes(item: &FolderItem<'_>) -> u64 {
 }
 
 fn cut(items: &[FolderItem<'_>], most: u64) -> Vec<(usize, usize)> {
-    let (mut cuts, mut begin, mut size) = (Vec::new(), 0, 0_u64);
+    let mut cuts = Vec::new();
+    let mut begin = 0;
+    let mut size = 0_u64;
     for (n, item) in items.iter().enumerate() {
         let more = bytes(item);
         if n > begin && size.saturating_add(more) > most {
@@ -105,7 +108,8 @@ pub fn work<'a>(
     shard: Option<usize>,
     fingerprint: String,
 ) -> Work<'a> {
-    let (mut files, mut tasks) = (Vec::new(), Vec::new());
+    let mut files = Vec::new();
+    let mut tasks = Vec::new();
     let wanted = planned.iter().enumerate().filter(|(n, _)| shard.is_none_or(|shard| shard == *n));
     for (_, plan) in wanted {
         for (item, offsets) in items[plan.items.0..plan.items.1].iter().zip(&plan.offsets) {
@@ -118,7 +122,8 @@ pub fn work<'a>(
             let targets = item.outs.iter().zip(offsets).map(target).collect();
             tasks.push(Task { flow: item.flow.clone(), targets, place: item.place });
         }
-        let (path, header) = (plan.path.clone(), plan.header.clone());
+        let path = plan.path.clone();
+        let header = plan.header.clone();
         files.push(OutFile { path, header, len: plan.len });
     }
     Work { files, tasks, fingerprint, ..Work::default() }

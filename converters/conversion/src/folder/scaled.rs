@@ -154,7 +154,8 @@ impl QuantizedEncoder {
         row: usize,
         mut visit: impl FnMut((u32, f32), std::ops::Range<usize>, std::ops::Range<usize>),
     ) {
-        let (unit, run) = (self.scheme.unit(), self.scheme.run().unwrap_or(row).max(1));
+        let unit = self.scheme.unit();
+        let run = self.scheme.run().unwrap_or(row).max(1);
         let rows = numbers.len() / row.max(1);
         for top in (0..rows).step_by(unit) {
             let bottom = (top + unit).min(rows);
@@ -232,7 +233,8 @@ impl Encode for QuantizedEncoder {
         let four_bits = self.scheme.four_bits();
         self.each(numbers, row, |(_, scale), rows, columns| {
             for r in rows {
-                let (from, to) = (r * row + columns.start, r * row + columns.end);
+                let from = r * row + columns.start;
+                let to = r * row + columns.end;
                 if four_bits {
                     numbers::multiply_f4_e2m1(&bytes[from / 2..to / 2], scale, &mut out[from..to]);
                 } else {

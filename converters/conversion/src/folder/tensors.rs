@@ -93,7 +93,8 @@ pub fn tensors<'c>(
             makes.entry(tensor).or_default().push(n);
         }
     }
-    let (mut made, mut done) = (Vec::new(), BTreeSet::new());
+    let mut made = Vec::new();
+    let mut done = BTreeSet::new();
     for (name, info) in checkpoint.tensors() {
         let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
         let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
@@ -103,7 +104,8 @@ pub fn tensors<'c>(
         if wanted.apart && mine.len() > 1 && mine.iter().all(parts) {
             for &n in mine.iter().filter(|&&n| done.insert(n)) {
                 let weight = &graph.weights[n];
-                let (flow, place) = (weights[n].flow.clone(), weights[n].place);
+                let flow = weights[n].flow.clone();
+                let place = weights[n].place;
                 let dtype = match flow.dtype() {
                     Some(dtype) if dtype.run().is_some() => dtype,
                     _ => FileDtype::Bf16,
@@ -111,8 +113,10 @@ pub fn tensors<'c>(
                 let matrix =
                     quantizable(model, &[&weight.name], uses[n], stays(&[n]), flow.shape());
                 let shape = flow.shape().to_vec();
-                let (name, weight) = (split_name(model, name, &weight.name), weight.name.clone());
-                let (mixture, weights) = (experts.get(&n).copied(), vec![WeightId(n)]);
+                let name = split_name(model, name, &weight.name);
+                let weight = weight.name.clone();
+                let mixture = experts.get(&n).copied();
+                let weights = vec![WeightId(n)];
                 made.push(FolderTensor {
                     name,
                     flow,
@@ -134,9 +138,12 @@ pub fn tensors<'c>(
             }
             let (name, flow) = stacked(model, weights, mine, &info.shape)
                 .ok_or_else(|| Error::NoName { tensor: name.clone() })?;
-            let (shape, place) = (flow.shape().to_vec(), weights[first].place);
+            let shape = flow.shape().to_vec();
+            let place = weights[first].place;
             let matrix = Err(Unquantized::Several);
-            let (dtype, weight, mixture) = (FileDtype::Bf16, name.clone(), None);
+            let dtype = FileDtype::Bf16;
+            let weight = name.clone();
+            let mixture = None;
             let weights = mine.iter().copied().map(WeightId).collect();
             let always_wide = always_wide(mine);
             made.push(FolderTensor {
@@ -271,7 +278,8 @@ fn quantizable(
 }
 
 fn uses(graph: &Graph) -> Vec<WeightUse> {
-    let (mut matrix, mut other) = (BTreeSet::new(), BTreeSet::new());
+    let mut matrix = BTreeSet::new();
+    let mut other = BTreeSet::new();
     for node in &graph.nodes {
         let multiplies = node.op.is(Trait::RoundsInputs);
         for (role, id) in &node.weights {

@@ -114,7 +114,8 @@ pub fn measure(
     let unknown: Vec<(&usize, &Factors)> = unknown.collect();
     in_threads(threads, || {
         unknown.par_iter().try_for_each(|&(&n, factors)| {
-            let (tensor, count) = (&tensors[n], matrices(&tensors[n]));
+            let tensor = &tensors[n];
+            let count = matrices(&tensors[n]);
             let ty = output.choices[n].ty;
             let size = tensor.flow.len() / count.max(1);
             let of = |matrix: usize| {

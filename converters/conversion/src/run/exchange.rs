@@ -107,7 +107,8 @@ fn build(
     let FolderPair { current, beside: new } = pair;
     let Some(folder) = work.folder.as_ref().map(|folder| &folder.path) else { return Ok(false) };
     fs_err::create_dir(new)?;
-    let (old_facts, new_facts) = (fs_err::metadata(current)?, fs_err::metadata(new)?);
+    let old_facts = fs_err::metadata(current)?;
+    let new_facts = fs_err::metadata(new)?;
     if (old_facts.uid(), old_facts.gid()) != (new_facts.uid(), new_facts.gid()) {
         return Ok(false);
     }

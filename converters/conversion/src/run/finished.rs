@@ -14,7 +14,8 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
     for file in &work.files {
         let Ok(written) = Stamp::of(&file.path) else { return Ok(false) };
         if let Some(source) = sources.iter().find(|source| source.is_younger(&written)) {
-            let (output, input) = (file.path.clone(), source.path.clone());
+            let output = file.path.clone();
+            let input = source.path.clone();
             return Err(Error::Older { output, input });
         }
     }
@@ -30,7 +31,8 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
     let mut found = Vec::new();
     let filled = work.tasks.iter().enumerate().filter(|(_, tensor)| tensor.rows() > 0);
     let ends = filled.flat_map(|(task, tensor)| {
-        let (rows, step) = (tensor.rows(), tensor.slab_rows(ROWS));
+        let rows = tensor.rows();
+        let step = tensor.slab_rows(ROWS);
         let last = (rows - 1) / step * step;
         let piece = tensor.piece_rows(ROWS);
         [0, last].map(|first| SlabJob { task, first, rows: step.min(rows - first), piece })

@@ -100,7 +100,8 @@ mod tests {
     fn every_slab_is_written_once_and_by_few_at_a_time() {
         for (workers, writers, length) in [(1, 1, 1), (4, 1, 1), (4, 1, 3), (6, 2, 2)] {
             let queue = WriteQueue::new(writers, length);
-            let (next, now) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let next = AtomicUsize::new(0);
+            let now = AtomicUsize::new(0);
             let written = Mutex::new(Vec::new());
             let write = |slab: &EncodedSlab| {
                 assert!(now.fetch_add(1, Ordering::SeqCst) < writers);

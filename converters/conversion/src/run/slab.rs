@@ -51,7 +51,8 @@ pub(super) fn padding(work: &Work<'_>) -> Vec<Vec<(u64, u64)>> {
     let gaps = taken.into_iter().zip(&work.files).map(|(mut taken, file)| {
         taken.sort_unstable();
         taken.push((file.len, 0));
-        let (mut gaps, mut end) = (Vec::new(), 0);
+        let mut gaps = Vec::new();
+        let mut end = 0;
         for (from, len) in taken {
             if from > end {
                 gaps.push((end, from - end));
@@ -99,7 +100,8 @@ pub(super) fn is_same_source(
 ) -> bool {
     let task = &work.tasks[job.task];
     let Some(recorded) = written.first().map(|record| record.source) else { return true };
-    let (row, kept) = (task.row(), task.flow.dtype());
+    let row = task.row();
+    let kept = task.flow.dtype();
     buffers.bytes.resize(task.targets.len(), Vec::new());
     let copied = task.targets.iter().zip(&mut buffers.bytes).all(|(target, bytes)| {
         bytes.resize(place(task, target, job).1, 0);
@@ -148,7 +150,8 @@ pub(super) fn encode(
 ) -> Result<Vec<SlabRecord>, Error> {
     let task = &work.tasks[job.task];
     let row = task.row();
-    let (at, count) = (job.first * row, job.rows * row);
+    let at = job.first * row;
+    let count = job.rows * row;
     let kept = task.flow.dtype();
     let mut measures = vec![None; task.targets.len()];
     buffers.bytes.resize(task.targets.len(), Vec::new());
@@ -198,7 +201,8 @@ fn encode_piece(
 ) -> Result<(), Error> {
     let task = &work.tasks[piece.task];
     let row = task.row();
-    let (at, count) = (piece.first * row, piece.rows * row);
+    let at = piece.first * row;
+    let count = piece.rows * row;
     let Buffers { numbers, seen, bytes } = buffers;
     numbers.resize(count, 0.0);
     seen.resize(count, 0.0);
@@ -242,7 +246,8 @@ fn check_finite(
         return Ok(());
     }
     let Some(n) = first_not_finite(seen) else { return Ok(()) };
-    let (found, seen) = (numbers[n], seen[n]);
+    let found = numbers[n];
+    let seen = seen[n];
     Err(EncodeError::OutOfReach { at: at + n, found, seen })
 }
 

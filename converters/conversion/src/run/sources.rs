@@ -20,7 +20,8 @@ pub(super) fn check(
 ) -> Result<(), Error> {
     let slabs: Vec<(&SlabJob, &Vec<SlabRecord>)> =
         known.iter().filter_map(|(&n, written)| Some((jobs.get(n)?, written))).collect();
-    let (next, first_changed) = (AtomicUsize::new(0), Mutex::new(None::<usize>));
+    let next = AtomicUsize::new(0);
+    let first_changed = Mutex::new(None::<usize>);
     on_threads(threads, || {
         let mut buffers = slab::Buffers::default();
         loop {

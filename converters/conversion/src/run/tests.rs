@@ -116,7 +116,8 @@ fn a_slab_that_is_not_in_the_file_is_done_again() {
 #[test]
 fn what_never_began_is_begun_by_resuming_it() {
     let sources = [numbers(1), numbers(2)];
-    let (fresh, resumed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let fresh = tempfile::tempdir().unwrap();
+    let resumed = tempfile::tempdir().unwrap();
     run(&work(fresh.path(), &sources), &RunOptions::default(), &()).unwrap();
     let settings = RunOptions { resume: true, ..RunOptions::default() };
     run(&work(resumed.path(), &sources), &settings, &()).unwrap();

@@ -45,7 +45,8 @@ fn least_loss(sizes: &[f64]) -> f64 {
     let density = |x: f64| (-x * x / 2.0).exp();
     let loss = |scale: f64| {
         let points = (0..6000).map(|n| f64::from(n) * 0.001);
-        let (mut error, mut power) = (0.0, 0.0);
+        let mut error = 0.0;
+        let mut power = 0.0;
         for x in points {
             let distances = sizes.iter().map(|size| (x - size * scale).abs());
             error += density(x) * distances.fold(f64::INFINITY, f64::min).powi(2);
@@ -68,7 +69,8 @@ fn eight_and_four_bits_lose_what_they_must() {
     let e2m1: Vec<f64> = (0..8).map(|bits| f64::from(f4_e2m1_to_f32(bits))).collect();
     // Steps of an eighth, uniformly distributed: (1/8)^2 / 12 over the mean square of 1..2, 7/3.
     let eighths = ((1.0_f64 / 64.0 / 12.0) / (7.0 / 3.0)).sqrt();
-    let (eight, four) = (least_loss(&e4m3), least_loss(&e2m1));
+    let eight = least_loss(&e4m3);
+    let four = least_loss(&e2m1);
     assert!((eighths..1.15 * eighths).contains(&eight), "{eight} {eighths}");
     let mut wrong = Vec::new();
     for (name, format, _) in FolderFormat::all() {

@@ -52,7 +52,8 @@ fn write(
     out: &Path,
     (threads, slab, most): (usize, usize, u64),
 ) -> Result<(), String> {
-    let (checkpoint, model) = (Checkpoint::open(source).unwrap(), model(source));
+    let checkpoint = Checkpoint::open(source).unwrap();
+    let model = model(source);
     let (tensors, choices) = plan(&checkpoint, &model, format);
     let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2).map_err(|e| e.to_string())?;
     let items =
@@ -98,7 +99,8 @@ fn every_format_is_read_back_as_it_was_meant() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["llama_256", "qwen3_moe", "gpt_oss_mxfp4", "granitemoe"] {
         let source = fixture(name);
-        let (old, model) = (Checkpoint::open(&source).unwrap(), model(&source));
+        let old = Checkpoint::open(&source).unwrap();
+        let model = model(&source);
         for (word, format, _) in FolderFormat::all() {
             let (tensors, choices) = plan(&old, &model, format);
             if format.quantizes() && choices.iter().all(|choice| choice.kept.is_some()) {
@@ -118,7 +120,8 @@ fn every_format_is_read_back_as_it_was_meant() {
             fs_err::remove_dir_all(&again).unwrap();
             let new = Checkpoint::open(&out).unwrap();
             assert_eq!(new.tensors().len(), tensors.len(), "{name} {word}");
-            let (mut error, mut power) = (0.0, 0.0);
+            let mut error = 0.0;
+            let mut power = 0.0;
             for (tensor, choice) in tensors.iter().zip(&choices) {
                 assert_eq!(
                     new.is_quantized(&tensor.name),
@@ -156,12 +159,14 @@ fn every_format_is_read_back_as_it_was_meant() {
 fn shards_together_are_the_whole() {
     let dir = tempfile::tempdir().unwrap();
     let source = fixture("llama_256");
-    let (one, many) = (dir.path().join("one"), dir.path().join("many"));
+    let one = dir.path().join("one");
+    let many = dir.path().join("many");
     for (out, most) in [(&one, u64::MAX), (&many, 200_000)] {
         fs_err::create_dir(out).unwrap();
         write(&source, FolderFormat::Fp8, out, (2, 5000, most)).unwrap();
     }
-    let (one, many) = (Checkpoint::open(&one).unwrap(), Checkpoint::open(&many).unwrap());
+    let one = Checkpoint::open(&one).unwrap();
+    let many = Checkpoint::open(&many).unwrap();
     assert!(many.files().len() > 3, "{}", many.files().len());
     assert_eq!(one.tensors().len(), many.tensors().len());
     assert_eq!(one.fingerprint().unwrap(), many.fingerprint().unwrap());
@@ -207,7 +212,8 @@ fn experts_keep_their_names_and_are_quantized_all_or_none() {
     // Saved one by one under names of their own; and 48 inputs do not divide into 32.
     for (name, part) in [("mixtral", ".w2.weight"), ("qwen3_moe", "down_proj.weight")] {
         let source = fixture(name);
-        let (checkpoint, model) = (Checkpoint::open(&source).unwrap(), model(&source));
+        let checkpoint = Checkpoint::open(&source).unwrap();
+        let model = model(&source);
         for format in [FolderFormat::Fp8Tensor, FolderFormat::Mxfp4] {
             let (tensors, choices) = plan(&checkpoint, &model, format);
             assert!(tensors.iter().any(|tensor| tensor.name.ends_with(part)), "{name}");
@@ -272,7 +278,8 @@ fn numbers_that_are_not_finite_are_refused_by_name() {
 fn scales_follow_from_what_was_seen_or_are_refused() {
     let both = ScaleKinds { inputs: true, caches: true };
     let source = fixture("deepseek_v3");
-    let (checkpoint, model) = (Checkpoint::open(&source).unwrap(), model(&source));
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let model = model(&source);
     let (tensors, choices) = plan(&checkpoint, &model, FolderFormat::Fp8);
     let of = |peak: &dyn Fn(PeakSite) -> Option<f32>| {
         scales(FolderFormat::Fp8, both, &model, (&tensors[..], &choices[..]), peak)
@@ -372,7 +379,8 @@ fn the_output_matrix_and_embeddings_stay_in_every_format() {
 #[test]
 fn plain_numbers_are_bf16_but_for_what_is_wider_on_purpose() {
     let source = fixture("glm4_moe");
-    let (checkpoint, model) = (Checkpoint::open(&source).unwrap(), model(&source));
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let model = model(&source);
     let (mut tensors, _) = plan(&checkpoint, &model, FolderFormat::Bf16);
     let correction = "model.layers.1.mlp.gate.e_score_correction_bias";
     let wide = |tensors: &[FolderTensor<'_>]| {

@@ -14,14 +14,17 @@ use crate::whole::{gguf_of, open, write};
 #[test]
 fn parts_of_a_matrix_are_found() {
     let dir = tempfile::tempdir().unwrap();
-    let (plain, fused) = (dir.path().join("plain.gguf"), dir.path().join("fused.gguf"));
+    let plain = dir.path().join("plain.gguf");
+    let fused = dir.path().join("fused.gguf");
     for (name, stems, whole) in CASES {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
-        let (model, checkpoint) = (open(&folder), Checkpoint::open(&folder).unwrap());
+        let model = open(&folder);
+        let checkpoint = Checkpoint::open(&folder).unwrap();
         write(&model, &checkpoint, |_| BlockType::F16, &plain);
         let file = GgufFile::open(&plain).unwrap();
         fuse(&file, stems, whole, &fused);
-        let (gguf, wanted) = (&gguf_of(&model), &model.graph.weights);
+        let gguf = &gguf_of(&model);
+        let wanted = &model.graph.weights;
         let expected = GgufWeights::new(file, gguf, wanted).unwrap();
         let file = GgufFile::open(&fused).unwrap();
         assert!(file.tensors().len() < expected.file().tensors().len(), "{name}");
@@ -34,7 +37,8 @@ fn parts_of_a_matrix_are_found() {
         );
         let found = GgufWeights::new(file, gguf, wanted).unwrap();
         for (n, weight) in wanted.iter().enumerate() {
-            let (a, b) = (expected.view(WeightId(n)), found.view(WeightId(n)));
+            let a = expected.view(WeightId(n));
+            let b = found.view(WeightId(n));
             assert_eq!((a.ty, a.shape), (b.ty, b.shape), "{name}: {}", weight.name);
             assert!(a.bytes == b.bytes, "{name}: {}", weight.name);
         }

@@ -26,7 +26,8 @@ fn names_that_are_too_long_are_shortened() {
     let groups = checkpoints::own_names(&model).groups(weights).unwrap();
     assert_eq!(groups.len(), weights.len());
     for group in groups {
-        let (name, weight) = (&group.tensors[0].0, &weights[group.weights[0]].name);
+        let name = &group.tensors[0].0;
+        let weight = &weights[group.weights[0]].name;
         assert!(name.len() < 64 && (name == weight || weight.len() >= 64), "{name}");
     }
 }

@@ -211,7 +211,8 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> VectorBlocks<V, B, N> {
         sums: &mut [LaneSums],
     ) {
         for (n, x) in x.chunks(VISIT).enumerate() {
-            let (start, len) = (n * (VISIT / N) * B, x.len() / N * B);
+            let start = n * (VISIT / N) * B;
+            let len = x.len() / N * B;
             // A visit of one block has enough work of its own.
             let together = if N < VISIT { rows.len() / TOGETHER * TOGETHER } else { 0 };
             let (tiles, rest) = rows.split_at(together);
@@ -404,7 +405,8 @@ impl DecoderOps for PlainOps {
         bytes: &[u8; 16],
         fifths: [u16; 2],
     ) -> [[f32; 16]; 2] {
-        let (mut low, mut high) = ([0.0; 16], [0.0; 16]);
+        let mut low = [0.0; 16];
+        let mut high = [0.0; 16];
         for (j, &byte) in bytes.iter().enumerate() {
             let fifth = fifths.map(|bits| usize::from(bits >> j & 1));
             low[j] = tables[0][fifth[0]][usize::from(byte & 15)];

@@ -44,7 +44,8 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
     decode: vectors!(36, 64, |ops, block, out| {
         let (scales, bytes) = block.split_at(4);
         // The bytes of two groups are looked up at once.
-        let (scales, bytes) = (scales.as_chunks::<2>().0, bytes.as_chunks::<16>().0);
+        let scales = scales.as_chunks::<2>().0;
+        let bytes = bytes.as_chunks::<16>().0;
         let halves = ops.load(&HALVES);
         for (bytes, &scales) in bytes.iter().zip(scales) {
             let mut looked_up = [[0.0; 16]; 2];

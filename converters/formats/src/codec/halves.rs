@@ -13,7 +13,8 @@ pub(super) const HALVES: [f32; 16] =
 #[inline(always)]
 pub(super) fn nearest_halves<const N: usize>(x: &[f32; N], scale: f32) -> [u8; N] {
     let size = each(x, f32::abs);
-    let (mut least, mut best) = (size, [0_u32; N]);
+    let mut least = size;
+    let mut best = [0_u32; N];
     for (level, half) in (1..).zip(&HALVES[1..8]) {
         let value = half * scale;
         for n in 0..N {

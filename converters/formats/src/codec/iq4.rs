@@ -137,7 +137,8 @@ fn fit(x: &[f32; 32], weights: &[f32; 32]) -> f32 {
         return 0.0;
     }
     let sums = |inverse: f32| {
-        let (mut xq, mut q2) = (0.0_f32, 0.0_f32);
+        let mut xq = 0.0_f32;
+        let mut q2 = 0.0_f32;
         for (&x, &w) in x.iter().zip(weights) {
             let q = value(level(inverse * x));
             xq += w * q * x;
@@ -286,7 +287,8 @@ fn fit_lanes<S: Simd>(s: S, x: &[S::F; 32], weights: &[S::F; 32]) -> [f32; 16] {
 /// Returns the weighted sums of products of numbers and their nearest values, and of squared values.
 #[inline(always)]
 fn sums_lanes<S: Simd>(s: S, inverse: S::F, x: &[S::F; 32], weights: &[S::F; 32]) -> (S::F, S::F) {
-    let (mut xq, mut q2) = (s.splat(0.0), s.splat(0.0));
+    let mut xq = s.splat(0.0);
+    let mut q2 = s.splat(0.0);
     for (&x, &w) in x.iter().zip(weights) {
         let scaled = inverse * x;
         let mut q = s.splat(value(15));

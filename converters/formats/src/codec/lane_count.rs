@@ -15,9 +15,11 @@ impl LaneCount {
     /// Returns the lanes that this CPU supports, the widest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
-        let (eight, sixteen) = (crate::features::avx2(), crate::features::avx512());
+        let eight = crate::features::avx2();
+        let sixteen = crate::features::avx512();
         #[cfg(not(target_arch = "x86_64"))]
-        let (eight, sixteen) = (false, false);
+        let eight = false;
+        let sixteen = false;
         [(Self::One, true), (Self::Eight, eight), (Self::Sixteen, sixteen)]
             .into_iter()
             .filter_map(|(lanes, there)| there.then_some(lanes))

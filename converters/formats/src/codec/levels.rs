@@ -97,7 +97,8 @@ mod tests {
                 if !super::levels(ty, &block, &mut levels) {
                     break;
                 }
-                let (mut ours, mut theirs) = (vec![0.0; ty.elements()], vec![0.0; ty.elements()]);
+                let mut ours = vec![0.0; ty.elements()];
+                let mut theirs = vec![0.0; ty.elements()];
                 levels.values(&mut ours);
                 decode(ty, &block, &mut theirs).unwrap();
                 for (at, (a, b)) in ours.iter().zip(&theirs).enumerate() {

@@ -84,7 +84,8 @@ mod tests {
             for x in &mut numbers {
                 *x *= factor;
             }
-            let (mut again, mut back) = (vec![0; bytes.len()], vec![0.0; numbers.len()]);
+            let mut again = vec![0; bytes.len()];
+            let mut back = vec![0.0; numbers.len()];
             encode_nvfp4(&numbers, factor, &mut again).unwrap();
             decode(BlockType::Nvfp4, &again, &mut back).unwrap();
             for x in &mut back {
@@ -103,7 +104,8 @@ mod tests {
         for size in [1.0, 2e-2, 2e-3, 1e-6] {
             let numbers: Vec<f32> = normal.iter().map(|x| x * size).collect();
             let factor = factor(numbers.iter().fold(0.0, |most, x| most.max(x.abs())));
-            let (mut bytes, mut back) = (vec![0; 6400 / 64 * 36], vec![0.0; 6400]);
+            let mut bytes = vec![0; 6400 / 64 * 36];
+            let mut back = vec![0.0; 6400];
             encode_nvfp4(&numbers, factor, &mut bytes).unwrap();
             decode(BlockType::Nvfp4, &bytes, &mut back).unwrap();
             let square = |x: f32| f64::from(x) * f64::from(x);

@@ -35,12 +35,14 @@ pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
         }
     }),
     decode: vectors!(84, 256, |ops, block, out| {
-        let (d, dmin) = (ops.f16(block, 80), ops.f16(block, 82));
+        let d = ops.f16(block, 80);
+        let dmin = ops.f16(block, 82);
         let levels = split2(&block[16..80]);
         let bytes = block.first_chunk::<16>().expect("84 bytes");
         let scales = OneLine(each(bytes, |byte| d * (byte & 15) as f32));
         let mins = OneLine(each(bytes, |byte| dmin * (byte >> 4) as f32));
-        let (scales, mins) = (alone(&scales.0), alone(&mins.0));
+        let scales = alone(&scales.0);
+        let mins = alone(&mins.0);
         for (j, group) in levels.as_chunks::<16>().0.iter().enumerate() {
             out.push(ops.minus(ops.times(ops.integers(group), scales[j]), mins[j]));
         }
@@ -61,7 +63,8 @@ const LADDER: Ladder = Ladder { top: 3, first: -0.5, step: 0.1, last: 15, absolu
 
 fn plain(x: &[f32; 256], block: &mut [u8; 84]) {
     let mut levels = [0; 256];
-    let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
+    let mut scales = [0.0; 16];
+    let mut mins = [0.0; 16];
     for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
         let fit = LADDER.climb((x, &x.map(f32::abs)), levels);
         (scales[j], mins[j]) = (fit.scale, fit.minus_min);
@@ -72,7 +75,9 @@ fn plain(x: &[f32; 256], block: &mut [u8; 84]) {
 fn weighted(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 84]) {
     let variance = squares(x) / 256.0;
     let mut levels = [0; 256];
-    let (mut scales, mut mins, mut sums) = ([0.0; 16], [0.0; 16], [0.0; 16]);
+    let mut scales = [0.0; 16];
+    let mut mins = [0.0; 16];
+    let mut sums = [0.0; 16];
     let importance = importance.as_chunks::<16>().0;
     for (j, ((x, levels), importance)) in pairs(x, &mut levels).zip(importance).enumerate() {
         let weights = error_weights(x, importance, variance);
@@ -116,8 +121,8 @@ impl SimdEncoder for Q2Lanes {
                         simd::climb(s, LADDER, &columns, &each(&columns, |x| s.abs(x)))
                     };
                 }
-                let (scales, mins) =
-                    (fit.each::<S>(|of| &of.scale), fit.each::<S>(|of| &of.minus_min));
+                let scales = fit.each::<S>(|of| &of.scale);
+                let mins = fit.each::<S>(|of| &of.minus_min);
                 let scales = match importance {
                     Some(_) => {
                         weighted_scales(&scales, &mins, &fit.each::<S>(|of| &of.weight), block)
@@ -147,7 +152,8 @@ impl GroupFits {
 /// Writes the levels of scales and minima, with the greatest of each at level 15, and returns the values of
 /// level 1.
 fn plain_scales(scales: &[f32; 16], mins: &[f32; 16], block: &mut [u8; 84]) -> (f32, f32) {
-    let (max_scale, max_min) = (most(scales), most(mins));
+    let max_scale = most(scales);
+    let max_min = most(mins);
     block[..16].fill(0);
     if max_scale > 0.0 {
         for (to, scale) in block.iter_mut().zip(scales) {
@@ -169,7 +175,8 @@ fn weighted_scales(
     sums: &[f32; 16],
     block: &mut [u8; 84],
 ) -> (f32, f32) {
-    let (mut low, mut high) = ([0; 16], [0; 16]);
+    let mut low = [0; 16];
+    let mut high = [0; 16];
     let d = positive(scales, sums, 15, &mut low);
     let dmin = positive(mins, sums, 15, &mut high);
     for ((to, low), high) in block.iter_mut().zip(low).zip(high) {
@@ -187,7 +194,8 @@ fn finish(
     searched: impl Fn(usize) -> [u8; 16],
     block: &mut [u8; 84],
 ) {
-    let (d, dmin) = (put_f16(block, 80, d), put_f16(block, 82, dmin));
+    let d = put_f16(block, 80, d);
+    let dmin = put_f16(block, 82, dmin);
     let mut levels = [0; 256];
     for (j, (x, levels)) in pairs(x, &mut levels).enumerate() {
         let scale = d * (block[j] & 15) as f32;

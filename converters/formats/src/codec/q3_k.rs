@@ -76,7 +76,8 @@ fn plain(x: &[f32; 256], block: &mut [u8; 110]) {
 fn weighted(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 110]) {
     let variance = 2.0 * squares(x) / 256.0;
     let mut levels = [0; 256];
-    let (mut scales, mut sums) = ([0.0; 16], [0.0; 16]);
+    let mut scales = [0.0; 16];
+    let mut sums = [0.0; 16];
     let importance = importance.as_chunks::<16>().0;
     for (j, ((x, levels), importance)) in pairs(x, &mut levels).zip(importance).enumerate() {
         let weights = error_weights(x, importance, variance);
@@ -141,7 +142,8 @@ fn weighted_lanes<S: Simd>(
     variance: S::F,
     block: &mut [u8; 110],
 ) {
-    let (mut scales, mut sums) = ([0.0; 16], [0.0; 16]);
+    let mut scales = [0.0; 16];
+    let mut sums = [0.0; 16];
     let mut found = [SignedLanes::default(), SignedLanes::default()];
     for (part, found) in found.iter_mut().enumerate().take(16 / S::LANES) {
         let at = part * S::LANES * 16..(part + 1) * S::LANES * 16;

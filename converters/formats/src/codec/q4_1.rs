@@ -19,7 +19,8 @@ pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     encode: Some(encode::<20>),
     wide: Some(simd::encoder::<AffineBlocks<20>>),
     decode: vectors!(20, 32, |ops, block, out| {
-        let (d, m) = (ops.f16(block, 0), ops.f16(block, 2));
+        let d = ops.f16(block, 0);
+        let m = ops.f16(block, 2);
         let table = ops.plus(ops.times(ops.load(&const { values_from(0) }), d), m);
         values4(ops, table, &block[4..], out);
     }),
@@ -36,7 +37,8 @@ pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
     encode: Some(encode::<24>),
     wide: Some(simd::encoder::<AffineBlocks<24>>),
     decode: vectors!(24, 32, |ops, block, out| {
-        let (d, m) = (ops.f16(block, 0), ops.f16(block, 2));
+        let d = ops.f16(block, 0);
+        let m = ops.f16(block, 2);
         let values = const { [values_from(0), values_from(16)] };
         let table = |n: usize| ops.plus(ops.times(ops.load(&values[n]), d), m);
         values5(ops, [table(0), table(1)], &block[4..], out);
@@ -121,7 +123,8 @@ fn put<const B: usize>(block: &mut [u8; B], d: f32, m: f32, levels: &[u8; 32]) {
 #[inline(always)]
 fn encode_plain<const B: usize>(numbers: &[f32], out: &mut [u8]) {
     for (x, block) in blocks::<32, B>(numbers, out) {
-        let (mut min, mut max) = (f32::MAX, f32::MIN);
+        let mut min = f32::MAX;
+        let mut max = f32::MIN;
         for &x in x {
             if x < min {
                 min = x;
@@ -137,7 +140,8 @@ fn encode_plain<const B: usize>(numbers: &[f32], out: &mut [u8]) {
 #[inline(always)]
 fn encode_plain_lanes<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     for (numbers, out) in numbers.chunks(32 * S::LANES).zip(out.chunks_mut(B * S::LANES)) {
-        let (mut min, mut max) = (s.splat(f32::MAX), s.splat(f32::MIN));
+        let mut min = s.splat(f32::MAX);
+        let mut max = s.splat(f32::MIN);
         let groups = numbers.as_chunks::<32>().0;
         let group = |lane: usize| &groups[lane.min(groups.len() - 1)][..];
         s.each_column(group, |_, x| (min, max) = (s.lesser(x, min), s.greater(x, max)));

@@ -60,19 +60,20 @@ fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]
 
 #[inline(always)]
 fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut impl VectorSink<O>) {
-    let (d, dmin) = (ops.f16(block, 0), ops.f16(block, 2));
+    let d = ops.f16(block, 0);
+    let dmin = ops.f16(block, 2);
     let (scales, mins) = split_scales(&block[4..16]);
     // In memory, from where a load spreads one over a vector.
-    let (scales, mins) = (
-        OneLine(each(alone(&scales), |q| d * q as f32)),
-        OneLine(each(alone(&mins), |q| dmin * q as f32)),
-    );
-    let (scales, mins) = (alone(&scales.0), alone(&mins.0));
+    let scales = OneLine(each(alone(&scales), |q| d * q as f32));
+    let mins = OneLine(each(alone(&mins), |q| dmin * q as f32));
+    let scales = alone(&scales.0);
+    let mins = alone(&mins.0);
     let values = const { [values_from(0), values_from(16)] };
     let table =
         |j: usize, upper: usize| ops.minus(ops.times(ops.load(&values[upper]), scales[j]), mins[j]);
     for (n, bytes) in block[B - 128..].as_chunks::<32>().0.iter().enumerate() {
-        let (low, high) = (2 * n, 2 * n + 1);
+        let low = 2 * n;
+        let high = 2 * n + 1;
         let [first, last] = bytes.as_chunks::<16>().0 else { return };
         let [[low0, high0], [low1, high1]] = if B == 144 {
             let tables = [table(low, 0), table(high, 0)];
@@ -193,7 +194,8 @@ pub(super) fn finish<const B: usize>(
     searched: impl Fn(usize) -> [u8; 32],
     block: &mut [u8; B],
 ) {
-    let (d, dmin) = (put_f16(block, 0, d), put_f16(block, 2, dmin));
+    let d = put_f16(block, 0, d);
+    let dmin = put_f16(block, 2, dmin);
     join_scales(scales, mins, &mut block[4..16]);
     let (scales, mins) = split_scales(&block[4..16]);
     let mut levels = [0; 256];
@@ -252,7 +254,9 @@ fn split_scales(bytes: &[u8]) -> ([u8; 8], [u8; 8]) {
     // Four bytes at a time.
     let word =
         |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let (scales, mins, last) = (word(0), word(4), word(8));
+    let scales = word(0);
+    let mins = word(4);
+    let last = word(8);
     let upper = |word: u32| word >> 2 & 0x3030_3030;
     let join = |first: u32, last: u32| {
         (u64::from(first & 0x3f3f_3f3f) | u64::from(last) << 32).to_le_bytes()

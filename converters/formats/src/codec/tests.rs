@@ -27,7 +27,8 @@ fn the_declaration_answers_every_question() {
 
 #[test]
 fn the_codec_is_called_and_checked_like_any_other() {
-    let (ty, numbers) = (new_type(), [1.0, -2.0, 2.0, -0.5, 0.25, 0.25, -0.25, 0.25]);
+    let ty = new_type();
+    let numbers = [1.0, -2.0, 2.0, -0.5, 0.25, 0.25, -0.25, 0.25];
     let mut bytes = [0; 6];
     encode(ty, &numbers, 8, None, &mut bytes).unwrap();
     let mut back = [0.0; 8];

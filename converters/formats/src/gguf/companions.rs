@@ -33,7 +33,8 @@ pub fn one_of(factors: &[f32], matrix: usize) -> Option<f32> {
 /// matrices have `matrix` values.
 pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) {
     let matrix = matrix.max(1);
-    let (mut at, mut rest) = (at, numbers);
+    let mut at = at;
+    let mut rest = numbers;
     while !rest.is_empty() {
         let (now, later) = rest.split_at_mut((matrix - at % matrix).min(rest.len()));
         let factor = one_of(factors, at / matrix).unwrap_or(f32::NAN);
@@ -60,9 +61,11 @@ impl GgufFile {
         let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };
         let Some(scale) = self.info(&name) else { return Ok(None) };
         let matrices: usize = info.shape.iter().rev().skip(2).product();
-        let (found, count) = (scale.ty, scale.elements());
+        let found = scale.ty;
+        let count = scale.elements();
         if found != BlockType::F32 || (count != 1 && count != matrices as u64) {
-            let (scale, tensor) = (shown(&name), shown(&info.name));
+            let scale = shown(&name);
+            let tensor = shown(&info.name);
             return Err(Error::Form { scale, count, found, matrices, tensor });
         }
         let bytes = self.bytes(&name).unwrap_or_default().as_chunks::<4>().0;

@@ -21,7 +21,8 @@ pub fn evidence(file: &GgufFile, arch: &str) -> FileMetadata {
             keys.add(key, value);
         }
     }
-    let (mut tensors, mut companions) = (BTreeMap::new(), BTreeSet::new());
+    let mut tensors = BTreeMap::new();
+    let mut companions = BTreeSet::new();
     for info in file.tensors() {
         tensors.insert(info.name.clone(), info.shape.clone());
         if file.is_companion(&info.name) {

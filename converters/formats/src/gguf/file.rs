@@ -25,7 +25,9 @@ impl GgufFile {
         let map = FileMap::open(path)?;
         let GgufHeader { version, metadata, tensors, alignment, data_start: _ } =
             GgufHeader::parse(path, &map)?;
-        let (paths, maps, by_name) = (vec![path.to_owned()], vec![map], Vec::new());
+        let paths = vec![path.to_owned()];
+        let maps = vec![map];
+        let by_name = Vec::new();
         let mut file = Self { paths, maps, version, alignment, metadata, tensors, by_name };
         if let Some(set) = split::SplitSet::of(path, &file.metadata)? {
             for no in 1..set.count {
@@ -40,7 +42,8 @@ impl GgufFile {
     fn append(&mut self, set: &split::SplitSet, no: u32) -> Result<(), Error> {
         let path = set.path(no);
         if !path.exists() {
-            let (first, count) = (self.paths[0].clone(), set.count);
+            let first = self.paths[0].clone();
+            let count = set.count;
             return Err(Error::SplitMissing { file: path, first, count });
         }
         let map = FileMap::open(&path)?;

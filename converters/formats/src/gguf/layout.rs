@@ -75,7 +75,8 @@ impl GgufLayout {
             let bytes = rules::tensor_bytes(file, name, shape, *ty)?;
             let large = || Error::TooLarge { file: file.into(), tensor: shown(name) };
             let offset = offsets.place(bytes).ok_or_else(large)?;
-            let (name, shape) = (name.clone(), shape.clone());
+            let name = name.clone();
+            let shape = shape.clone();
             let info = GgufTensor { name, shape, ty: *ty, file: 0, offset, bytes };
             write_tensor(&info, dims, &mut header);
             placed.push(info);

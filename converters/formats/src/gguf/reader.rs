@@ -83,7 +83,8 @@ impl<'a> ByteReader<'a> {
     pub(super) fn count(&self, found: u64, what: &'static str, size: u64) -> Result<u64, Error> {
         let most = self.left() / size;
         if found > most {
-            let (file, left) = (self.file.into(), self.left());
+            let file = self.file.into();
+            let left = self.left();
             return Err(Error::Count { file, what, found, most, left });
         }
         Ok(found)

@@ -108,7 +108,8 @@ fn cut<'a>(
     let wrong = |found| Error::Alignment { file: prefix.into(), found };
     let alignment = metadata.alignment().map_err(wrong)?;
     let mut parts = Vec::new();
-    let (mut begin, mut sum) = (0, 0_u64);
+    let mut begin = 0;
+    let mut sum = 0_u64;
     for (n, tensor) in tensors.iter().enumerate() {
         let bytes = rules::tensor_bytes(prefix, &tensor.name, &tensor.shape, tensor.ty)?;
         let bytes = rules::pad(bytes, alignment).unwrap_or(u64::MAX);
@@ -207,7 +208,8 @@ fn key(
     found: impl Into<String>,
     expected: impl Into<String>,
 ) -> Error {
-    let (found, expected) = (found.into(), expected.into());
+    let found = found.into();
+    let expected = expected.into();
     Error::SplitKey { file: file.into(), key, found, expected }
 }
 

@@ -88,7 +88,8 @@ impl PartialImatrix {
             .entries
             .iter()
             .flat_map(|(name, entry)| {
-                let (sums, counts) = (entry.sums.len(), entry.counts.len());
+                let sums = entry.sums.len();
+                let counts = entry.counts.len();
                 [tensor(name, SUMS, vec![sums, 2]), tensor(name, COUNTS, vec![counts])]
             })
             .collect();
@@ -147,7 +148,8 @@ impl PartialImatrix {
             };
             text(key).parse().map_err(wrong)
         };
-        let (chunks, of) = (number("begin")?..number("end")?, number("of")?);
+        let chunks = number("begin")?..number("end")?;
+        let of = number("of")?;
         if chunks.start > chunks.end || chunks.end > of {
             let found = format!("{}..{}", chunks.start, chunks.end);
             return Err(Error::BadKey { file: path.into(), key: "begin..end".into(), found });
@@ -197,10 +199,12 @@ impl PartialImatrix {
             let same = head.identity == whole.identity
                 && (head.of, head.chunk_size) == (whole.of, whole.chunk_size);
             if !same {
-                let (file, other) = (PathBuf::clone(path), PathBuf::clone(first_path));
+                let file = PathBuf::clone(path);
+                let other = PathBuf::clone(first_path);
                 return Err(Error::OtherShard { file, other });
             }
-            let (found, expected) = (head.chunks.start, whole.chunks.end);
+            let found = head.chunks.start;
+            let expected = whole.chunks.end;
             if found != expected {
                 return Err(Error::ShardGap { file: PathBuf::clone(path), found, expected });
             }
@@ -241,13 +245,16 @@ fn entries(path: &Path, file: &SafetensorsFile) -> Result<BTreeMap<String, Parti
             sums: sums.as_chunks().0.iter().map(|pair| FixedSum(joined(*pair))).collect(),
             counts: counts.into_iter().map(i64::cast_unsigned).collect(),
         };
-        let (sums, counts) = (entry.sums.len(), entry.counts.len());
+        let sums = entry.sums.len();
+        let counts = entry.counts.len();
         if counts == 0 || sums == 0 || !sums.is_multiple_of(counts) {
             let tensor = shown(weight);
             return Err(Error::Uneven { file: path.into(), tensor, sums, counts });
         }
         if let Some((at, sum)) = entry.sums.iter().enumerate().find(|(_, sum)| sum.0 < 0) {
-            let (file, tensor, found) = (path.into(), shown(weight), sum.value());
+            let file = path.into();
+            let tensor = shown(weight);
+            let found = sum.value();
             return Err(Error::BadNumber { file, tensor, at, found });
         }
         entries.insert(weight.to_owned(), entry);

@@ -39,7 +39,8 @@ fn from_gguf(path: &Path) -> Result<Imatrix, Error> {
         });
         let Some((weight, found, lacking)) = split else { continue };
         if file.info(&format!("{weight}.{lacking}")).is_none() {
-            let (file, tensor) = (path.into(), shown(weight));
+            let file = path.into();
+            let tensor = shown(weight);
             return Err(Error::Alone { file, tensor, found, lacking });
         }
         if found == SUMS {
@@ -96,7 +97,8 @@ fn entry(
     sums: Vec<f32>,
     counts: Vec<u64>,
 ) -> Result<ImportanceEntry, Error> {
-    let (found, of) = (sums.len(), counts.len());
+    let found = sums.len();
+    let of = counts.len();
     ImportanceEntry::from_sums(sums, counts).ok_or_else(|| Error::Uneven {
         file: path.into(),
         tensor: shown(weight),

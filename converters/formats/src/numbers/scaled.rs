@@ -117,10 +117,12 @@ mod tests {
                 assert_eq!(largest_magnitude(&values), plain_largest(&values));
                 let fold = values.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
                 assert_eq!(largest_magnitude(&values), fold);
-                let (mut eight, mut four) = (vec![0; count], vec![0; count / 2]);
+                let mut eight = vec![0; count];
+                let mut four = vec![0; count / 2];
                 divide_to_f8_e4m3(&values, scale, &mut eight);
                 divide_to_f4_e2m1(&values, scale, &mut four);
-                let (mut wide, mut half) = (vec![0.0; count], vec![0.0; count]);
+                let mut wide = vec![0.0; count];
+                let mut half = vec![0.0; count];
                 multiply_f8_e4m3(&eight, scale, &mut wide);
                 multiply_f4_e2m1(&four, scale, &mut half);
                 let mut error = 0.0;

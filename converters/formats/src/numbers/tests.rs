@@ -14,7 +14,8 @@ fn around(value: f32, next: f32) -> Vec<f32> {
 #[test]
 fn sixteen_bit_formats_agree_with_half_on_every_pattern() {
     for bits in 0..=u16::MAX {
-        let (f16, bf16) = (half::f16::from_bits(bits), half::bf16::from_bits(bits));
+        let f16 = half::f16::from_bits(bits);
+        let bf16 = half::bf16::from_bits(bits);
         let quiet = |nan: bool, quiet: u32| if nan { quiet } else { 0 };
         let want = f16.to_f32().to_bits() | quiet(f16.is_nan(), 0x0040_0000);
         assert_eq!(f16_to_f32(bits).to_bits(), want, "f16 {bits:04x}");
@@ -33,7 +34,8 @@ fn sixteen_bit_formats_agree_with_half_on_every_pattern() {
 
 /// Decodes e4m3 by definition: sign, four bits of exponent with bias 7, three of mantissa.
 fn e4m3(bits: u8) -> f32 {
-    let (exponent, mantissa) = ((bits >> 3 & 15) as i32, (bits & 7) as f32);
+    let exponent = (bits >> 3 & 15) as i32;
+    let mantissa = (bits & 7) as f32;
     let value = match (exponent, bits & 7) {
         (15, 7) => f32::NAN,
         (0, _) => mantissa / 8.0 * 2_f32.powi(-6),
@@ -45,7 +47,8 @@ fn e4m3(bits: u8) -> f32 {
 #[test]
 fn f8_e4m3_follows_its_definition() {
     for bits in 0..=u8::MAX {
-        let (got, want) = (f8_e4m3_to_f32(bits), e4m3(bits));
+        let got = f8_e4m3_to_f32(bits);
+        let want = e4m3(bits);
         assert!(got == want || got.is_nan() && want.is_nan(), "{bits:02x}: {got} {want}");
         assert_eq!(got.is_sign_negative(), bits & 0x80 != 0);
     }

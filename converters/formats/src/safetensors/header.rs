@@ -143,7 +143,8 @@ fn entry(path: &Path, name: &str, raw: RawTensor) -> Result<TensorEntry, Error> 
         return Err(Error::BackwardRange { file: file(), tensor: tensor(), begin, end });
     };
     if found != expected {
-        let (file, tensor) = (file(), tensor());
+        let file = file();
+        let tensor = tensor();
         return Err(Error::WrongSize { file, tensor, shape: dims, dtype, found, expected });
     }
     Ok(TensorEntry { dtype, shape: dims, range: (begin, end) })

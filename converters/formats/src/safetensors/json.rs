@@ -186,7 +186,9 @@ impl<'de> Visitor<'de> for TensorVisitor<'_, '_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawTensor, A::Error> {
         let seed = self.0;
-        let (mut dtype, mut shape, mut offsets) = (None, None, None);
+        let mut dtype = None;
+        let mut shape = None;
+        let mut offsets = None;
         while let Some(field) = map.next_key::<String>()? {
             let again = match field.as_str() {
                 "dtype" => dtype.is_some(),

@@ -54,7 +54,8 @@ impl SafetensorsFile {
             return Ok(map);
         }
         let map = FileMap::open(&self.path)?;
-        let (expected, found) = (self.header.file_len, map.len() as u64);
+        let expected = self.header.file_len;
+        let found = map.len() as u64;
         if expected != found {
             return Err(Error::Changed { file: self.path.clone(), expected, found });
         }

@@ -100,7 +100,8 @@ impl Writer {
     /// Makes the file durable and renames it to its final name.
     pub fn finish(self) -> Result<(), Error> {
         if let Some((tensor, _)) = self.plan.get(self.next) {
-            let (file, tensor) = (self.path.clone(), shown(tensor));
+            let file = self.path.clone();
+            let tensor = shown(tensor);
             return Err(Error::Unfinished { file, tensor, missing: self.left });
         }
         Ok(self.draft.publish(&DirectDisk)?)

@@ -50,7 +50,8 @@ fn compare(ty: BlockType, found: &[u8], expected: &[u8]) -> Option<String> {
 
 #[test]
 fn encoders_give_the_bytes_of_the_reference() {
-    let (input, importance) = (numbers("input.f32"), numbers("imatrix.f32"));
+    let input = numbers("input.f32");
+    let importance = numbers("imatrix.f32");
     let mut wrong = Vec::new();
     let files = files();
     assert!(files.len() > 48, "the files were found");

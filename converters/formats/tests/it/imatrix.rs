@@ -170,8 +170,10 @@ fn a_damaged_gguf_form_is_told_apart() {
         bytes.resize(layout.file_len as usize, byte);
         read(&bytes)
     };
-    let (f32, f16) = (BlockType::F32, BlockType::F16);
-    let (sums, counts) = ("w.in_sum2", "w.counts");
+    let f32 = BlockType::F32;
+    let f16 = BlockType::F16;
+    let sums = "w.in_sum2";
+    let counts = "w.counts";
     let good = make(&[(sums, &[2], f32), (counts, &[1], f32), ("other", &[1], f16)], 0).unwrap();
     // Counts of zero: nothing was measured, and all weights are equal.
     assert_eq!(good.weights_for("w", 2, 1).unwrap(), Some(&[1.0, 1.0][..]));

@@ -33,8 +33,8 @@ fn noise(count: u32) -> Vec<f32> {
 #[test]
 fn a_row_has_its_own_importance() {
     // Rows of two blocks: the second block of each row has the second half of the importance.
-    let (numbers, importance) =
-        (noise(1024), noise(512).iter().map(|x| x.abs()).collect::<Vec<_>>());
+    let numbers = noise(1024);
+    let importance = noise(512).iter().map(|x| x.abs()).collect::<Vec<_>>();
     for ty in TYPES {
         let both = encoded(ty, &numbers, 512, Some(&importance));
         for (block, bytes) in both.chunks(ty.bytes()).enumerate() {

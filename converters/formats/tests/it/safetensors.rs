@@ -125,7 +125,8 @@ fn sample() -> Vec<u8> {
 fn judge(bytes: &[u8]) {
     if let Ok(header) = SafetensorsHeader::from_bytes(Path::new("x"), bytes) {
         for entry in header.tensors.values() {
-            let (begin, end) = (entry.range.0 as usize, entry.range.1 as usize);
+            let begin = entry.range.0 as usize;
+            let end = entry.range.1 as usize;
             assert!(header.data_start as usize <= begin && begin <= end && end <= bytes.len());
         }
         // A file that passes our checks passes theirs.

@@ -9,7 +9,8 @@ pub(crate) fn normal(count: usize, width: f32) -> Vec<f32> {
         ((state >> 40) as f32 + 0.5) / (1 << 24) as f32
     };
     let mut one = || {
-        let (radius, angle) = ((-2.0 * uniform().ln()).sqrt(), std::f32::consts::TAU * uniform());
+        let radius = (-2.0 * uniform().ln()).sqrt();
+        let angle = std::f32::consts::TAU * uniform();
         f32::from_bits((width * radius * angle.cos()).to_bits() & 0xffff_0000)
     };
     (0..count).map(|_| one()).collect()

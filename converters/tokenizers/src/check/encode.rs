@@ -187,7 +187,8 @@ impl LlamaTokenizer {
         while let Some(Reverse(MergeCandidate { left, right, text, .. })) = heap.pop() {
             // Pairs whose parts have changed are skipped.
             let spells = |part: &Symbol| &word[part.from..part.to];
-            let (l, r) = (spells(&parts[left]), spells(&parts[right]));
+            let l = spells(&parts[left]);
+            let r = spells(&parts[right]);
             if l.is_empty()
                 || r.is_empty()
                 || l.len() + r.len() != text.len()
@@ -195,7 +196,8 @@ impl LlamaTokenizer {
             {
                 continue;
             }
-            let (to, after) = (parts[right].to, parts[right].after);
+            let to = parts[right].to;
+            let after = parts[right].after;
             parts[right].from = to;
             parts[left].to = to;
             parts[left].after = after;
@@ -220,7 +222,8 @@ impl LlamaTokenizer {
         heap: &mut BinaryHeap<Reverse<MergeCandidate>>,
     ) {
         let (Some(left), Some(right)) = (left, right) else { return };
-        let (l, r) = (&parts[left], &parts[right]);
+        let l = &parts[left];
+        let r = &parts[right];
         let text = &word[l.from..r.to];
         let rank = match self.kind {
             TokenizerKind::Merges => {

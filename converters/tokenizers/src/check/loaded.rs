@@ -84,7 +84,9 @@ impl LlamaTokenizer {
         };
         let id = |n: usize| u32::try_from(n).map_err(|_| LoadError::TooMany);
         let mut ids = IndexMap::with_capacity(texts.len());
-        let (mut bytes, mut added, mut named) = (IndexMap::new(), Vec::new(), Vec::new());
+        let mut bytes = IndexMap::new();
+        let mut added = Vec::new();
+        let mut named = Vec::new();
         for (n, text) in texts.iter().enumerate() {
             ids.insert(text.clone(), id(n)?);
             if let Some(byte) = byte(text) {

@@ -28,7 +28,8 @@ impl LlamaTokenizer {
         let missing = self.lowest() - PENALTY;
         let longest = self.longest;
         for (at, first) in text.char_indices() {
-            let (here, mut alone) = (best[at].score, false);
+            let here = best[at].score;
+            let mut alone = false;
             for (end, c) in text[at..].char_indices() {
                 let end = at + end + c.len_utf8();
                 if end - at > longest {
@@ -51,7 +52,8 @@ impl LlamaTokenizer {
                 best[end] = BestPath { id: unknown, from: at, score: here + missing };
             }
         }
-        let (begin, mut end) = (out.len(), text.len());
+        let begin = out.len();
+        let mut end = text.len();
         while end > 0 {
             let BestPath { id, from, .. } = best[end];
             // Consecutive unknown characters form one token.
@@ -71,7 +73,9 @@ impl LlamaTokenizer {
 
     fn normalized(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len() + 3);
-        let (mut begun, mut inside, mut rest) = (false, false, text);
+        let mut begun = false;
+        let mut inside = false;
+        let mut rest = text;
         while let Some(c) = rest.chars().next() {
             let token = self.added.iter().map(|&id| self.texts[id as usize].as_str());
             let token = token.into_iter().find(|token| rest.starts_with(token));

@@ -139,7 +139,8 @@ fn plain(regex: &str, classes: bool) -> String {
     names.push((r"\s".into(), r"\t-\r\x20".into()));
     names.push((r"\d".into(), "0-9".into()));
     let mut out = String::with_capacity(regex.len() * 2);
-    let (mut rest, mut inside) = (regex, false);
+    let mut rest = regex;
+    let mut inside = false;
     while let Some(c) = rest.chars().next() {
         if let Some((name, members)) =
             names.iter().find(|(name, _)| rest.starts_with(name.as_str()))

@@ -118,7 +118,8 @@ fn offset(unit: u32) -> usize {
 #[cfg(test)]
 pub(crate) fn trial(byte: u8, text: &str) -> Vec<u8> {
     let mut units = vec![0_u32; 1024];
-    let (root, node) = (256, 512);
+    let root = 256;
+    let node = 512;
     units[0] = root << 10;
     units[(root ^ u32::from(byte)) as usize] =
         (root ^ u32::from(byte) ^ node) << 10 | 1 << 8 | u32::from(byte);

@@ -205,7 +205,8 @@ fn step(
             let Some(list) = map.get(role.steps()).and_then(Value::as_array) else {
                 return Err(fault(format!("`{}` is not a list", role.steps())));
             };
-            let (mut steps, mut growth) = (Vec::with_capacity(list.len()), 1.0);
+            let mut steps = Vec::with_capacity(list.len());
+            let mut growth = 1.0;
             for (n, inner) in list.iter().enumerate() {
                 let at = format!("{at}.{}[{n}]", role.steps());
                 let (inner, grown) = step(role, &at, inner, depth + 1, budget)?;
@@ -317,7 +318,8 @@ fn template(map: &Map<String, Value>, budget: &Budget<'_>) -> Result<(), String>
                 return Err(format!("`{}` has no lists `ids` and `tokens`", shown(name)));
             };
             if ids.len() != texts.len() {
-                let (ids, texts) = (ids.len(), texts.len());
+                let ids = ids.len();
+                let texts = texts.len();
                 return Err(format!("`{}` has {ids} ids and {texts} tokens", shown(name)));
             }
             for id in ids {

@@ -107,7 +107,8 @@ fn nothing_stands_before_texts_where_the_template_puts_nothing() {
 
 #[test]
 fn scored_pieces_say_what_stands_around_texts() {
-    let (begin, end) = (("<s>", 1), ("</s>", 2));
+    let begin = ("<s>", 1);
+    let end = ("</s>", 2);
     let cases = [
         (Value::Null, false, false),
         (template(&[begin], &[]), true, false),
@@ -192,7 +193,8 @@ fn what_a_file_does_not_say_is_read_by_kind() {
     };
     let around = |keys: &Metadata| {
         let loaded = LlamaTokenizer::new(keys).unwrap();
-        let (plain, whole) = (loaded.encode("the").unwrap(), loaded.prompt("the").unwrap());
+        let plain = loaded.encode("the").unwrap();
+        let whole = loaded.prompt("the").unwrap();
         let at = whole.windows(plain.len()).position(|part| part == plain).unwrap();
         (whole[..at].to_vec(), whole[at + plain.len()..].to_vec())
     };
@@ -237,7 +239,9 @@ fn what_a_file_does_not_say_is_read_by_kind() {
 
 #[test]
 fn what_a_file_cannot_say_is_warned_of() {
-    let (begin, end, mask) = (("<s>", 1), ("</s>", 2), ("<mask>", 39));
+    let begin = ("<s>", 1);
+    let end = ("</s>", 2);
+    let mask = ("<mask>", 39);
     let cases = [
         (template(&[begin, mask], &[]), "`<s>` `<mask>` before and nothing behind every text"),
         (template(&[mask], &[]), "`<mask>` before and nothing behind every text"),

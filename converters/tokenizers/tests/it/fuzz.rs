@@ -141,7 +141,8 @@ fn sound_tokenizers_are_read() {
 fn no_damage_to_the_tree_panics() {
     let seeds = seeds();
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
-    let (mut read, mut refused) = (0, 0);
+    let mut read = 0;
+    let mut refused = 0;
     for n in 0..3_000 {
         let (_, mut tree) = seeds[n % seeds.len()].clone();
         for _ in 0..=dice.roll(4) / 3 {

@@ -21,7 +21,8 @@ fn agrees(
     let mut seen = 0;
     for text in texts {
         let ids = encode(text);
-        let (found, want) = (joined(vocabulary, &ids), decode(&ids));
+        let found = joined(vocabulary, &ids);
+        let want = decode(&ids);
         let found = found.strip_prefix(' ').unwrap_or(&found);
         assert_eq!(found, want.strip_prefix(' ').unwrap_or(&want), "{name}: {text}");
         seen += ids.len();
@@ -35,7 +36,8 @@ fn agrees(
             ids.pop();
         }
     }
-    let (found, want) = (joined(vocabulary, &ids), decode(&ids));
+    let found = joined(vocabulary, &ids);
+    let want = decode(&ids);
     assert_eq!(found.trim_start(), want.trim_start(), "{name}");
     seen
 }
@@ -43,7 +45,9 @@ fn agrees(
 #[test]
 fn bytes_of_tokens_are_those_of_the_decoded_text() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
-    let (mut json, mut keys, mut specials) = (0, 0, 0);
+    let mut json = 0;
+    let mut keys = 0;
+    let mut specials = 0;
     for entry in fs_err::read_dir(fixtures).unwrap() {
         let dir = entry.unwrap().path();
         // Larger ones are the whole tokenizers of models, which take seconds.

@@ -75,7 +75,8 @@ pub(crate) fn words() -> Value {
 
 /// Returns a table that replaces one byte by a text.
 pub(crate) fn charsmap(byte: u8, text: &str) -> Vec<u8> {
-    let (root, node) = (256_u32, 512);
+    let root = 256_u32;
+    let node = 512;
     let mut units = vec![0_u32; 1024];
     let at = root ^ u32::from(byte);
     units[0] = root << 10;

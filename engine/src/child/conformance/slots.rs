@@ -57,7 +57,9 @@ impl ConformanceTest {
         prompt: &[u32],
         other: &[u32],
     ) -> Result<(), Error> {
-        let (a, b, alone) = (self.fresh(), self.fresh(), self.fresh());
+        let a = self.fresh();
+        let b = self.fresh();
+        let alone = self.fresh();
         let change =
             "slots have states of their own; a shorter one in a batch must not see padding";
         let short = &other[..LENGTH - 5];
@@ -78,7 +80,9 @@ impl ConformanceTest {
         if !self.claims("fork", CHECK) {
             return Ok(());
         }
-        let (a, b, half) = (self.fresh(), self.fresh(), LENGTH / 2);
+        let a = self.fresh();
+        let b = self.fresh();
+        let half = LENGTH / 2;
         let mut run = || -> Result<Result<LogitRows, String>, Error> {
             if let Err(words) = self.feed(&[(a, 0, &prompt[..half])])? {
                 return Ok(Err(words));
@@ -109,7 +113,8 @@ impl ConformanceTest {
         if !self.claims("truncate", CHECK) {
             return Ok(());
         }
-        let (slot, half) = (self.fresh(), LENGTH / 2);
+        let slot = self.fresh();
+        let half = LENGTH / 2;
         let mut long = prompt[..half].to_vec();
         long.extend(prompt.iter().rev().take(3));
         if let Err(words) = self.feed(&[(slot, 0, &long)])? {

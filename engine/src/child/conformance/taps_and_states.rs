@@ -17,7 +17,8 @@ impl ConformanceTest {
             self.not_shown("taps", CHECK);
             return Ok(());
         }
-        let (whole, single) = (self.fresh(), self.fresh());
+        let whole = self.fresh();
+        let single = self.fresh();
         let mut outcome = Ok(format!("{} taps", taps.len()));
         match self.show(whole, 0, prompt, &taps)? {
             Ok(all) => {

@@ -34,7 +34,8 @@ pub(super) fn compiled(capability: (i32, i32), newest: i32) -> Result<Vec<u8>, D
             version(newest)
         )));
     }
-    let (mut major, mut minor) = (0, 0);
+    let mut major = 0;
+    let mut minor = 0;
     // SAFETY: writes two numbers.
     unsafe { nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor) }
         .result()

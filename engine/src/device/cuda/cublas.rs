@@ -90,7 +90,8 @@ fn layout(
 
     let made =
         result::create_matrix_layout(number(dtype), width as u64, rows as u64, place.row as i64)?;
-    let (count, step) = (batch as i32, place.matrix as i64);
+    let count = batch as i32;
+    let step = place.matrix as i64;
     let set = || {
         let (at, size) = bytes_of(&count);
         let (step_at, step_size) = bytes_of(&step);
@@ -239,7 +240,8 @@ impl Cublas {
         }
         let plan = &self.plans[&key];
         let [of_w, of_x, of_y] = plan.matrices;
-        let (one, kept) = (1.0_f32, if product.sizes.adds { 1.0_f32 } else { 0.0 });
+        let one = 1.0_f32;
+        let kept = if product.sizes.adds { 1.0_f32 } else { 0.0 };
         let at = |place: MatrixPlace<u64>| place.at as *mut c_void;
         // SAFETY: the plan describes matrices of these places, the caller has checked that they are allocated, and the
         // library reads the factors before it returns.

@@ -42,7 +42,8 @@ impl SegmentGraph {
         let mut graph = std::ptr::null_mut();
         // SAFETY: writes one handle.
         unsafe { sys::cuGraphCreate(&raw mut graph, 0) }.result()?;
-        let (executable, set) = (std::ptr::null_mut(), segment.clone());
+        let executable = std::ptr::null_mut();
+        let set = segment.clone();
         let mut made = Self { graph, nodes: Vec::new(), executable, set };
         for n in 0..segment.len() {
             let before = made.nodes.last().map_or(std::ptr::null(), std::ptr::from_ref);

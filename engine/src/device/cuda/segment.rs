@@ -99,7 +99,8 @@ impl Segment {
         n: usize,
         stream: sys::CUstream,
     ) -> Result<(), DriverError> {
-        let (grid, block) = ((self.call(n).0, 1, 1), (source::THREADS as u32, 1, 1));
+        let grid = (self.call(n).0, 1, 1);
+        let block = (source::THREADS as u32, 1, 1);
         let function = self.kernel(kernels, n).function;
         // SAFETY: the caller's promise; the driver copies the arguments before it returns.
         unsafe { result::launch_kernel(function, grid, block, 0, stream, &mut self.arguments(n)) }

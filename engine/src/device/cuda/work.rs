@@ -128,7 +128,9 @@ impl CudaWork {
             return Ok(());
         }
         let mut segment = std::mem::take(&mut self.segment);
-        let (place, kernels, stream) = (self.place, &self.kernels, self.stream);
+        let place = self.place;
+        let kernels = &self.kernels;
+        let stream = self.stream;
         self.place += 1;
         // SAFETY: the promise of `record`. Ranges that were released since are still in their regions.
         let launched =

@@ -108,7 +108,8 @@ impl TileProduct<'_> {
     #[inline(always)]
     pub(super) fn multiply<V: Vectors>(&self, y: &mut [f32], y_stride: usize, fresh: bool) {
         let words = if V::PAIRS { self.steps } else { 2 * self.steps };
-        let (rows, width) = (self.rows, self.vectors * LANES);
+        let rows = self.rows;
+        let width = self.vectors * LANES;
         if rows == 0 || width == 0 || words == 0 {
             return;
         }
@@ -439,7 +440,8 @@ mod x86 {
         // SAFETY: the caller's promise.
         unsafe {
             let zero = _mm512_setzero_ps();
-            let (mut a, mut b) = ([zero; LANES], [zero; LANES]);
+            let mut a = [zero; LANES];
+            let mut b = [zero; LANES];
             for (n, a) in a.iter_mut().enumerate() {
                 *a = _mm512_loadu_ps(from.add(n * from_stride));
             }

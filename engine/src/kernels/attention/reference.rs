@@ -13,7 +13,8 @@ pub(super) fn attend(rule: &AttentionParams, block: &AttendBlock<'_>) -> Vec<f32
     for query in &block.queries {
         let positions = query.from..query.to;
         let read = |parts: &[CachedColumns<'_>; 2], key: usize, dim: usize| {
-            let (mut row, at) = (vec![0.0; dim], block.head.position(key));
+            let mut row = vec![0.0; dim];
+            let at = block.head.position(key);
             parts[0].widen(at, &mut row);
             parts[1].widen(at, &mut row[parts[0].len..]);
             row

@@ -35,7 +35,8 @@ fn scale_rounded(
     bias: Option<(f32, usize)>,
     round: impl Fn(f32) -> f32,
 ) {
-    let (scale, form) = (rule.scale, rule.scores);
+    let scale = rule.scale;
+    let form = rule.scores;
     let Some((slope, first)) = bias else {
         let scores = scores.iter_mut();
         return match form {

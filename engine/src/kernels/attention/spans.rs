@@ -209,7 +209,8 @@ impl VectorTask for ValuePacking<'_, '_> {
     #[inline(always)]
     fn run<V: Vectors>(self) {
         let Self { block, values } = self;
-        let (seen, width) = (block.seen(), block.value_width());
+        let seen = block.seen();
+        let width = block.value_width();
         let start = seen.start / 2 * 2;
         let steps = (seen.end - start).div_ceil(2);
         let rows = if V::PAIRS { steps } else { 2 * steps };
@@ -386,7 +387,8 @@ impl VectorTask for ExponentialTask<'_, '_> {
     #[inline(always)]
     fn run<V: Vectors>(self) -> Vec<SoftmaxSums> {
         let Self { block, scores } = self;
-        let (first, len) = (block.spans().start, block.span_len());
+        let first = block.spans().start;
+        let len = block.span_len();
         let mut sums = Vec::with_capacity(block.queries.len());
         // No closure: the compiler would build it without the features of the vectors.
         for (n, query) in block.queries.iter().enumerate() {
@@ -418,7 +420,8 @@ impl VectorTask for MixTask<'_, '_, '_> {
         let SpanTiles { buffers, packed } = tiles;
         let seen = block.seen_of(span);
         let start = span * SPAN;
-        let (low, high) = (seen.start / 2 * 2 - start, seen.end.next_multiple_of(2) - start);
+        let low = seen.start / 2 * 2 - start;
+        let high = seen.end.next_multiple_of(2) - start;
         let rows = block.queries.iter().zip(totals).zip(scores.chunks_exact_mut(ROW));
         for ((query, sums), row) in rows {
             let part = visible(query, span);
@@ -483,7 +486,8 @@ impl SpanBlock<'_> {
     #[inline(always)]
     fn value_pair(&self, seen: &Range<usize>, key: usize, row: &mut [f32]) {
         let place = |key| seen.contains(&key).then(|| self.head.position(key));
-        let (even, odd) = (place(key), place(key + 1));
+        let even = place(key);
+        let odd = place(key + 1);
         let mut row = &mut row[..self.rule.value_dim];
         for part in &self.head.values {
             let (words, rest) = row.split_at_mut(part.len);

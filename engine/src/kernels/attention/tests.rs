@@ -55,9 +55,12 @@ fn sixteen_bit_steps_are_rounded_in_order() {
     let rule = AttentionParams { softcap: Some(2.0), ..rule(Dtype::Bf16) };
     let r = |x: f32| round1(Dtype::Bf16, x);
     let score = |s: f32| r(r(r(r(r(s) * 0.5) / 2.0).tanh()) * 2.0);
-    let (a, b) = (score(1.3), score(0.7 * 2.0));
-    let (ea, eb) = (math::exp(a - a.max(b)), math::exp(b - a.max(b)));
-    let (wa, wb) = (r(ea / (ea + eb)), r(eb / (ea + eb)));
+    let a = score(1.3);
+    let b = score(0.7 * 2.0);
+    let ea = math::exp(a - a.max(b));
+    let eb = math::exp(b - a.max(b));
+    let wa = r(ea / (ea + eb));
+    let wb = r(eb / (ea + eb));
     let query = Query { q: &[1.3, 0.7], from: 0, to: 2, sink: None, slope: None, salience: None };
     let y = three(&rule, &[query]);
     assert_eq!(y, [r(wa - wb), r(wa * 2.0), r(wa * 3.0 + wb * 4.0)]);
@@ -75,7 +78,8 @@ fn a_slope_adds_to_the_score_of_each_position() {
         let slope = Some(0.3);
         let query = Query { q: &[1.3, 0.7], from: 7, to: 9, sink: None, slope, salience: None };
         let y = from_position(7, &rule, &[query]);
-        let (a, b) = (math::exp(a - b), 1.0);
+        let a = math::exp(a - b);
+        let b = 1.0;
         assert_eq!(y[1], r(r(a / (a + b)) * 2.0), "{scores:?}");
     }
 }

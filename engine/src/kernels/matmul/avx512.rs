@@ -72,7 +72,8 @@ impl Lanes for Avx512 {
             let mut all = [0.0; 4];
             // SAFETY: the caller has the CPU features; `all` has room for four.
             unsafe {
-                let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
+                let ab = halves(a.0, b.0);
+                let cd = halves(c.0, d.0);
                 // One quarter of the vector per sum.
                 let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
                 let four = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));

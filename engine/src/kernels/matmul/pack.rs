@@ -48,7 +48,8 @@ impl Panels {
 
     /// Returns the first row and the number of rows of a panel; the higher ones come first.
     pub(super) fn get(self, panel: usize) -> (usize, usize) {
-        let (low, extra) = (self.rows / self.count, self.rows % self.count);
+        let low = self.rows / self.count;
+        let extra = self.rows % self.count;
         (panel * low + panel.min(extra), low + usize::from(panel < extra))
     }
 }
@@ -88,7 +89,8 @@ pub(super) fn with_packed<T>(
             rest = after;
         }
     } else {
-        let (low, extra) = (panels.rows / panels.count, panels.rows % panels.count);
+        let low = panels.rows / panels.count;
+        let extra = panels.rows % panels.count;
         let (higher, lower) = lines.split_at_mut(extra * (low + 1) * row_lines);
         let higher = higher.par_chunks_mut((low + 1) * row_lines);
         higher.chain(lower.par_chunks_mut(low * row_lines)).enumerate().for_each(|(panel, to)| {

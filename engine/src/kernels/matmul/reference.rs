@@ -16,7 +16,8 @@ pub fn matmul(
     round: Dtype,
     y: &mut [f32],
 ) {
-    let (outputs, inputs) = (weight.outputs, weight.inputs);
+    let outputs = weight.outputs;
+    let inputs = weight.inputs;
     assert_eq!(x.len(), rows * inputs, "x is [rows, inputs]");
     assert_eq!(y.len(), rows * outputs, "y is [rows, outputs]");
     assert!(bias.is_none_or(|b| b.len() == outputs), "bias is [outputs]");

@@ -104,7 +104,8 @@ fn very_long_rows_end_with_their_last_stretch() {
 
 /// Returns rows in a block format; none if it is not written.
 fn block_rows(ty: BlockType, rows: usize, inner: usize) -> Option<Vec<u8>> {
-    let (numbers, importance) = (numbers(rows * inner, 2, Dtype::F32), vec![1.0; inner]);
+    let numbers = numbers(rows * inner, 2, Dtype::F32);
+    let importance = vec![1.0; inner];
     let mut bytes = vec![0; rows * ty.row_bytes(inner)?];
     codec::encode(ty, &numbers, inner, Some(&importance), &mut bytes).ok()?;
     Some(bytes)
@@ -123,7 +124,8 @@ fn rows_of_blocks_are_multiplied_as_their_numbers_are() {
             let mut widened = vec![0.0; out * inner];
             decode(ty, 0.5, &bytes, &mut widened);
             let plain = encode(&widened, Dtype::F32, 0);
-            let (dtype, factor) = (Dtype::F32, 0.5);
+            let dtype = Dtype::F32;
+            let factor = 0.5;
             let view = |blocks, bytes, factor| MatrixView {
                 blocks,
                 factor,
@@ -148,7 +150,9 @@ fn rows_of_blocks_are_multiplied_as_their_numbers_are() {
 
 #[test]
 fn a_row_does_not_depend_on_the_rows_beside_it() {
-    let (rows, inner, out) = (23, 333, 130);
+    let rows = 23;
+    let inner = 333;
+    let out = 130;
     for dtype in Dtype::ALL {
         let x = numbers(rows * inner, 1, Dtype::F32);
         let bytes = encode(&numbers(out * inner, 2, dtype), dtype, 0);
@@ -166,7 +170,8 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
 
 #[test]
 fn ops_over_the_same_x_may_differ_in_dtype() {
-    let (rows, inner) = (5, 77);
+    let rows = 5;
+    let inner = 77;
     let x = numbers(rows * inner, 1, Dtype::Bf16);
     let bytes = Dtype::ALL.map(|dtype| encode(&numbers(9 * inner, 2, dtype), dtype, 0));
     let weights: Vec<MatrixView<'_>> = Dtype::ALL
@@ -208,8 +213,10 @@ fn sums_of_rows_are_multiplied_before_the_bias() {
         ..MatrixView::plain(Dtype::F32, &bytes, 3, 2)
     };
     let other = MatrixView { row_factors: None, ..weight };
-    let (x, bias) = ([1.0, 1.0, 1.0, 0.5], [0.25, 0.0, 1.0]);
-    let (mut y, mut plain) = ([0.0; 6], [0.0; 6]);
+    let x = [1.0, 1.0, 1.0, 0.5];
+    let bias = [0.25, 0.0, 1.0];
+    let mut y = [0.0; 6];
+    let mut plain = [0.0; 6];
     let first = Linear { weight, bias: Some(&bias), round: Dtype::Bf16, y: &mut y };
     let second = Linear { weight: other, bias: Some(&bias), round: Dtype::Bf16, y: &mut plain };
     matmul_many(&x, 2, &mut [first, second]);
@@ -223,7 +230,8 @@ fn sums_of_rows_are_multiplied_before_the_bias() {
 
 #[test]
 fn rows_of_several_matrices_are_those_of_one() {
-    let (inputs, rows) = (256, 7);
+    let inputs = 256;
+    let rows = 7;
     let types = [Some(BlockType::Q4K), Some(BlockType::Q80), None];
     let sizes = [6, 3, 4];
     let bytes: Vec<Vec<u8>> = std::iter::zip(types, sizes)
@@ -243,7 +251,8 @@ fn rows_of_several_matrices_are_those_of_one() {
         .collect();
     let runs = [(1, 1, 2), (0, 0, 5), (2, 0, 4), (1, 0, 1), (0, 5, 1)];
     let runs = runs.map(|(part, first, count)| RowRun { part, first, count });
-    let (x, bias) = (numbers(rows * inputs, 1, Dtype::F32), numbers(13, 2, Dtype::F32));
+    let x = numbers(rows * inputs, 1, Dtype::F32);
+    let bias = numbers(13, 2, Dtype::F32);
     for exact in [true, false] {
         let parts: Vec<MatrixView<'_>> = (0..3)
             .map(|n| MatrixView {
@@ -275,7 +284,8 @@ fn rows_of_several_matrices_are_those_of_one() {
                     finish(&mut expected, Some(&bias[output..=output]), Dtype::Bf16);
                     assert_eq!(y[n * 13 + output], expected[0], "output {output} of row {n}");
                 }
-                let (mut of_part, mut of_all) = (vec![0.0; inputs], vec![0.0; inputs]);
+                let mut of_part = vec![0.0; inputs];
+                let mut of_all = vec![0.0; inputs];
                 part.widen_row(row, &mut of_part);
                 weight.widen_row(output, &mut of_all);
                 assert_eq!(of_part, of_all);

@@ -34,7 +34,8 @@ impl RoundedRows {
     pub(super) fn new(x: &[f32], inputs: usize, most: usize) -> Self {
         assert!(inputs > 0 && inputs.is_multiple_of(STEP), "rows divide into blocks of {STEP}");
         assert!(x.len().is_multiple_of(inputs), "x is made of rows");
-        let (x, blocks) = (x.as_chunks::<STEP>().0, inputs / STEP);
+        let x = x.as_chunks::<STEP>().0;
+        let blocks = inputs / STEP;
         let mut made = Self {
             inputs,
             most,

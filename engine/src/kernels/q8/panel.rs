@@ -94,15 +94,18 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(
     out: &mut [[f32; ROWS]; R],
 ) {
     let form = F::FORM;
-    let (groups, share) = (form.groups(), L::LANES * part);
+    let groups = form.groups();
+    let share = L::LANES * part;
     // SAFETY: the caller's promise; every address lies within a tile, or a row of `x` or of its sums.
     unsafe {
         let table = L::signed(L::table(&F::FORM.table));
-        let (mut d, mut dmin) = (L::zero(), L::zero());
+        let mut d = L::zero();
+        let mut dmin = L::zero();
         let mut sums = [L::zero(); R];
         let mut codes = of.codes.as_ptr().cast::<i8>();
         let mut x_scales = of.scales.as_ptr();
-        let (mut starts, mut x_sums) = (of.starts.as_ptr(), of.sums.as_ptr());
+        let mut starts = of.starts.as_ptr();
+        let mut x_sums = of.sums.as_ptr();
         let mut span = of.tile;
         for first in (0..of.steps).step_by(SPAN) {
             if matches!(form.scale, ScaleFormat::Int) {
@@ -126,20 +129,18 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(
                         ScaleFormat::Bf16 => L::load_bf16(scales.add(2 * (at * ROWS + share))),
                         ScaleFormat::Int => L::mul(d, L::load_i8(scales.add(at * ROWS + share))),
                     };
-                    let (weight, min) = (
-                        scale(group),
-                        if form.mins {
-                            match form.scale {
-                                ScaleFormat::Int => L::mul(
-                                    dmin,
-                                    L::load_u8(scales.add((groups + group) * ROWS + share)),
-                                ),
-                                _ => scale(groups + group),
-                            }
-                        } else {
-                            L::zero()
-                        },
-                    );
+                    let weight = scale(group);
+                    let min = if form.mins {
+                        match form.scale {
+                            ScaleFormat::Int => L::mul(
+                                dmin,
+                                L::load_u8(scales.add((groups + group) * ROWS + share)),
+                            ),
+                            _ => scale(groups + group),
+                        }
+                    } else {
+                        L::zero()
+                    };
                     let rows = GroupRows {
                         codes: codes.add(group * form.group),
                         starts: (!unsigned::<L>(&form)).then(|| starts.add(group * R)),
@@ -197,7 +198,8 @@ unsafe fn read<L: ByteLanes, F: PackedLayout>(
         match F::FORM.bits {
             LevelBits::Table => levels = levels.map(|level| L::lookup(table, level)),
             LevelBits::Five => {
-                let (plane, bit) = (line(4), L::splat_byte(16));
+                let plane = line(4);
+                let bit = L::splat_byte(16);
                 let fifths = [
                     L::left::<4>(plane),
                     L::left::<3>(plane),

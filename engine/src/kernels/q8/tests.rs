@@ -42,7 +42,8 @@ fn reference(
     round: Dtype,
 ) -> Vec<f32> {
     let ty = weight.blocks.unwrap();
-    let (row, inputs) = (ty.row_bytes(weight.inputs).unwrap(), weight.inputs);
+    let row = ty.row_bytes(weight.inputs).unwrap();
+    let inputs = weight.inputs;
     let mut block = Levels::default();
     let rows = x.len() / inputs;
     let mut codes = vec![[0; 32]; x.len() / 32];
@@ -108,7 +109,8 @@ fn every_kernel_keeps_the_law() {
             x[70] = 1e-38;
             let bias: Vec<f32> = (0..outputs).map(|_| random.number()).collect();
             let bias = (outputs != 16).then_some(&bias[..]);
-            let (packed, in_place) = (packed(&view), in_place(&view));
+            let packed = packed(&view);
+            let in_place = in_place(&view);
             for round in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
                 let want = reference(&x, &view, packed.form().group, bias, round);
                 let isas = IntegerIsa::ALL.into_iter().filter(|isa| isa.available());
@@ -143,7 +145,8 @@ fn every_kernel_keeps_the_law() {
 fn results_are_those_of_numbers_rounded_to_eight_bits() {
     let mut random = Random(2);
     for ty in types() {
-        let (outputs, inputs) = (16, 1024);
+        let outputs = 16;
+        let inputs = 1024;
         let bytes = weight(ty, outputs, inputs, &mut random);
         let view = MatrixView {
             blocks: Some(ty),

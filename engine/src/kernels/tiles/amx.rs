@@ -71,7 +71,8 @@ fn agrees() -> bool {
     let x: [Vec<InputTile>; 2] = std::array::from_fn(|_| (0..STEPS).map(|_| tile()).collect());
     let (low, high) = weight.split_at(weight.len() / 2);
     let weight = WeightTiles { tiles: [low, high], stride: STEPS * 64, steps: STEPS };
-    let (mut ours, mut theirs) = (TileSums::default(), TileSums::default());
+    let mut ours = TileSums::default();
+    let mut theirs = TileSums::default();
     square(weight, [&x[0], &x[1]], &mut ours);
     portable::square(weight, [&x[0], &x[1]], &mut theirs);
     let of = |sums: &TileSums| -> Vec<u32> {

@@ -19,7 +19,8 @@ pub(super) fn square(weight: WeightTiles<'_>, x: [&[InputTile]; 2], sums: &mut T
 
 /// Adds one step of one output to the sums of sixteen rows.
 fn add_step(pairs: &[u8], x: &InputTile, sums: &mut [f32; SIDE]) {
-    let (mut even, mut odd) = ([0.0; SIDE], [0.0; SIDE]);
+    let mut even = [0.0; SIDE];
+    let mut odd = [0.0; SIDE];
     for (w, x) in pairs.as_chunks::<4>().0.iter().zip(x) {
         let w = u32::from_le_bytes(*w);
         for ((even, odd), x) in even.iter_mut().zip(&mut odd).zip(x) {

@@ -73,7 +73,9 @@ proptest! {
 
 #[test]
 fn a_row_does_not_depend_on_the_others() {
-    let (rows, inputs, outputs) = (37, 96, 40);
+    let rows = 37;
+    let inputs = 96;
+    let outputs = 40;
     let x = numbers(rows * inputs, 4);
     let (_, weight) = bf16(&numbers(outputs * inputs, 5));
     for unit in units() {

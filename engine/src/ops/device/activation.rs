@@ -41,7 +41,8 @@ fn activate(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
     let queue = ctx.queue()?;
     let x = ctx.device_input(0)?;
     let y = ctx.device_output(0, x.rows())?;
-    let (from, to) = (&*x.buffer, &*y.buffer);
+    let from = &*x.buffer;
+    let to = &*y.buffer;
     let arguments =
         [kind.into(), from.into(), x.dtype.into(), to.into(), y.dtype.into(), count(y.len())];
     queue.launch_each("activation", y.len(), &arguments)?;
@@ -65,7 +66,8 @@ impl DeviceGlu {
 impl Kernel for DeviceGlu {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let queue = ctx.queue()?;
-        let (gate, up) = (ctx.device_input(0)?, ctx.device_input(1)?);
+        let gate = ctx.device_input(0)?;
+        let up = ctx.device_input(1)?;
         if gate.shape != up.shape {
             return Err(ctx.error(format!("{:?} and {:?} differ", gate.shape, up.shape)));
         }

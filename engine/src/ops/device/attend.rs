@@ -33,7 +33,8 @@ pub(super) fn score_tiles(span: usize) -> usize {
 
 /// Divides parts into groups whose scores are held at once; a part with more has a group of its own.
 pub(super) fn score_groups<P>(parts: &[P], scores: impl Fn(&P) -> usize) -> Vec<&[P]> {
-    let (mut groups, mut rest) = (Vec::new(), parts);
+    let mut groups = Vec::new();
+    let mut rest = parts;
     while !rest.is_empty() {
         let mut held = 0_usize;
         let fits = rest.iter().take_while(|part| {
@@ -148,7 +149,8 @@ impl Kernel for DeviceAttend {
         if y.width() != heads * value_dim {
             return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
         }
-        let (slopes, y) = (slopes.as_ref(), &y);
+        let slopes = slopes.as_ref();
+        let y = &y;
         let call = AttendCall { rule, ctx, q: &q, y, sizes, sinks, slopes };
         let (long, parts): (Vec<_>, Vec<_>) =
             call.parts().into_iter().partition(|part| call.is_long(part));
@@ -219,7 +221,8 @@ impl AttendCall<'_, '_> {
             let oldest = seen.iter().map(|range| range.start).min().unwrap_or(end);
             let batch = (SCORES / (self.sizes.heads * (end - oldest)).max(1)).max(1);
             for (n, seen) in seen.chunks(batch).enumerate() {
-                let (first, seen) = (rows.start + n * batch, seen.to_vec());
+                let first = rows.start + n * batch;
+                let seen = seen.to_vec();
                 parts.push(AttendPart { slot: *slot, first, end, seen });
             }
         }
@@ -228,7 +231,8 @@ impl AttendCall<'_, '_> {
 
     /// Returns the keys and values of a part, which have to be what its rows see.
     fn memory(&self, part: &AttendPart) -> Result<&Attention, Error> {
-        let (ctx, sizes) = (self.ctx, &self.sizes);
+        let ctx = self.ctx;
+        let sizes = &self.sizes;
         let Memory::Attention(memory) = ctx.memory(part.slot)? else {
             return Err(ctx.error("its state is of another kind"));
         };
@@ -263,7 +267,8 @@ impl AttendCall<'_, '_> {
     /// Computes a part by the library after other launches.
     fn attend_long(&self, part: &AttendPart, launches: &mut Vec<KernelParts>) -> Result<(), Error> {
         let &AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = &self.sizes;
-        let (memory, queue) = (self.memory(part)?, self.ctx.queue()?);
+        let memory = self.memory(part)?;
+        let queue = self.ctx.queue()?;
         let lost = || self.ctx.error("its state has no plain rows");
         let [(keys, of_keys, dtype), (values, of_values, _)] = self.plain(part).ok_or_else(lost)?;
         queue.launch_parts(&std::mem::take(launches))?;
@@ -273,7 +278,8 @@ impl AttendCall<'_, '_> {
         rows.score(queries, keys, false)?;
         rows.finish(self.slopes, self.rule.scale, self.rule.scores)?;
         let none = KernelArgument::from(None::<&DeviceBuffer>);
-        let (seen, scores) = (rows.seen, (&rows.scores).into());
+        let seen = rows.seen;
+        let scores = (&rows.scores).into();
         let placed = PlacedPart { part, memory, seen, scores, gates: none, worth: none };
         let mut weights = KernelParts::new("attend_weights");
         weights.push(part.seen.len() * heads, self.weight_arguments(&placed)?);
@@ -310,7 +316,8 @@ impl AttendCall<'_, '_> {
 
     /// Allocates the memory of a group.
     fn buffers(&self, group: &[AttendPart], seen: &[SeenPositions]) -> Result<PartBuffers, Error> {
-        let (queue, sizes) = (self.ctx.queue()?, &self.sizes);
+        let queue = self.ctx.queue()?;
+        let sizes = &self.sizes;
         let queries: usize = group.iter().map(|part| part.seen.len() * sizes.heads).sum();
         let pairs = group.iter().zip(seen);
         let scores: usize =
@@ -335,7 +342,9 @@ impl AttendCall<'_, '_> {
         let place = |buffer: Option<&DeviceBuffer>, number: usize| {
             buffer.map_or(Ok(None::<&DeviceBuffer>.into()), |buffer| buffer.argument(4 * number))
         };
-        let (mut scores, mut queries, mut keys) = (0, 0, 0);
+        let mut scores = 0;
+        let mut queries = 0;
+        let mut keys = 0;
         let placed = group.iter().zip(seen).map(|(part, seen)| {
             let placed = PlacedPart {
                 part,
@@ -356,8 +365,10 @@ impl AttendCall<'_, '_> {
 
     /// Returns the launch that computes what keys are worth by their values.
     fn salience(&self, parts: &[PlacedPart<'_>]) -> Result<KernelParts, Error> {
-        let (ctx, &AttendSizes { kv_heads, stored, .. }) = (self.ctx, &self.sizes);
-        let (a, bias) = (ctx.device_vector("A"), ctx.device_vector("bias"));
+        let ctx = self.ctx;
+        let &AttendSizes { kv_heads, stored, .. } = &self.sizes;
+        let a = ctx.device_vector("A");
+        let bias = ctx.device_vector("bias");
         let weight = ctx.device_matrix("weight")?;
         if self.rule.keep.is_none() {
             return Err(ctx.error("it does not say how many keys count"));
@@ -391,7 +402,9 @@ impl AttendCall<'_, '_> {
     }
 
     fn score_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
-        let (ctx, rule, sizes) = (self.ctx, self.rule, &self.sizes);
+        let ctx = self.ctx;
+        let rule = self.rule;
+        let sizes = &self.sizes;
         let (cache, first) = part.memory.keys.cache()?;
         let mut arguments: Vec<KernelArgument> = vec![
             (&*self.q.buffer).into(),
@@ -415,7 +428,9 @@ impl AttendCall<'_, '_> {
     }
 
     fn weight_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
-        let (ctx, rule, sizes) = (self.ctx, self.rule, &self.sizes);
+        let ctx = self.ctx;
+        let rule = self.rule;
+        let sizes = &self.sizes;
         let mut arguments = vec![part.scores, index(ctx, sizes.heads)?.into()];
         arguments.extend(part.seen.arguments());
         let most = rule.keep.unwrap_or(usize::MAX).min(part.seen.span);
@@ -434,7 +449,8 @@ impl AttendCall<'_, '_> {
     }
 
     fn value_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
-        let (ctx, sizes) = (self.ctx, &self.sizes);
+        let ctx = self.ctx;
+        let sizes = &self.sizes;
         let (cache, first) = part.memory.values.cache()?;
         let mut arguments: Vec<KernelArgument> = vec![
             part.scores,

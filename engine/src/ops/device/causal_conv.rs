@@ -29,7 +29,8 @@ impl Kernel for DeviceConv {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
         let channels = x.width();
-        let (weight, bias) = (ctx.device_vector("weight"), ctx.device_vector("bias"));
+        let weight = ctx.device_vector("weight");
+        let bias = ctx.device_vector("bias");
         let weight = weight.ok_or_else(|| ctx.error("weight `weight` is missing"))?;
         let taps = (weight.bytes() / 4).checked_div(channels).unwrap_or(0);
         if taps == 0
@@ -42,10 +43,12 @@ impl Kernel for DeviceConv {
             )));
         }
         let y = ctx.device_output(0, x.rows())?;
-        let (mut writes, mut launch) = (RowWrites::default(), KernelParts::new("causal_conv"));
+        let mut writes = RowWrites::default();
+        let mut launch = KernelParts::new("causal_conv");
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold inputs of this shape");
-            let (rows, from) = (chunk.rows.len(), chunk.rows.start);
+            let rows = chunk.rows.len();
+            let from = chunk.rows.start;
             let mut arguments: Vec<KernelArgument> = vec![
                 (&*x.buffer).into(),
                 x.dtype.into(),

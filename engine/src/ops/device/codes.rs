@@ -17,8 +17,10 @@ pub(super) struct CodedRows {
 impl CodedRows {
     /// Rounds rows whose width is a multiple of 32.
     pub(super) fn new(ctx: &Ctx<'_>, x: &DeviceValue) -> Result<Self, Error> {
-        let (queue, blocks) = (ctx.queue()?, x.len() / STEP);
-        let (codes, scales) = (queue.allocate(x.len())?, queue.allocate(4 * blocks)?);
+        let queue = ctx.queue()?;
+        let blocks = x.len() / STEP;
+        let codes = queue.allocate(x.len())?;
+        let scales = queue.allocate(4 * blocks)?;
         let arguments =
             [(&*x.buffer).into(), x.dtype.into(), (&codes).into(), (&scales).into(), count(blocks)];
         queue.launch_each("round_codes", blocks, &arguments)?;

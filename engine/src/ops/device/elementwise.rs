@@ -47,11 +47,13 @@ fn places(
 
 fn binary(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
     let queue = ctx.queue()?;
-    let (a, b) = (ctx.device_input(0)?, ctx.device_input(1)?);
+    let a = ctx.device_input(0)?;
+    let b = ctx.device_input(1)?;
     if a.rows() != b.rows() {
         return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape, b.shape)));
     }
-    let (at, bt) = (places(ctx, queue, &a.shape[1..])?, places(ctx, queue, &b.shape[1..])?);
+    let at = places(ctx, queue, &a.shape[1..])?;
+    let bt = places(ctx, queue, &b.shape[1..])?;
     let y = ctx.device_output(0, a.rows())?;
     let arguments = [
         kind.into(),
@@ -122,7 +124,8 @@ impl Kernel for DeviceScalar {
             ScalarKind::Divide => DIVIDE,
             ScalarKind::Inverse => DIVIDE_INTO,
         };
-        let (from, to) = (&*x.buffer, &*y.buffer);
+        let from = &*x.buffer;
+        let to = &*y.buffer;
         let arguments = [
             kind.into(),
             from.into(),
@@ -144,7 +147,8 @@ impl Kernel for DeviceSoftcap {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
         let y = ctx.device_output(0, x.rows())?;
-        let (from, to) = (&*x.buffer, &*y.buffer);
+        let from = &*x.buffer;
+        let to = &*y.buffer;
         let arguments = [
             from.into(),
             x.dtype.into(),
@@ -165,7 +169,8 @@ impl Kernel for DeviceClamp {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
         let y = ctx.device_output(0, x.rows())?;
-        let (from, to) = (&*x.buffer, &*y.buffer);
+        let from = &*x.buffer;
+        let to = &*y.buffer;
         let arguments = [
             from.into(),
             x.dtype.into(),

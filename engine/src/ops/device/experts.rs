@@ -89,7 +89,9 @@ impl DeviceExperts {
             return Ok(table);
         }
         let mut words = Vec::with_capacity(3 * self.rule.n);
-        let (mut in_integers, mut kinds, mut roundings) = (0, Vec::new(), Vec::new());
+        let mut in_integers = 0;
+        let mut kinds = Vec::new();
+        let mut roundings = Vec::new();
         for expert in 0..self.rule.n {
             let matrix = ctx.device_matrix(&format!("{name}.{expert}"))?;
             if (matrix.outputs, matrix.inputs) != (outputs, inputs) {
@@ -183,7 +185,9 @@ impl DeviceExperts {
         pairs: &SortedPairs,
         (table, y): (&DeviceBuffer, &DeviceValue),
     ) -> Result<(), Error> {
-        let (queue, inputs, outputs) = (ctx.queue()?, x.width(), y.width());
+        let queue = ctx.queue()?;
+        let inputs = x.width();
+        let outputs = y.width();
         let rows = DeviceValue::of(queue, x.dtype, &[pairs.count, inputs])?;
         let arguments = [
             (&*x.buffer).into(),
@@ -237,7 +241,8 @@ impl DeviceExperts {
         inputs: usize,
     ) -> Result<(), Error> {
         let order = pairs.order.read(0, 4 * pairs.count)?;
-        let (order, x) = (order.as_chunks::<4>().0, x.download()?);
+        let order = order.as_chunks::<4>().0;
+        let x = x.download()?;
         for (expert, own) in pairs.groups()?.iter().filter(|(expert, _)| *expert < self.rule.n) {
             let row = |pair: &[u8; 4]| u32::from_le_bytes(*pair) as usize / share * inputs;
             let rows = order[own.clone()].iter().flat_map(|pair| &x[row(pair)..][..inputs]);
@@ -291,8 +296,10 @@ impl DeviceExperts {
 
 /// Sorts the pairs of the step by expert.
 fn sorted(ctx: &Ctx<'_>, chosen: &DeviceValue, all: usize) -> Result<SortedPairs, Error> {
-    let (queue, count) = (ctx.queue()?, chosen.len());
-    let (order, experts) = (queue.allocate(4 * count)?, queue.allocate(4 * count)?);
+    let queue = ctx.queue()?;
+    let count = chosen.len();
+    let order = queue.allocate(4 * count)?;
+    let experts = queue.allocate(4 * count)?;
     let arguments: [KernelArgument; 6] = [
         (&*chosen.buffer).into(),
         chosen.dtype.into(),
@@ -308,10 +315,13 @@ fn sorted(ctx: &Ctx<'_>, chosen: &DeviceValue, all: usize) -> Result<SortedPairs
 impl Kernel for DeviceExperts {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let queue = ctx.queue()?;
-        let (x, chosen, weights) =
-            (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
+        let x = ctx.device_input(0)?;
+        let chosen = ctx.device_input(1)?;
+        let weights = ctx.device_input(2)?;
         let Experts { n, ffn, on_input, once, identities, .. } = self.rule;
-        let (hidden, k, rows) = (x.width(), chosen.width(), x.rows());
+        let hidden = x.width();
+        let k = chosen.width();
+        let rows = x.rows();
         if chosen.rows() != rows || weights.shape != chosen.shape {
             return Err(ctx.error("values and choices differ in rows"));
         }
@@ -320,7 +330,8 @@ impl Kernel for DeviceExperts {
             return Err(ctx.error(format!("rows of {hidden} give {:?} by {k} choices", y.shape)));
         }
         // Experts without weights, which give back what they get, come behind the others.
-        let (dtype, all) = (y.dtype, n + identities);
+        let dtype = y.dtype;
+        let all = n + identities;
         let pairs = sorted(ctx, &chosen, all)?;
         let weighted = if on_input {
             let weighted = DeviceValue::of(queue, dtype, &[pairs.count, hidden])?;

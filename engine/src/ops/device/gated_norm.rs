@@ -27,10 +27,13 @@ impl DeviceGatedNorm {
 
 impl Kernel for DeviceGatedNorm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (queue, x, gate) = (ctx.queue()?, ctx.device_input(0)?, ctx.device_input(1)?);
+        let queue = ctx.queue()?;
+        let x = ctx.device_input(0)?;
+        let gate = ctx.device_input(1)?;
         let &GatedNorm { eps, cast, gate_first, groups, stepwise, .. } = &self.rule;
         let y = ctx.device_output(0, x.rows())?;
-        let (axis, width) = (last_axis(&x), x.width());
+        let axis = last_axis(&x);
+        let width = x.width();
         let group = axis.checked_div(groups).unwrap_or(0);
         // An f32 value of a sequence's first step is one of the run's dtype in rows that continue it.
         let continued = if stepwise { continued(ctx) } else { vec![false; x.rows()] };
@@ -46,7 +49,8 @@ impl Kernel for DeviceGatedNorm {
                 "its weight and its gate do not fit {axis} numbers in groups of {group}"
             )));
         }
-        let (own, activation) = (y.dtype, ctx.activation());
+        let own = y.dtype;
+        let activation = ctx.activation();
         let grids: Vec<u32> = continued
             .iter()
             .map(|continued| source::dtype(if *continued { activation } else { own }))

@@ -18,8 +18,11 @@ struct DeviceIndex(IndexTopk);
 impl Kernel for DeviceIndex {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let queue = ctx.queue()?;
-        let (q, k, w) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
-        let (heads, size) = (w.width(), k.width());
+        let q = ctx.device_input(0)?;
+        let k = ctx.device_input(1)?;
+        let w = ctx.device_input(2)?;
+        let heads = w.width();
+        let size = k.width();
         let y = ctx.device_output(0, w.rows())?;
         if q.width() != heads * size || size == 0 || y.width() != self.0.topk {
             return Err(ctx.error("its queries, keys and weights do not fit"));
@@ -33,7 +36,8 @@ impl Kernel for DeviceIndex {
                 return Err(wrong);
             }
             memory.append_value(&k, (chunk.rows.start, chunk.rows.len()), &mut writes)?;
-            let ((cache, _), batch) = (memory.cache()?, (SCORES / memory.end().max(1)).max(1));
+            let (cache, _) = memory.cache()?;
+            let batch = (SCORES / memory.end().max(1)).max(1);
             for first in chunk.rows.clone().step_by(batch) {
                 let rows = chunk.rows.end.min(first + batch) - first;
                 let start = chunk.start + first - chunk.rows.start;
@@ -49,8 +53,10 @@ impl Kernel for DeviceIndex {
             for &IndexPart { cache, first, rows, start, span } in group {
                 let scores = buffer.argument(4 * at)?;
                 at += rows * span;
-                let (first, start) = (index(ctx, first)?, index(ctx, start)?);
-                let (row_count, columns) = (index(ctx, rows)?, index(ctx, span)?);
+                let first = index(ctx, first)?;
+                let start = index(ctx, start)?;
+                let row_count = index(ctx, rows)?;
+                let columns = index(ctx, span)?;
                 let mut arguments: Vec<KernelArgument> = vec![
                     (&*q.buffer).into(),
                     q.dtype.into(),

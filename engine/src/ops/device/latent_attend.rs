@@ -28,7 +28,9 @@ struct DeviceLatent(LatentAttend);
 
 impl Kernel for DeviceLatent {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (q, c, r) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
+        let q = ctx.device_input(0)?;
+        let c = ctx.device_input(1)?;
+        let r = ctx.device_input(2)?;
         let weight = ctx.device_matrix("weight")?;
         let sizes = self.0.sizes(&q.shape, (c.width(), r.width()), (weight.inputs, weight.outputs));
         let sizes = sizes.map_err(|why| ctx.error(why))?;
@@ -114,9 +116,11 @@ fn expand(
     width: usize,
     y: &DeviceValue,
 ) -> Result<(), Error> {
-    let (queue, weight) = (ctx.queue()?, ctx.device_matrix("weight")?);
+    let queue = ctx.queue()?;
+    let weight = ctx.device_matrix("weight")?;
     let wrong = || Error::Other("the state does not hold latents of this shape".to_owned());
-    let (mut writes, mut missing) = (RowWrites::default(), Vec::new());
+    let mut writes = RowWrites::default();
+    let mut missing = Vec::new();
     for chunk in ctx.chunks() {
         let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong()) };
         if memory.latent.width() != c.width()
@@ -132,7 +136,8 @@ fn expand(
         missing.push(memory.latent.end() - memory.expanded.end());
     }
     // What the state keeps is expanded, not what came in: they differ if it is narrower.
-    let (mut copies, mut latents) = (RowWrites::default(), None);
+    let mut copies = RowWrites::default();
+    let mut latents = None;
     let mut at = 0;
     for (chunk, rows) in ctx.chunks().iter().zip(&missing) {
         let Memory::Latent(memory) = ctx.memory(chunk.slot)? else { return Err(wrong()) };
@@ -148,7 +153,8 @@ fn expand(
     queue.launch_parts(&[writes.into_launches(), copies.into_launches()].concat())?;
     let made = DeviceValue::of(queue, y.dtype, &[latents.rows(), width])?;
     linear::product(ctx, &*rows_for(ctx, "weight", &latents)?, weight, None, &made)?;
-    let (mut expanded, mut at) = (RowWrites::default(), 0);
+    let mut expanded = RowWrites::default();
+    let mut at = 0;
     for (chunk, rows) in ctx.chunks().iter().zip(missing) {
         let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong()) };
         memory.expanded.append_value(&made, (at, rows), &mut expanded)?;
@@ -220,7 +226,8 @@ impl LatentCall<'_, '_> {
         rows.finish(None, self.scale, ScoreRounding::Rounded)?;
         let Memory::Latent(memory) = self.ctx.memory(part.slot)? else { return Err(lost()) };
         let none = KernelArgument::from(None::<&DeviceBuffer>);
-        let (seen, scores) = (rows.seen, (&rows.scores).into());
+        let seen = rows.seen;
+        let scores = (&rows.scores).into();
         let placed = PlacedLatent { part, memory, seen, picked: none, scores };
         let mut weights = KernelParts::new("attend_weights");
         weights.push(part.seen.len() * heads, self.weight_arguments(&placed)?);
@@ -231,7 +238,8 @@ impl LatentCall<'_, '_> {
 
     /// Computes the parts of a group.
     fn attend(&self, group: &[LatentPart<'_>]) -> Result<(), Error> {
-        let (queue, HeadSizes { heads, value, .. }) = (self.ctx.queue()?, self.sizes);
+        let queue = self.ctx.queue()?;
+        let HeadSizes { heads, value, .. } = self.sizes;
         let ranges: Vec<&[Range<usize>]> = group.iter().map(|part| &part.seen[..]).collect();
         let (_ranges, seen) = SeenPositions::of_parts(queue, &ranges)?;
         let numbers = |part: &LatentPart<'_>| part.seen.len() * part.span();
@@ -261,13 +269,15 @@ impl LatentCall<'_, '_> {
         seen: &[SeenPositions],
         (picked, scores): (&DeviceBuffer, &DeviceBuffer),
     ) -> Result<Vec<PlacedLatent<'a>>, Error> {
-        let (mut picks, mut places) = (0, 0);
+        let mut picks = 0;
+        let mut places = 0;
         let placed = group.iter().zip(seen).map(|(part, seen)| {
             let Memory::Latent(memory) = self.ctx.memory(part.slot)? else {
                 return Err(self.ctx.error("its state is of another kind"));
             };
             let numbers = part.seen.len() * part.span();
-            let (mut seen, mut own) = (*seen, KernelArgument::from(None::<&DeviceBuffer>));
+            let mut seen = *seen;
+            let mut own = KernelArgument::from(None::<&DeviceBuffer>);
             if part.chosen.is_some() {
                 (seen.base, seen.span) = (0, part.span());
                 own = picked.argument(4 * picks)?;

@@ -55,7 +55,8 @@ pub(super) fn matrix<'a>(
     if weight.plain() == Some(dtype) {
         return Ok(LibraryMatrix::Stored(&weight.buffer));
     }
-    let (queue, total) = (ctx.queue()?, weight.outputs * weight.inputs);
+    let queue = ctx.queue()?;
+    let total = weight.outputs * weight.inputs;
     let decoded = queue.allocate(total * dtype.size())?;
     let arguments = [
         (&weight.buffer).into(),
@@ -72,7 +73,8 @@ pub(super) fn matrix<'a>(
 
 /// Returns the sizes of rows times a matrix.
 pub(super) fn sizes(rows: usize, weight: &DeviceMatrix, dtype: Dtype, made: Dtype) -> ProductSizes {
-    let (inputs, outputs) = (weight.inputs, weight.outputs);
+    let inputs = weight.inputs;
+    let outputs = weight.outputs;
     ProductSizes { batch: 1, rows, inputs, outputs, by_outputs: true, dtype, made, adds: false }
 }
 
@@ -85,7 +87,8 @@ pub(super) fn product(
     y: &DeviceValue,
 ) -> Result<(), Error> {
     let queue = ctx.queue()?;
-    let (inputs, outputs) = (weight.inputs, weight.outputs);
+    let inputs = weight.inputs;
+    let outputs = weight.outputs;
     // A bias is added before the one rounding.
     let direct = bias.is_none() && (y.dtype == x.dtype || y.dtype == Dtype::F32);
     let sums = if direct {
@@ -95,7 +98,8 @@ pub(super) fn product(
     };
     let sizes = sizes(x.rows(), weight, x.dtype, sums.dtype);
     let matrix = matrix(ctx, weight, x.dtype)?;
-    let (x, w) = (whole(&x.buffer, inputs), whole(matrix.numbers(), inputs));
+    let x = whole(&x.buffer, inputs);
+    let w = whole(matrix.numbers(), inputs);
     queue.multiply(sizes, x, w, whole(&sums.buffer, outputs))?;
     if direct {
         return Ok(());

@@ -20,8 +20,10 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(), Error> {
     let x = ctx.device_input(0)?;
     let role = weight;
-    let (weight, bias) = (ctx.device_matrix(role)?, ctx.device_vector(bias));
-    let (outputs, inputs) = (weight.outputs, weight.inputs);
+    let weight = ctx.device_matrix(role)?;
+    let bias = ctx.device_vector(bias);
+    let outputs = weight.outputs;
+    let inputs = weight.inputs;
     if inputs != x.width() || outputs != ctx.output_width(n)? {
         return Err(ctx.error(format!(
             "a weight [{outputs}, {inputs}] does not take {} numbers to {}",
@@ -48,7 +50,9 @@ pub(super) fn product(
     bias: Option<&DeviceBuffer>,
     y: &DeviceValue,
 ) -> Result<(), Error> {
-    let (outputs, inputs, rows) = (weight.outputs, weight.inputs, x.rows());
+    let outputs = weight.outputs;
+    let inputs = weight.inputs;
+    let rows = x.rows();
     if library::takes(ctx, rows, x.dtype, weight.plain()) {
         return library::product(ctx, x, weight, bias, y);
     }

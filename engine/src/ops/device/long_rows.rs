@@ -78,7 +78,8 @@ impl<'a> LongRows<'a> {
         let positions = seen_positions.span;
         seen_positions.span = positions.next_multiple_of(APART);
         let scores = queue.allocate(4 * seen.len() * heads * seen_positions.span)?;
-        let (rows, seen, ranges) = (seen.len(), seen_positions, ranges);
+        let rows = seen.len();
+        let seen = seen_positions;
         Ok(Self { ctx, rows, heads, kv_heads, dtype, seen, positions, scores, _ranges: ranges })
     }
 
@@ -103,7 +104,8 @@ impl<'a> LongRows<'a> {
         };
         let queue = self.ctx.queue()?;
         (0..group).try_for_each(|member| {
-            let (of_x, of_y) = (place(x, member, group), place(y, member, group));
+            let of_x = place(x, member, group);
+            let of_y = place(y, member, group);
             queue.multiply(sizes, (x.buffer, of_x), (w.buffer, place(w, 0, 1)), (y.buffer, of_y))
         })
     }
@@ -123,7 +125,8 @@ impl<'a> LongRows<'a> {
 
     /// Returns a row of numbers for each query, one for each position.
     fn by_position<'b>(&self, buffer: &'b DeviceBuffer) -> HeadVectors<'b> {
-        let (head, size) = (self.seen.span, self.positions);
+        let head = self.seen.span;
+        let size = self.positions;
         HeadVectors { buffer, at: 0, row: self.heads * head, head, size }
     }
 

@@ -45,7 +45,8 @@ impl Kernel for DeviceNorm {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
         let y = ctx.device_output(0, x.rows())?;
-        let (axis, width) = (last_axis(&x), x.width());
+        let axis = last_axis(&x);
+        let width = x.width();
         // Weights of heads stand one after another, as `per_head` stores them.
         let of = |role: &str| -> Result<(Option<DeviceBuffer>, Option<&DeviceBuffer>), Error> {
             let heads: Vec<&DeviceBuffer> =
@@ -57,8 +58,10 @@ impl Kernel for DeviceNorm {
                 heads.iter().map(|head| head.read(0, head.bytes())).collect();
             Ok((Some(queue.upload(&parts?.concat())?), None))
         };
-        let ((own_weight, weight), (own_bias, bias)) = (of("weight")?, of("bias")?);
-        let (weight, bias) = (own_weight.as_ref().or(weight), own_bias.as_ref().or(bias));
+        let (own_weight, weight) = of("weight")?;
+        let (own_bias, bias) = of("bias")?;
+        let weight = own_weight.as_ref().or(weight);
+        let bias = own_bias.as_ref().or(bias);
         let mut periods = [1, 1];
         for ((role, w), period) in
             [("weight", weight), ("bias", bias)].into_iter().zip(&mut periods)

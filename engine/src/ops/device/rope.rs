@@ -26,7 +26,8 @@ impl Kernel for DeviceRope {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
         let angles = ctx.device_angles()?;
-        let (head, pairs) = (last_axis(&x), angles.pairs);
+        let head = last_axis(&x);
+        let pairs = angles.pairs;
         if 2 * pairs > head || angles.rows != x.rows() {
             return Err(ctx.error(format!("a head of {head} has no {pairs} pairs to rotate")));
         }

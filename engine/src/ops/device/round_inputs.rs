@@ -19,7 +19,9 @@ pub(super) fn rows_for<'x>(
     x: &'x DeviceValue,
 ) -> Result<Cow<'x, DeviceValue>, Error> {
     let Some(Rounding { codes, shared }) = ctx.rounding(role) else { return Ok(Cow::Borrowed(x)) };
-    let (queue, grid, width) = (ctx.queue()?, ctx.activation(), x.width());
+    let queue = ctx.queue()?;
+    let grid = ctx.activation();
+    let width = x.width();
     if x.is_empty() {
         return Ok(Cow::Borrowed(x));
     }

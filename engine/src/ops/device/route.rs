@@ -71,7 +71,8 @@ impl Kernel for DeviceChoose {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.device_input(0)?;
         let y = ctx.device_output(0, x.rows())?;
-        let (width, TopK { k, groups }) = (x.width(), self.choice);
+        let width = x.width();
+        let TopK { k, groups } = self.choice;
         if k > width {
             return Err(ctx.error(format!("{k} cannot be chosen among {width}")));
         }
@@ -100,7 +101,8 @@ impl Kernel for DeviceChoose {
 
 /// Makes a number for each choice of a row.
 fn of_choices(ctx: &mut Ctx<'_>, kernel: &str, margin: Option<f32>) -> Result<(), Error> {
-    let (x, chosen) = (ctx.device_input(0)?, ctx.device_input(1)?);
+    let x = ctx.device_input(0)?;
+    let chosen = ctx.device_input(1)?;
     if x.rows() != chosen.rows() {
         return Err(ctx.error(format!("{} rows, {} choices", x.rows(), chosen.rows())));
     }

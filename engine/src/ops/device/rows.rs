@@ -61,7 +61,8 @@ struct DevicePositionEmbed(PositionEmbed);
 
 impl Kernel for DevicePositionEmbed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (queue, weight) = (ctx.queue()?, ctx.device_matrix("weight")?);
+        let queue = ctx.queue()?;
+        let weight = ctx.device_matrix("weight")?;
         let width = ctx.output_width(0)?;
         if weight.inputs != width {
             return Err(ctx.error(format!("its weight has rows of {}, not {width}", weight.inputs)));
@@ -165,7 +166,8 @@ pub(super) fn along_last_axis(
 }
 
 fn mix_streams(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, c) = (ctx.device_input(0)?, ctx.device_input(1)?);
+    let x = ctx.device_input(0)?;
+    let c = ctx.device_input(1)?;
     let (&[_, from, width], &[_, to, inner]) = (x.shape.as_slice(), c.shape.as_slice()) else {
         return Err(ctx.error("it takes streams and a matrix per row"));
     };
@@ -185,7 +187,8 @@ fn mix_streams(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 fn outer(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let (x, c) = (ctx.device_input(0)?, ctx.device_input(1)?);
+    let x = ctx.device_input(0)?;
+    let c = ctx.device_input(1)?;
     if x.rows() != c.rows() {
         return Err(ctx.error("its inputs have as many rows"));
     }
@@ -208,7 +211,8 @@ impl Kernel for DeviceHeadsLinear {
         let (&[_, heads, size], &[_, out]) = (x.shape.as_slice(), ctx.output_shape(0)?) else {
             return Err(ctx.error("it works on heads"));
         };
-        let (weight, bias) = (ctx.device_vector("weight"), ctx.device_vector("bias"));
+        let weight = ctx.device_vector("weight");
+        let bias = ctx.device_vector("bias");
         let y = ctx.device_output(0, x.rows())?;
         let found = weight.map_or(0, DeviceBuffer::bytes) / 4;
         if size == 0

@@ -69,9 +69,12 @@ struct ScanPart {
 
 /// Runs the kernel of a recurrence for all chunks, and rounds the blocks that are kept.
 fn scan(ctx: &mut Ctx<'_>, kernel: &ScanKernel, more: &[KernelArgument]) -> Result<(), Error> {
-    let (queue, &ScanKernel { name, width, threads, begins }) = (ctx.queue()?, kernel);
+    let queue = ctx.queue()?;
+    let &ScanKernel { name, width, threads, begins } = kernel;
     let mut rounding = KernelParts::new("round_numbers");
-    let (mut parts, mut places, mut blocks) = (Vec::new(), Vec::<u64>::new(), 0);
+    let mut parts = Vec::new();
+    let mut places = Vec::<u64>::new();
+    let mut blocks = 0;
     for chunk in ctx.chunks() {
         let wrong = ctx.error("its state does not hold blocks of this shape");
         let Memory::Recurrent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
@@ -111,7 +114,8 @@ fn scan(ctx: &mut Ctx<'_>, kernel: &ScanKernel, more: &[KernelArgument]) -> Resu
 
 /// Computes softplus(dt + bias) of the second input, between bounds, rounded as activations are.
 fn steps(ctx: &Ctx<'_>, width: usize, (low, high): (f32, f32)) -> Result<DeviceBuffer, Error> {
-    let (queue, dt) = (ctx.queue()?, ctx.device_input(1)?);
+    let queue = ctx.queue()?;
+    let dt = ctx.device_input(1)?;
     let bias = ctx.device_vector("dt_bias");
     if dt.width() != width || bias.is_some_and(|bias| bias.bytes() != 4 * width) {
         return Err(ctx.error(format!("its steps are {width} numbers")));
@@ -148,7 +152,9 @@ fn negative_exponentials(ctx: &Ctx<'_>, role: &str) -> Result<Vec<f32>, Error> {
 
 impl Kernel for DeviceSsd {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (x, b, c) = (ctx.device_input(0)?, ctx.device_input(2)?, ctx.device_input(3)?);
+        let x = ctx.device_input(0)?;
+        let b = ctx.device_input(2)?;
+        let c = ctx.device_input(3)?;
         let (&[_, heads, dim], &[_, groups, size]) = (x.shape.as_slice(), b.shape.as_slice())
         else {
             return Err(ctx.error("its first input has heads, its third has groups"));
@@ -205,9 +211,12 @@ struct DeviceSsm1 {
 
 impl Kernel for DeviceSsm1 {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (x, b, c) = (ctx.device_input(0)?, ctx.device_input(2)?, ctx.device_input(3)?);
+        let x = ctx.device_input(0)?;
+        let b = ctx.device_input(2)?;
+        let c = ctx.device_input(3)?;
         let channels = x.width();
-        let (dim, size) = (last_axis(&x), last_axis(&b));
+        let dim = last_axis(&x);
+        let size = last_axis(&b);
         let heads = channels.checked_div(dim).unwrap_or(0);
         let decays = table(ctx, &self.decays, || negative_exponentials(ctx, "A_log"))?;
         let skips = ctx.device_vector("D");
@@ -254,12 +263,14 @@ struct DeviceLogDecay {
 
 impl Kernel for DeviceLogDecay {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (queue, x) = (ctx.queue()?, ctx.device_input(0)?);
+        let queue = ctx.queue()?;
+        let x = ctx.device_input(0)?;
         let width = x.width();
         let rates = table(ctx, &self.rates, || {
             Ok(ctx.need_vector("A")?.iter().map(|a| a.exp()).collect())
         })?;
-        let (found, dt) = (rates.bytes() / 4, ctx.device_vector("dt"));
+        let found = rates.bytes() / 4;
+        let dt = ctx.device_vector("dt");
         let y = ctx.device_output(0, x.rows())?;
         if dt.is_none_or(|dt| dt.bytes() != 4 * width)
             || found == 0
@@ -317,8 +328,11 @@ impl DeviceDelta {
 impl Kernel for DeviceDelta {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let queue = ctx.queue()?;
-        let (q, k, v) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
-        let (g, beta) = (ctx.device_input(3)?, ctx.device_input(4)?);
+        let q = ctx.device_input(0)?;
+        let k = ctx.device_input(1)?;
+        let v = ctx.device_input(2)?;
+        let g = ctx.device_input(3)?;
+        let beta = ctx.device_input(4)?;
         let (&[_, key_heads, key], &[_, heads, value]) = (k.shape.as_slice(), v.shape.as_slice())
         else {
             return Err(ctx.error("keys and values have two axes each, heads and head size"));
@@ -369,8 +383,11 @@ struct DeviceRgLru {
 
 impl Kernel for DeviceRgLru {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (x, input, gate) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
-        let (channels, dtype) = (x.width(), ctx.activation());
+        let x = ctx.device_input(0)?;
+        let input = ctx.device_input(1)?;
+        let gate = ctx.device_input(2)?;
+        let channels = x.width();
+        let dtype = ctx.activation();
         let soft = table(ctx, &self.soft, || {
             let param = ctx.need_vector("recurrent_param")?;
             Ok(param.iter().map(|p| round1(dtype, softplus(*p))).collect())
@@ -400,7 +417,9 @@ struct DeviceLightning(Lightning);
 
 impl Kernel for DeviceLightning {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let (q, k, v) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
+        let q = ctx.device_input(0)?;
+        let k = ctx.device_input(1)?;
+        let v = ctx.device_input(2)?;
         let (&[_, heads, key], &[_, _, value]) = (k.shape.as_slice(), v.shape.as_slice()) else {
             return Err(ctx.error("keys and values have two axes each, heads and head size"));
         };

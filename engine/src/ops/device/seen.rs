@@ -36,7 +36,8 @@ impl SeenPositions {
         let buffer = queue.upload(bytemuck::cast_slice(&numbers))?;
         let mut at = 0;
         let placed = parts.iter().map(|seen| {
-            let ((base, span), ranges) = (extent(seen), buffer.argument(at)?);
+            let (base, span) = extent(seen);
+            let ranges = buffer.argument(at)?;
             at += 8 * seen.len();
             Ok(Self { ranges, base: base as u32, span })
         });

@@ -22,7 +22,8 @@ fn columns(
     (y, to): (&DeviceValue, usize),
     width: usize,
 ) -> Result<(), Error> {
-    let (x_axis, y_axis) = (last(&x.shape), last(&y.shape));
+    let x_axis = last(&x.shape);
+    let y_axis = last(&y.shape);
     let lines = x.len().checked_div(x_axis).unwrap_or(0);
     if from + width > x_axis || to + width > y_axis || lines * y_axis != y.len() {
         return Err(ctx.error(format!("columns {from}..{} of {x_axis}", from + width)));

@@ -46,8 +46,10 @@ impl PartialEq for DeviceRows {
 impl Clone for DeviceRows {
     fn clone(&self) -> Self {
         let copy = |buffer: &DeviceBuffer| self.queue.note(buffer.duplicate());
-        let (numbers, scales) = (copy(&self.numbers), copy(&self.scales));
-        let (form, queue) = (self.form.clone(), self.queue.clone());
+        let numbers = copy(&self.numbers);
+        let scales = copy(&self.scales);
+        let form = self.form.clone();
+        let queue = self.queue.clone();
         match (numbers, scales) {
             (Some(numbers), Some(scales)) => Self { form, queue, numbers, scales, len: self.len },
             _ => Self::empty(form, queue),
@@ -183,7 +185,8 @@ impl DeviceRows {
         writes: &mut RowWrites,
     ) -> Result<(), Error> {
         self.reserve(at + numbers)?;
-        let (rows, scales) = (&self.numbers, &self.scales);
+        let rows = &self.numbers;
+        let scales = &self.scales;
         let (kernel, output, threads): (_, Vec<KernelArgument>, _) = match &*self.form {
             RowStore::F32(_) | RowStore::Half(..) => {
                 let output = vec![rows.into(), self.plain_dtype()?.into()];
@@ -257,7 +260,8 @@ impl DeviceRows {
     /// Reads numbers from `at` on.
     pub fn read(&self, at: usize, into: &mut [f32]) {
         let group = self.group();
-        let (from, to) = (at / group * group, (at + into.len()).next_multiple_of(group));
+        let from = at / group * group;
+        let to = (at + into.len()).next_multiple_of(group);
         let mut bytes = Vec::new();
         self.to_bytes(from, to, &mut bytes);
         let mut decoded = (*self.form).clone();

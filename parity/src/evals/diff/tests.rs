@@ -14,7 +14,8 @@ fn compare(a: &str, b: &str, dtype: Option<Dtype>) -> Result<EvalComparison, Str
         fs_err::write(&path, text).unwrap();
         read(&path, &ReadOptions::default()).map_err(|error| error.to_string())
     };
-    let (a, b) = (file("a.jsonl", a)?, file("b.jsonl", b)?);
+    let a = file("a.jsonl", a)?;
+    let b = file("b.jsonl", b)?;
     diff(&a, &b, &Noise::new(dtype, &a, &b), None).map_err(|error| error.to_string())
 }
 
@@ -417,7 +418,8 @@ fn marked(key: &str, n: usize, right: impl Fn(usize) -> bool) -> String {
 #[test]
 fn equal_scores_of_other_items_are_no_noise() {
     for key in ["correct", "acc", "exact_match"] {
-        let (even, odd) = (marked(key, 200, |n| n % 2 == 0), marked(key, 200, |n| n % 2 == 1));
+        let even = marked(key, 200, |n| n % 2 == 0);
+        let odd = marked(key, 200, |n| n % 2 == 1);
         holds(
             &even,
             &odd,
@@ -454,7 +456,8 @@ fn scores_that_are_none_are_named() {
 
 #[test]
 fn a_few_items_are_not_the_whole_task() {
-    let (some, all) = (marked("acc", 3, |_| true), marked("acc", 200, |_| true));
+    let some = marked("acc", 3, |_| true);
+    let all = marked("acc", 200, |_| true);
     holds(&some, &all, None, EvalVerdict::Agree, "all 3 items that both files hold agree");
     holds(&some, &all, None, EvalVerdict::Agree, "not compared: 197 items");
 }

@@ -60,7 +60,8 @@ pub(super) fn score(
     let most = most_slots(&session.model().graph);
     let mut left = groups.as_slice();
     while !left.is_empty() {
-        let (mut tokens, mut slots) = (0, 0);
+        let mut tokens = 0;
+        let mut slots = 0;
         let fits = |group: &&PromptGroup<'_>| {
             tokens += group.context.len();
             slots += 1 + group.choices.len();

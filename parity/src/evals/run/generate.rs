@@ -96,7 +96,8 @@ fn continued(
     most: usize,
 ) -> Result<(Vec<u32>, String, &'static str), GenerateError> {
     let slot = session.open_slot();
-    let (mut made, mut ended) = (Vec::new(), "length");
+    let mut made = Vec::new();
+    let mut ended = "length";
     let mut next = ids.to_vec();
     let mut whole = String::new();
     while made.len() < most {

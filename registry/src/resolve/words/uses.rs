@@ -245,7 +245,8 @@ impl<'a> UseCollector<'a> {
                 self.expr(left, scope)?;
                 self.expr(right, scope)?;
                 if matches!(op, BinaryOp::Eq | BinaryOp::Ne | BinaryOp::In | BinaryOp::NotIn) {
-                    let (left, right) = (self.facts(left, scope)?, self.facts(right, scope)?);
+                    let left = self.facts(left, scope)?;
+                    let right = self.facts(right, scope)?;
                     self.compared(&left, &right);
                     self.compared(&right, &left);
                 }

@@ -13,7 +13,8 @@ impl SpecDecoder {
         let map = self.map(&entry.value, "a map with `arch:`, `metadata:` and `weights:`")?;
         self.check_keys(map, &GGUF, &entry.key.span());
         let word = |this: &mut Self, key| map.get(key).map(|entry| this.literal(&entry.value));
-        let (arch, pre) = (word(self, "arch"), word(self, "pre"));
+        let arch = word(self, "arch");
+        let pre = word(self, "pre");
         let metadata = self.entries(map, "metadata");
         let tensors = self.entries(map, "tensors");
         let assumes = self.entries(map, "assumes");
@@ -102,7 +103,8 @@ impl SpecDecoder {
     }
 
     fn gguf_weight(&mut self, entry: &YamlEntry) -> Option<GgufWeight> {
-        let (name, at) = (entry.name(), entry.key.span());
+        let name = entry.name();
+        let at = entry.key.span();
         let YamlValue::Map(map) = &entry.value.value else {
             let weight = self.word(&entry.value)?;
             return Some(GgufWeight {

@@ -106,7 +106,8 @@ fn apply(step: &WeightStep, inputs: &[Indices]) -> Vec<Indices> {
                 WeightStep::PermuteHeads { heads, to } => {
                     let rows = shape[0] / heads;
                     build(shape, |index| {
-                        let (head, row) = (index[0] / rows, index[0] % rows);
+                        let head = index[0] / rows;
+                        let row = index[0] % rows;
                         let from = match to {
                             HeadLayout::Half => row % (rows / 2) * 2 + row / (rows / 2),
                             HeadLayout::Interleaved => row % 2 * (rows / 2) + row / 2,

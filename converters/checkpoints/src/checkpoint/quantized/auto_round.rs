@@ -61,7 +61,8 @@ pub(super) fn extra(
     default: IntegerConfig,
 ) -> SchemeResult<Vec<(Regex, Option<IntegerConfig>)>> {
     let Some(Value::Object(rules)) = section.get("extra_config") else { return Ok(Vec::new()) };
-    let (mut named, mut fitting) = (Vec::new(), Vec::new());
+    let mut named = Vec::new();
+    let mut fitting = Vec::new();
     for (text, own) in rules {
         let plain = |bits: &Value| bits.as_u64().is_some_and(|bits| bits >= 16);
         let own = match own.get("bits") {

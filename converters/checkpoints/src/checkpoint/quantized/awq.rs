@@ -41,7 +41,8 @@ fn wide(
     numbers: IntegerConfig,
 ) -> SchemeResult<(IntegerLayout, Vec<usize>)> {
     let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
-    let (bits, (inputs, words)) = (numbers.bits, checkpoint.sides(name, FileDtype::I32)?);
+    let bits = numbers.bits;
+    let (inputs, words) = checkpoint.sides(name, FileDtype::I32)?;
     let stored = checkpoint.beside(name, scales)?.shape.clone();
     checkpoint.beside(name, zeros)?;
     let (rows, outputs) = match stored[..] {

@@ -54,7 +54,8 @@ fn eight(
     let sides = &stored[&scale].shape;
     // Codes without their scales would be taken for values.
     let unknown = || {
-        let (ty, shape) = (stored[&scale].dtype.name(), &info.shape);
+        let ty = stored[&scale].dtype.name();
+        let shape = &info.shape;
         let found =
             format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
         let expected =
@@ -70,7 +71,8 @@ fn eight(
         [n] | [n, 1] if n == rows => (1, columns),
         _ => block.unwrap_or((128, 128)),
     };
-    let (down, across) = (down.max(1), across.max(1));
+    let down = down.max(1);
+    let across = across.max(1);
     let needed = rows.div_ceil(down) * columns.div_ceil(across);
     // Compared as rows and columns, ignoring axes of one: a transposed shape would pass too.
     let long =
@@ -107,7 +109,9 @@ fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> SchemeResult<
     // A transposed shape, or bytes of another format, would pass too.
     let sixteens = group == 16;
     if (scales.dtype == FileDtype::F8E4m3) != sixteens || scales.shape != expected {
-        let (ty, sides, shape) = (scales.dtype.name(), &scales.shape, &info.shape);
+        let ty = scales.dtype.name();
+        let sides = &scales.shape;
+        let shape = &info.shape;
         let found =
             format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
         let dtype = if sixteens { FileDtype::F8E4m3 } else { FileDtype::U8 };

@@ -41,7 +41,8 @@ pub(super) fn find(
     };
     if inputs == 0 || PackedCodes::needed(inputs, bits) != tall {
         let found = format!("{tall} rows");
-        let (needed, many) = (PackedCodes::needed(inputs, bits), "rows for the");
+        let needed = PackedCodes::needed(inputs, bits);
+        let many = "rows for the";
         let expected = format!("{needed} {many} {inputs} inputs of `{order}`, {bits} bits each");
         return Err(checkpoint.coded(name, found, expected));
     }
@@ -74,7 +75,8 @@ pub(super) fn find(
     };
     let mut parts = vec![name.to_owned(), scales, zeros];
     parts.extend(told.then_some(order));
-    let (kind, shape) = (Encoding::Integers(plan), vec![outputs, inputs]);
+    let kind = Encoding::Integers(plan);
+    let shape = vec![outputs, inputs];
     Ok(Some((format!("{module}.weight"), QuantizedWeight::new(kind, shape, parts))))
 }
 

@@ -98,7 +98,8 @@ impl ValueReader for IntegerWeight<'_> {
     fn read(&self, at: usize, out: &mut [f32]) {
         let mut done = 0;
         while done < out.len() {
-            let (output, from) = ((at + done) / self.inputs, (at + done) % self.inputs);
+            let output = (at + done) / self.inputs;
+            let from = (at + done) % self.inputs;
             let row = output / self.plan.down;
             let (group, end) = match self.order {
                 Some(order) => (stored_group(order, from), from + 1),

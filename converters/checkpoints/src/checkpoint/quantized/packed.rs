@@ -79,7 +79,8 @@ impl CodeTensor<'_> {
         if matches!(weights.strategy, Strategy::Group(_)) {
             checkpoint.even(name, columns, size)?;
         }
-        let (high, groups) = (rows.div_ceil(down), columns.div_ceil(size));
+        let high = rows.div_ceil(down);
+        let groups = columns.div_ceil(size);
         let [scales, zeros, order] =
             ["scale", "zero_point", "g_idx"].map(|end| format!("{module}.weight_{end}"));
         checkpoint.beside(name, &scales)?;

@@ -96,7 +96,8 @@ impl ValueReader for Fp8Weight<'_> {
         let wide = self.columns.div_ceil(self.across);
         let mut done = 0;
         while done < out.len() {
-            let (row, column) = ((at + done) / self.columns, (at + done) % self.columns);
+            let row = (at + done) / self.columns;
+            let column = (at + done) % self.columns;
             let end = ((column / self.across + 1) * self.across).min(self.columns);
             let now = (end - column).min(out.len() - done);
             let scale = self.scales.at(row / self.down * wide + column / self.across);
@@ -119,7 +120,8 @@ impl ValueReader for Fp4Weight<'_> {
         let wide = self.columns.div_ceil(self.group);
         let mut done = 0;
         while done < out.len() {
-            let (row, column) = ((at + done) / self.columns, (at + done) % self.columns);
+            let row = (at + done) / self.columns;
+            let column = (at + done) % self.columns;
             let end = ((column / self.group + 1) * self.group).min(self.columns);
             let now = (end - column).min(out.len() - done);
             let scale = self.scales.at(row * wide + column / self.group);

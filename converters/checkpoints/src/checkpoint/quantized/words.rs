@@ -49,13 +49,16 @@ impl PackedCodes {
         let mask = (1 << self.bits) - 1;
         match self.layout {
             CodeOrder::Stream => {
-                let (k, shift) = (n * bits / 32, n * bits % 32);
+                let k = n * bits / 32;
+                let shift = n * bits % 32;
                 let low = word(k) >> shift;
                 let more = shift + bits > 32;
                 (if more { low | word(k + 1) << (32 - shift) } else { low }) & mask
             }
             CodeOrder::Planes => {
-                let (mut k, mut done, mut number) = (n / 32 * bits, 0, 0);
+                let mut k = n / 32 * bits;
+                let mut done = 0;
+                let mut number = 0;
                 for width in [8, 4, 2, 1].into_iter().filter(|width| bits & width != 0) {
                     let bit = n % 32 * width;
                     let part = word(k + bit / 32) >> (bit % 32) & ((1 << width) - 1);
@@ -96,7 +99,8 @@ mod tests {
                     let at = n * bits as usize + bit;
                     stream[at / 32] |= one << (at % 32);
                     // Width of the plane of this bit, and bits that precede the plane in its block.
-                    let (mut width, mut below) = (0, 0);
+                    let mut width = 0;
+                    let mut below = 0;
                     for plane in [8, 4, 2, 1].into_iter().filter(|w| bits as usize & w != 0) {
                         if bit >= below {
                             width = plane;

@@ -81,7 +81,8 @@ fn a_file_of_another_length_is_found() {
 #[test]
 fn what_lies_between_tensors_is_made_anew_by_resuming() {
     let sources = [numbers(1), numbers(2)];
-    let (whole, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let whole = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     run(&work(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
     let work = work(folder.path(), &sources);
     let mut settings = RunOptions { slab: 64, ..RunOptions::default() };
@@ -152,7 +153,8 @@ fn a_second_conversion_is_refused_and_changes_nothing() {
 #[test]
 fn links_in_the_way_are_replaced_and_not_followed() {
     let sources = [numbers(1), numbers(2)];
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
     let precious = other.path().join("precious");
     for name in ["a.part", "b.part", "a.part.journal", "side.part", "side"] {
         for resume in [false, true] {

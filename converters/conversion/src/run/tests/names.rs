@@ -211,7 +211,8 @@ fn hashes_do_not_depend_on_slabs_and_a_changed_output_is_not_finished() {
 
 #[test]
 fn a_source_that_changed_since_it_was_read_is_refused() {
-    let (sources, mut others) = ([numbers(1), numbers(2)], [numbers(1), numbers(2)]);
+    let sources = [numbers(1), numbers(2)];
+    let mut others = [numbers(1), numbers(2)];
     // The values that are read first, and slabs of copies as well as of rounded values.
     others[1][8] ^= 1;
     let dir = tempfile::tempdir().unwrap();
@@ -226,7 +227,8 @@ fn a_source_that_changed_since_it_was_read_is_refused() {
 #[test]
 fn a_named_file_that_was_damaged_since_is_made_anew() {
     let sources = [numbers(1), numbers(2)];
-    let (whole, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let whole = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     run(&folder(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
     let work = folder(dir.path(), &sources);
     let disk = Arc::new(Fails { at: 1, count: AtomicUsize::new(0) });
@@ -243,7 +245,8 @@ fn a_named_file_that_was_damaged_since_is_made_anew() {
 
 #[test]
 fn resuming_what_is_finished_says_so_and_other_weights_are_refused() {
-    let (sources, mut others) = ([numbers(1), numbers(2)], [numbers(1), numbers(2)]);
+    let sources = [numbers(1), numbers(2)];
+    let mut others = [numbers(1), numbers(2)];
     others[1][0] ^= 1;
     let dir = tempfile::tempdir().unwrap();
     let settings = RunOptions { resume: true, ..RunOptions::default() };

@@ -121,7 +121,8 @@ impl DecoderOps for Avx2Ops {
     fn negate(self, TwoVectors(low, high): TwoVectors, bits: u16) -> TwoVectors {
         // SAFETY: the CPU has the features.
         unsafe {
-            let (one, minus_one) = (_mm256_set1_ps(1.0), _mm256_set1_ps(-1.0));
+            let one = _mm256_set1_ps(1.0);
+            let minus_one = _mm256_set1_ps(-1.0);
             let low_sign = _mm256_blendv_ps(one, minus_one, lanes(bits));
             let high_sign = _mm256_blendv_ps(one, minus_one, lanes(bits >> 8));
             TwoVectors(_mm256_mul_ps(low, low_sign), _mm256_mul_ps(high, high_sign))

@@ -103,7 +103,8 @@ fn part<const M: usize>(
         };
     }
     if off {
-        let (mut qx, mut q2) = (0.0, 0.0);
+        let mut qx = 0.0;
+        let mut q2 = 0.0;
         for (k, (x, weight)) in groups.enumerate() {
             for i in 0..8 {
                 let q = values(k)[level::<8>(picks[k], i)];
@@ -133,7 +134,8 @@ fn encode_s(
     {
         let parts = numbers.as_chunks::<32>().0;
         let weights = weights::<32>(numbers, row, importance, run);
-        let (weights, mut splits) = (&weights[..parts.len()], [None; RUN / 32]);
+        let weights = &weights[..parts.len()];
+        let mut splits = [None; RUN / 32];
         search.with_one_shift(parts, weights, &mut splits[..parts.len()]);
         let parts = weights.as_chunks().0.iter().zip(splits.as_chunks().0);
         let blocks = layout::blocks::<BLOCK, 50>(numbers, out).zip(parts);
@@ -212,7 +214,8 @@ fn encode_m(
     {
         let parts = numbers.as_chunks::<16>().0;
         let weights = weights::<16>(numbers, row, importance, run);
-        let (weights, mut splits) = (&weights[..parts.len()], [None; RUN / 16]);
+        let weights = &weights[..parts.len()];
+        let mut splits = [None; RUN / 16];
         search.with_two_shifts(parts, weights, &mut splits[..parts.len()]);
         let parts = weights.as_chunks().0.iter().zip(splits.as_chunks().0);
         let blocks = layout::blocks::<BLOCK, 56>(numbers, out).zip(parts);
@@ -251,7 +254,8 @@ fn pack_m(
     let mut scale = max / 15.0;
     let inverse = 1.0 / scale;
     let mut words = [0u16; 4];
-    let (mut qx, mut q2) = (0.0, 0.0);
+    let mut qx = 0.0;
+    let mut q2 = 0.0;
     for (at, (x, part)) in parts.iter().zip(&found).enumerate() {
         let of_part = eighths(inverse, part.scale);
         words[at / 4] |= (of_part as u16) << (3 * (at % 4));

@@ -348,7 +348,8 @@ fn errors<const N: usize>(
 /// Returns the point of the least error.
 #[inline]
 fn nearest_point<const N: usize>(list: &[u16], errors: &[[f32; 8]; N]) -> u16 {
-    let (mut found, mut least) = (list[0], f32::MAX);
+    let mut found = list[0];
+    let mut least = f32::MAX;
     for &point in list {
         let error = (0..N).fold(0.0, |sum, i| sum + errors[i][level::<N>(point.into(), i)]);
         if error < least {
@@ -359,7 +360,8 @@ fn nearest_point<const N: usize>(list: &[u16], errors: &[[f32; 8]; N]) -> u16 {
 }
 
 fn sums<const M: usize, const N: usize>(numbers: &PartValues<M>, picks: &[Pick; 8]) -> (f32, f32) {
-    let (mut qx, mut q2) = (0.0, 0.0);
+    let mut qx = 0.0;
+    let mut q2 = 0.0;
     for i in 0..M {
         let q = ODD[level::<N>(picks[i / N], i % N)];
         qx += numbers.weight[i] * numbers.x[i] * q;

@@ -68,7 +68,8 @@ impl<const M: usize> Split<M> {
 pub(super) fn with_one_shift(x: &[f32; 32], weight: &[f32; 32]) -> Option<Split<32>> {
     let scale = largest(x, TINY_S)?;
     let order = ascending(x);
-    let (mut sx, mut sw) = ([0.0; 33], [0.0; 33]);
+    let mut sx = [0.0; 33];
+    let mut sw = [0.0; 33];
     for (at, &i) in order.iter().enumerate() {
         sx[at + 1] = sx[at] + weight[i] * x[i];
         sw[at + 1] = sw[at] + weight[i];
@@ -94,7 +95,8 @@ pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16]) -> Option<Split
     let scale = largest(x, TINY_M)?;
     let order = ascending(x);
     // Prefix sums of each half, over its values in ascending order.
-    let (mut sx, mut sw) = ([[0.0; 17]; 2], [[0.0; 17]; 2]);
+    let mut sx = [[0.0; 17]; 2];
+    let mut sw = [[0.0; 17]; 2];
     for (at, &i) in order.iter().enumerate() {
         for half in 0..2 {
             let here = i / 8 == half;
@@ -107,9 +109,11 @@ pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16]) -> Option<Split
         for j in i..=16 {
             // Values are one apart: the contribution of a half is its largest value times the whole sum,
             // less the sums up to both positions.
-            let (mut qx, mut q2) = ([[0.0; 2]; 2], [[0.0; 2]; 2]);
+            let mut qx = [[0.0; 2]; 2];
+            let mut q2 = [[0.0; 2]; 2];
             for half in 0..2 {
-                let (x, w) = (&sx[half], &sw[half]);
+                let x = &sx[half];
+                let w = &sw[half];
                 let below = x[i] + x[j];
                 for (shift, v) in VALUES.iter().enumerate() {
                     let steps = [v[0] * v[0] - v[1] * v[1], v[1] * v[1] - v[2] * v[2]];
@@ -118,7 +122,8 @@ pub(super) fn with_two_shifts(x: &[f32; 16], weight: &[f32; 16]) -> Option<Split
                 }
             }
             for shifts in 0..4 {
-                let (a, b) = (shifts / 2, shifts % 2);
+                let a = shifts / 2;
+                let b = shifts % 2;
                 best.offer(qx[0][a] + qx[1][b], q2[0][a] + q2[1][b], (i, j, shifts));
             }
         }

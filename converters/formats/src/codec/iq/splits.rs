@@ -52,8 +52,10 @@ impl<S: Simd> BestSplits<S> {
         down: impl Fn(usize) -> [bool; 2],
         out: &mut [Option<Split<M>>],
     ) {
-        let (scale, shift) = (s.array(self.scale), s.array(self.shift));
-        let (first, second) = (s.array(self.first), s.array(self.second));
+        let scale = s.array(self.scale);
+        let shift = s.array(self.shift);
+        let first = s.array(self.first);
+        let second = s.array(self.second);
         for (lane, to) in out.iter_mut().enumerate() {
             let there = largest[lane].is_some() && first[lane] >= 0.0;
             *to = there.then(|| {
@@ -79,7 +81,8 @@ impl<const M: usize> SortedParts<M> {
         tiny: f32,
         mut visit: impl FnMut(usize, usize, usize, f32, f32),
     ) -> Self {
-        let (mut orders, mut most) = ([[0; M]; 16], [None; 16]);
+        let mut orders = [[0; M]; 16];
+        let mut most = [None; 16];
         for (lane, (x, weight)) in parts.iter().zip(weights).enumerate() {
             most[lane] = largest(x, tiny);
             orders[lane] = ascending(x);
@@ -108,12 +111,14 @@ pub(super) fn with_one_shift<S: Simd>(
 ) {
     let lanes = parts.chunks(S::LANES).zip(weights.chunks(S::LANES)).zip(out.chunks_mut(S::LANES));
     for ((parts, weights), out) in lanes {
-        let (mut products, mut sorted_weights) = ([[0.0; 16]; 32], [[0.0; 16]; 32]);
+        let mut products = [[0.0; 16]; 32];
+        let mut sorted_weights = [[0.0; 16]; 32];
         let sorted = SortedParts::new(parts, weights, TINY_S, |at, lane, _, product, weight| {
             products[at][lane] = product;
             sorted_weights[at][lane] = weight;
         });
-        let (mut sx, mut sw) = ([s.splat(0.0); 33], [s.splat(0.0); 33]);
+        let mut sx = [s.splat(0.0); 33];
+        let mut sw = [s.splat(0.0); 33];
         for at in 0..32 {
             sx[at + 1] = sx[at] + s.load(&products[at]);
             sw[at + 1] = sw[at] + s.load(&sorted_weights[at]);
@@ -121,15 +126,18 @@ pub(super) fn with_one_shift<S: Simd>(
         let values = VALUES.map(|v| [s.splat(v[0]), s.splat(v[1]), s.splat(v[2])]);
         // Terms of the values above the second position.
         let above: [[(S::F, S::F); 2]; 33] = std::array::from_fn(|j| {
-            let (x, w) = (sx[32] - sx[j], sw[32] - sw[j]);
+            let x = sx[32] - sx[j];
+            let w = sw[32] - sw[j];
             values.map(|v| (x * v[2], w * v[2] * v[2]))
         });
         let mut best = BestSplits::new(s, &sorted.largest);
         for i in 0..=32 {
-            let (x, w) = (sx[i] - sx[0], sw[i] - sw[0]);
+            let x = sx[i] - sx[0];
+            let w = sw[i] - sw[0];
             let below = values.map(|v| (x * v[0], w * v[0] * v[0]));
             for j in i..=32 {
-                let (x, w) = (sx[j] - sx[i], sw[j] - sw[i]);
+                let x = sx[j] - sx[i];
+                let w = sw[j] - sw[i];
                 for (shift, v) in values.iter().enumerate() {
                     let qx = below[shift].0 + x * v[1] + above[j][shift].0;
                     let q2 = below[shift].1 + w * v[1] * v[1] + above[j][shift].1;
@@ -151,13 +159,15 @@ pub(super) fn with_two_shifts<S: Simd>(
 ) {
     let lanes = parts.chunks(S::LANES).zip(weights.chunks(S::LANES)).zip(out.chunks_mut(S::LANES));
     for ((parts, weights), out) in lanes {
-        let (mut products, mut sorted_weights) = ([[[0.0; 16]; 16]; 2], [[[0.0; 16]; 16]; 2]);
+        let mut products = [[[0.0; 16]; 16]; 2];
+        let mut sorted_weights = [[[0.0; 16]; 16]; 2];
         let sorted = SortedParts::new(parts, weights, TINY_M, |at, lane, i, product, weight| {
             products[i / 8][at][lane] = product;
             sorted_weights[i / 8][at][lane] = weight;
         });
         // Values of the other half add zero, which changes no sum: none is a negative zero.
-        let (mut sx, mut sw) = ([[s.splat(0.0); 17]; 2], [[s.splat(0.0); 17]; 2]);
+        let mut sx = [[s.splat(0.0); 17]; 2];
+        let mut sw = [[s.splat(0.0); 17]; 2];
         for half in 0..2 {
             for at in 0..16 {
                 sx[half][at + 1] = sx[half][at] + s.load(&products[half][at]);
@@ -181,7 +191,8 @@ pub(super) fn with_two_shifts<S: Simd>(
                 let qx = pairs(|half, shift| whole_x[half][shift] - below[half]);
                 let q2 = pairs(|half, shift| first[half][shift] + second[j][half][shift]);
                 for shifts in 0..4 {
-                    let (a, b) = (shifts / 2, shifts % 2);
+                    let a = shifts / 2;
+                    let b = shifts % 2;
                     best.offer(s, qx[0][a] + qx[1][b], q2[0][a] + q2[1][b], (i, j, shifts));
                 }
             }

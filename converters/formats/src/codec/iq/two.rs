@@ -149,7 +149,8 @@ fn pack_s(found: &IqBlock, out: &mut [u8; 82]) {
     out[..2].copy_from_slice(&found.scale.to_le_bytes());
     for (at, part) in found.parts.iter().enumerate() {
         for k in 0..2 {
-            let (at, index) = (2 * at + k, part.picks[k] >> 16);
+            let at = 2 * at + k;
+            let index = part.picks[k] >> 16;
             out[2 + at] = index as u8;
             out[34 + at] = part.signs[k];
             out[66 + at / 4] |= ((index >> 8) as u8) << (2 * (at % 4));

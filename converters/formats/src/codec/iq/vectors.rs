@@ -37,7 +37,8 @@ impl<S: Simd> CodebookSearch for InLanes<S> {
             *errors = s.splat(weight) * apart * apart;
         }
         let lanes = s.load(&std::array::from_fn(|lane| lane as f32));
-        let (mut least, mut place) = (s.splat(f32::MAX), s.splat(0.0));
+        let mut least = s.splat(f32::MAX);
+        let mut place = s.splat(0.0);
         for (n, list) in list.chunks_exact(S::LANES).enumerate() {
             let points = s.widened(list);
             let mut error = s.lookup(errors[0], points);
@@ -72,12 +73,14 @@ impl<S: Simd> CodebookSearch for InLanes<S> {
         let s = self.0;
         all.off = [0; TRIALS];
         let odd = table::<S, N>(s, &ODD);
-        let (half, one) = (s.splat(0.5), s.splat(1.0));
+        let half = s.splat(0.5);
+        let one = s.splat(1.0);
         for from in (0..inverses.len()).step_by(S::LANES) {
             let count = S::LANES.min(inverses.len() - from);
             let inverse = s.load(&std::array::from_fn(|lane| inverses[from + lane.min(count - 1)]));
             let scales = s.array(one / inverse);
-            let (mut qx, mut q2) = (s.splat(0.0), s.splat(0.0));
+            let mut qx = s.splat(0.0);
+            let mut q2 = s.splat(0.0);
             let weighted = numbers.x.as_chunks::<N>().0.iter();
             let weighted = weighted.zip(numbers.weight.as_chunks::<N>().0).enumerate();
             for (k, (x, weight)) in weighted {

@@ -31,8 +31,10 @@ impl Ladder {
         (x, weights): WeightedValues<N>,
         levels: &mut [u8; N],
     ) -> AffineFit {
-        let (mut min, mut max) = (x[0], x[0]);
-        let (mut sum_w, mut sum_x) = (weights[0], weights[0] * x[0]);
+        let mut min = x[0];
+        let mut max = x[0];
+        let mut sum_w = weights[0];
+        let mut sum_x = weights[0] * x[0];
         for (&x, &w) in x.iter().zip(weights).skip(1) {
             if x < min {
                 min = x;
@@ -57,7 +59,9 @@ impl Ladder {
         for i in 0..=self.last {
             let tried = ((self.first + self.step * i as f32 + self.top as f32) / (max - min), min);
             let l = self.levels(x, tried);
-            let (mut sum_l, mut sum_l2, mut sum_xl) = (0.0_f32, 0.0_f32, 0.0_f32);
+            let mut sum_l = 0.0_f32;
+            let mut sum_l2 = 0.0_f32;
+            let mut sum_xl = 0.0_f32;
             for ((&x, &w), &l) in x.iter().zip(weights).zip(&l) {
                 sum_l += w * l;
                 sum_l2 += w * l * l;

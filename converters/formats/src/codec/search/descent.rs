@@ -17,7 +17,8 @@ pub(in crate::codec) fn descend<const N: usize>(
         return 0.0;
     }
     let inverse = -half as f32 / max;
-    let (mut sum_xl, mut sum_l2) = (0.0_f32, 0.0_f32);
+    let mut sum_xl = 0.0_f32;
+    let mut sum_l2 = 0.0_f32;
     for (to, &x) in levels.iter_mut().zip(x) {
         let l = nearest(inverse * x).clamp(-half, half - 1);
         *to = (l + half) as u8;

@@ -42,7 +42,8 @@ pub(in crate::codec) fn positive<const N: usize>(
             inverse = tried;
         }
     }
-    let (mut sum_xl, mut sum_l2) = (0.0_f32, 0.0_f32);
+    let mut sum_xl = 0.0_f32;
+    let mut sum_l2 = 0.0_f32;
     for ((to, &x), &w) in levels.iter_mut().zip(x).zip(weights) {
         let l = nearest(inverse * x).min(top);
         *to = l as u8;

@@ -21,7 +21,8 @@ pub(in crate::codec) fn signed<const N: usize>(
     }
     let level = |inverse: f32, x: f32| nearest(inverse * x).clamp(-half, half - 1);
     let sums = |inverse: f32| {
-        let (mut xl, mut l2) = (0.0_f32, 0.0_f32);
+        let mut xl = 0.0_f32;
+        let mut l2 = 0.0_f32;
         for (&x, &w) in x.iter().zip(weights) {
             let l = level(inverse, x) as f32;
             xl += w * x * l;

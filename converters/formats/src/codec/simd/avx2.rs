@@ -238,8 +238,10 @@ pub(super) unsafe fn transposed(rows: [&[f32]; 8], at: usize) -> [__m256; 8] {
 unsafe fn four([a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
     // SAFETY: the caller has AVX2.
     unsafe {
-        let (ab, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-        let (cd, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        let ab = _mm256_unpacklo_ps(a, b);
+        let ab_high = _mm256_unpackhi_ps(a, b);
+        let cd = _mm256_unpacklo_ps(c, d);
+        let cd_high = _mm256_unpackhi_ps(c, d);
         [
             _mm256_shuffle_ps::<0x44>(ab, cd),
             _mm256_shuffle_ps::<0xee>(ab, cd),

@@ -28,8 +28,11 @@ pub(in crate::codec) fn descend<S: Simd, const N: usize>(
 ) -> [DescentLanes<S, N>; 2] {
     let zero = s.splat(0.0);
     let level = |x| s.nearest_level(x, -half, half - 1.0);
-    let (mut sum_xl, mut sum_l2) = ([zero; 2], [zero; 2]);
-    let (mut levels, mut weights, mut weighted) = ([[zero; N]; 2], [[zero; N]; 2], [[zero; N]; 2]);
+    let mut sum_xl = [zero; 2];
+    let mut sum_l2 = [zero; 2];
+    let mut levels = [[zero; N]; 2];
+    let mut weights = [[zero; N]; 2];
+    let mut weighted = [[zero; N]; 2];
     let mut none = [s.lt(zero, zero); 2];
     for v in 0..2 {
         let (max, most) = s.peak(&x[v]);

@@ -23,7 +23,8 @@ impl AffineLanes {
         top: i32,
         x: &[f32; N],
     ) -> [u8; N] {
-        let (inverse, min) = (self.chosen.0[lane], self.chosen.1[lane]);
+        let inverse = self.chosen.0[lane];
+        let min = self.chosen.1[lane];
         x.map(|x| nearest(inverse * (x - min)).clamp(0, top) as u8)
     }
 }
@@ -38,8 +39,10 @@ pub(in crate::codec) fn climb<S: Simd, const N: usize>(
 ) -> AffineLanes {
     let zero = s.splat(0.0);
     let top = ladder.top as f32;
-    let (mut low, mut high) = (x[0], x[0]);
-    let (mut sum_w, mut sum_x) = (weights[0], weights[0] * x[0]);
+    let mut low = x[0];
+    let mut high = x[0];
+    let mut sum_w = weights[0];
+    let mut sum_x = weights[0] * x[0];
     for (&x, &w) in x.iter().zip(weights).skip(1) {
         low = s.lesser(x, low);
         high = s.greater(x, high);
@@ -58,7 +61,9 @@ pub(in crate::codec) fn climb<S: Simd, const N: usize>(
     for i in 0..=ladder.last {
         let width = ladder.first + ladder.step * i as f32 + top;
         let tried = (s.splat(width) / (high - min), min);
-        let (mut sum_l, mut sum_l2, mut sum_xl) = (zero, zero, zero);
+        let mut sum_l = zero;
+        let mut sum_l2 = zero;
+        let mut sum_xl = zero;
         round(s, ladder, x, tried, (low, high, flat), &mut levels, |at, l| {
             let weighted = weights[at] * l;
             sum_l = sum_l + weighted;

@@ -89,7 +89,8 @@ pub(in crate::codec) trait Simd: Copy {
     /// Returns [`peak`](crate::codec::layout::peak) of groups as in [`Self::columns`].
     #[inline(always)]
     fn peaks<const N: usize>(self, groups: &[[f32; N]]) -> [f32; 16] {
-        let (mut most, mut least) = (self.splat(0.0), self.splat(0.0));
+        let mut most = self.splat(0.0);
+        let mut least = self.splat(0.0);
         self.each_column(
             |lane| &groups[lane.min(groups.len() - 1)],
             |_, x| {
@@ -100,7 +101,8 @@ pub(in crate::codec) trait Simd: Copy {
         let size = self.splat(0.0) - least;
         let mut peaks = self.array(self.select(self.lt(size, most), most, least));
         if self.any(self.and(self.le(size, most), self.le(most, size))) {
-            let (most, size) = (self.array(most), self.array(size));
+            let most = self.array(most);
+            let size = self.array(size);
             for (lane, group) in groups.iter().enumerate() {
                 if most[lane] == size[lane] {
                     // The first of equals is found by their order.
@@ -123,7 +125,8 @@ pub(in crate::codec) trait Simd: Copy {
     /// of equals.
     #[inline(always)]
     fn peak(self, x: &[Self::F]) -> (Self::F, Self::F) {
-        let (mut max, mut most) = (self.splat(0.0), self.splat(0.0));
+        let mut max = self.splat(0.0);
+        let mut most = self.splat(0.0);
         for &x in x {
             let above = self.lt(most, self.abs(x));
             most = self.select(above, self.abs(x), most);
@@ -148,7 +151,8 @@ pub(in crate::codec) trait Simd: Copy {
         importance: &[f32],
         variance: Self::F,
     ) -> ([Self::F; N], [Self::F; N]) {
-        let (mut x, mut weights) = ([self.splat(0.0); N], [self.splat(0.0); N]);
+        let mut x = [self.splat(0.0); N];
+        let mut weights = [self.splat(0.0); N];
         self.columns(numbers.as_chunks().0, &mut x);
         self.columns(importance.as_chunks().0, &mut weights);
         for (weight, &x) in weights.iter_mut().zip(&x) {

@@ -75,7 +75,8 @@ fn sums<S: Simd, const N: usize>(
     [x, weights, weighted]: [&[S::F; N]; 3],
     inverse: S::F,
 ) -> (S::F, S::F) {
-    let (mut xl, mut l2) = (s.splat(0.0), s.splat(0.0));
+    let mut xl = s.splat(0.0);
+    let mut l2 = s.splat(0.0);
     for at in 0..N {
         let l = s.small_level(inverse * x[at], -half, half - 1.0);
         xl = xl + weighted[at] * l;

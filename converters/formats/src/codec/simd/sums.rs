@@ -81,12 +81,14 @@ impl PartialSums {
     /// Adds all pairs and the parts. Zeros complete the last chunk.
     #[inline(always)]
     fn total<const WIDE: bool>(mut self, x: &[f32], y: &[f32]) -> ErrorSums {
-        let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHUNK>(), y.as_chunks::<CHUNK>());
+        let (x, x_rest) = x.as_chunks::<CHUNK>();
+        let (y, y_rest) = y.as_chunks::<CHUNK>();
         for (x, y) in x.iter().zip(y) {
             self.add::<WIDE>(x, y);
         }
         if !x_rest.is_empty() {
-            let (mut x, mut y) = ([0.0; CHUNK], [0.0; CHUNK]);
+            let mut x = [0.0; CHUNK];
+            let mut y = [0.0; CHUNK];
             x[..x_rest.len()].copy_from_slice(x_rest);
             y[..y_rest.len()].copy_from_slice(y_rest);
             self.add::<WIDE>(&x, &y);
@@ -105,7 +107,8 @@ impl PartialSums {
         let pairs = x.as_chunks::<WIDTH>().0.iter().zip(y.as_chunks::<WIDTH>().0);
         if WIDE {
             for (x, y) in pairs {
-                let (x, y) = (each(x, f64::from), each(y, f64::from));
+                let x = each(x, f64::from);
+                let y = each(y, f64::from);
                 for n in 0..WIDTH {
                     let error = y[n] - x[n];
                     self.error[n] += error * error;
@@ -117,7 +120,9 @@ impl PartialSums {
             }
             return;
         }
-        let (mut error, mut power, mut decoded) = ([0.0; WIDTH], [0.0; WIDTH], [0.0; WIDTH]);
+        let mut error = [0.0; WIDTH];
+        let mut power = [0.0; WIDTH];
+        let mut decoded = [0.0; WIDTH];
         for (x, y) in pairs {
             for n in 0..WIDTH {
                 let off = y[n] - x[n];
@@ -149,7 +154,8 @@ mod tests {
         let x = values(1003);
         let y: Vec<f32> = x.iter().map(|x| (x * 16.0).round() / 16.0).collect();
         for upto in [0, 1, 7, 8, 9, 63, 64, 65, 250, 1003] {
-            let (x, y) = (&x[..upto], &y[..upto]);
+            let x = &x[..upto];
+            let y = &y[..upto];
             assert_eq!(narrow_sums(x, y), plain_narrow_sums(x, y));
             assert_eq!(wide_sums(x, y), plain_wide_sums(x, y));
             let one = |f: fn(f64, f64) -> f64| -> f64 {
