@@ -432,8 +432,11 @@ impl<'c> GgufModel<'c> {
 
 /// Returns the dtype of the first matrix, which is the default for the matrices of a converted file.
 fn matrices(weights: &[WeightFlow<'_>]) -> FileDtype {
-    let matrix = |weight: &&WeightFlow<'_>| weight.flow.shape().len() >= 2;
-    match weights.iter().filter(matrix).find_map(|weight| weight.flow.dtype()) {
+    match weights
+        .iter()
+        .filter(|weight: &&WeightFlow<'_>| weight.flow.shape().len() >= 2)
+        .find_map(|weight| weight.flow.dtype())
+    {
         Some(dtype @ (FileDtype::F16 | FileDtype::F32)) => dtype,
         _ => FileDtype::Bf16,
     }

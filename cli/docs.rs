@@ -106,11 +106,15 @@ pub(crate) fn rows(section_: &str) -> Vec<StepDoc> {
 fn cells(line: &'static str) -> Option<Vec<&'static str>> {
     let inner = line.strip_prefix('|')?.strip_suffix('|')?;
     let mut quoted = false;
-    let bar = |c: char| {
-        quoted ^= c == '`';
-        c == '|' && !quoted
-    };
-    Some(inner.split(bar).map(str::trim).collect())
+    Some(
+        inner
+            .split(|c: char| {
+                quoted ^= c == '`';
+                c == '|' && !quoted
+            })
+            .map(str::trim)
+            .collect(),
+    )
 }
 
 #[cfg(test)]

@@ -73,8 +73,10 @@ mod tests {
     use super::*;
 
     fn open(path: &std::path::Path, identity: &str) -> (LineJournal, Vec<u32>) {
-        let parse = |line: &str| line.strip_prefix("n ")?.parse().ok();
-        LineJournal::open(path.to_owned(), ("numbers/1", "count"), identity, parse).unwrap()
+        LineJournal::open(path.to_owned(), ("numbers/1", "count"), identity, |line: &str| {
+            line.strip_prefix("n ")?.parse().ok()
+        })
+        .unwrap()
     }
 
     #[test]

@@ -199,8 +199,11 @@ impl MatrixCheck<'_> {
     fn run(&self, timeout: Duration) -> Vec<Cell> {
         let url = ["http://", "https://"].iter().any(|s| self.engine.engine.starts_with(s));
         if url && self.dtypes.len() > 1 {
-            let one = |dtypes| MatrixCheck { dtypes, ..*self }.run(timeout);
-            return self.dtypes.chunks(1).flat_map(one).collect();
+            return self
+                .dtypes
+                .chunks(1)
+                .flat_map(|dtypes| MatrixCheck { dtypes, ..*self }.run(timeout))
+                .collect();
         }
         let names: Vec<String> = self.dtypes.iter().map(|d| d.name().to_owned()).collect();
         let mut found = match self.outcome(timeout) {

@@ -84,11 +84,13 @@ fn next(path: &Path) -> String {
 
 /// Returns the transformers class name for `my_model`: `MyModelForCausalLM`.
 fn class(name: &str) -> String {
-    let part = |part: &str| -> String {
-        let mut letters = part.chars();
-        letters.next().map(|c| c.to_ascii_uppercase()).into_iter().chain(letters).collect()
-    };
-    name.split('_').map(part).collect::<String>() + "ForCausalLM"
+    name.split('_')
+        .map(|part: &str| -> String {
+            let mut letters = part.chars();
+            letters.next().map(|c| c.to_ascii_uppercase()).into_iter().chain(letters).collect()
+        })
+        .collect::<String>()
+        + "ForCausalLM"
 }
 
 /// Returns the text of the file: its own keys, then each key as inherited.

@@ -196,16 +196,20 @@ fn general(from: &str, to: &str, module: bool) -> (String, String) {
 
 /// Escapes all characters except letters, digits and `_`.
 fn regex_escape(text: &str) -> String {
-    let escape = |c: char| {
-        if c.is_alphanumeric() || c == '_' { c.to_string() } else { format!("\\{c}") }
-    };
-    text.chars().map(escape).collect()
+    text.chars()
+        .map(
+            |c: char| {
+                if c.is_alphanumeric() || c == '_' { c.to_string() } else { format!("\\{c}") }
+            },
+        )
+        .collect()
 }
 
 /// Returns a valid name for a Python package.
 fn word(name: &str) -> String {
-    let part = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
-    name.chars().map(part).collect()
+    name.chars()
+        .map(|c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
+        .collect()
 }
 
 /// Returns the error for an unsupported model, with the obstacle of each known relative.

@@ -18,10 +18,13 @@ const CHOOSES: [&str; 5] = [
 /// Returns the types of blocks that a program names, tests at its end aside.
 fn named(text: &str) -> Vec<BlockType> {
     let program = text.split("#[cfg(test)]").next().unwrap_or_default();
-    let word = |after: &str| -> String {
-        after.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
-    };
-    let words: Vec<String> = program.split("BlockType::").skip(1).map(word).collect();
+    let words: Vec<String> = program
+        .split("BlockType::")
+        .skip(1)
+        .map(|after: &str| -> String {
+            after.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+        })
+        .collect();
     BlockType::declared()
         .filter(|ty| ty.is_quantized() && words.contains(&format!("{ty:?}")))
         .collect()

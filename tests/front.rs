@@ -273,11 +273,13 @@ fn rename(path: &Path, names: &[(&str, &str)]) {
     let bytes = fs_err::read(path).unwrap();
     let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
     let header: BTreeMap<String, Value> = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
-    let renamed = |(name, info): (String, Value)| {
-        let name = names.iter().fold(name, |name, (from, to)| name.replace(from, to));
-        (name, info)
-    };
-    let header: BTreeMap<String, Value> = header.into_iter().map(renamed).collect();
+    let header: BTreeMap<String, Value> = header
+        .into_iter()
+        .map(|(name, info): (String, Value)| {
+            let name = names.iter().fold(name, |name, (from, to)| name.replace(from, to));
+            (name, info)
+        })
+        .collect();
     let mut text = serde_json::to_vec(&header).unwrap();
     text.resize(text.len().next_multiple_of(8), b' ');
     let mut out = (text.len() as u64).to_le_bytes().to_vec();

@@ -58,10 +58,11 @@ fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
         return BTreeMap::from([(String::new(), read(path))]);
     }
     let entries = fs_err::read_dir(path).unwrap().map(|entry| entry.unwrap());
-    let named = |entry: fs_err::DirEntry| {
-        (entry.file_name().to_string_lossy().into_owned(), read(&entry.path()))
-    };
-    entries.map(named).collect()
+    entries
+        .map(|entry: fs_err::DirEntry| {
+            (entry.file_name().to_string_lossy().into_owned(), read(&entry.path()))
+        })
+        .collect()
 }
 
 fn killed(case: &Case) {

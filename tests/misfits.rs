@@ -16,11 +16,15 @@ pub(crate) type Tensors = BTreeMap<String, (TensorEntry, Vec<u8>)>;
 /// Rewrites a small safetensors file with its tensors changed by `edit`.
 pub(crate) fn rewrite(from: &Path, to: &Path, edit: impl FnOnce(&mut Tensors)) {
     let file = SafetensorsFile::open(from).unwrap();
-    let read = |name: &String| {
-        let (entry, bytes) = file.tensor(name).unwrap().unwrap();
-        (name.clone(), (entry.clone(), bytes.to_vec()))
-    };
-    let mut tensors: Tensors = file.header().tensors.keys().map(read).collect();
+    let mut tensors: Tensors = file
+        .header()
+        .tensors
+        .keys()
+        .map(|name: &String| {
+            let (entry, bytes) = file.tensor(name).unwrap().unwrap();
+            (name.clone(), (entry.clone(), bytes.to_vec()))
+        })
+        .collect();
     edit(&mut tensors);
     let declared = tensors.iter().map(|(name, (entry, _))| TensorSpec {
         name: name.clone(),

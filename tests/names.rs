@@ -107,10 +107,9 @@ fn no_library_names_a_flag() {
         for (n, line) in program.lines().enumerate() {
             let mut words = line.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
             // Flags of a letter are seen in commands of ours.
-            let ours = |command: &&str| {
+            let commands = line.split('`').skip(1).step_by(2).filter(|command: &&str| {
                 ["onboard ", "parity ", "convert "].iter().any(|name| command.starts_with(name))
-            };
-            let commands = line.split('`').skip(1).step_by(2).filter(ours);
+            });
             let mut short = commands.flat_map(str::split_whitespace).filter(|word| {
                 word.strip_prefix('-').is_some_and(|rest| rest.len() == 1 && rest != "-")
             });

@@ -107,11 +107,12 @@ fn weights(files: &Files) -> BTreeMap<&String, &Vec<u8>> {
 /// Returns the files of a folder under their final names.
 fn files(folder: &Path) -> Files {
     let entries = fs_err::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    let named = |entry: fs_err::DirEntry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        (!name.contains(".part")).then(|| (name, fs_err::read(entry.path()).unwrap()))
-    };
-    entries.filter_map(named).collect()
+    entries
+        .filter_map(|entry: fs_err::DirEntry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (!name.contains(".part")).then(|| (name, fs_err::read(entry.path()).unwrap()))
+        })
+        .collect()
 }
 
 fn clone(from: &Files, dir: &Path) {

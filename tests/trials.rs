@@ -8,11 +8,13 @@ pub(crate) fn each(
     names: impl IntoIterator<Item = String>,
     check: impl Fn(&str) + Clone + Send + 'static,
 ) -> Vec<Trial> {
-    let trial = |name: String| {
-        let check = check.clone();
-        one(&format!("{kind}::{name}"), move || check(&name))
-    };
-    let trials: Vec<Trial> = names.into_iter().map(trial).collect();
+    let trials: Vec<Trial> = names
+        .into_iter()
+        .map(|name: String| {
+            let check = check.clone();
+            one(&format!("{kind}::{name}"), move || check(&name))
+        })
+        .collect();
     assert!(!trials.is_empty(), "there is no fixture for the trials `{kind}`");
     trials
 }

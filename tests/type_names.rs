@@ -22,11 +22,10 @@ const VAGUE: [&str; 46] = [
 struct Declarations(Vec<String>);
 
 fn is_test(attributes: &[syn::Attribute]) -> bool {
-    let test = |attribute: &syn::Attribute| {
+    attributes.iter().any(|attribute: &syn::Attribute| {
         attribute.path().is_ident("cfg")
             && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
-    };
-    attributes.iter().any(test)
+    })
 }
 
 impl Visit<'_> for Declarations {

@@ -409,11 +409,13 @@ fn list<'a>(json: &'a OrderedJson, key: &str) -> Result<&'a [OrderedJson], Recor
 }
 
 fn ids(json: &OrderedJson, key: &str) -> Result<Vec<u32>, RecordFault> {
-    let id = |value: &OrderedJson| match value {
-        OrderedJson::Number(number) => number.as_u64().and_then(|id| u32::try_from(id).ok()),
-        _ => None,
-    };
-    let ids: Option<Vec<u32>> = list(json, key)?.iter().map(id).collect();
+    let ids: Option<Vec<u32>> = list(json, key)?
+        .iter()
+        .map(|value: &OrderedJson| match value {
+            OrderedJson::Number(number) => number.as_u64().and_then(|id| u32::try_from(id).ok()),
+            _ => None,
+        })
+        .collect();
     ids.ok_or_else(|| fault(&format!("`{key}` is not a list of token ids")))
 }
 

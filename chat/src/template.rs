@@ -227,8 +227,9 @@ impl Template {
             }
             Ok(String::from_utf8_lossy(&out.bytes).into_owned())
         })?;
-        let place = || TemplateError::NotContinued { place: variant.place.clone() };
-        messages.cut(text).ok_or_else(place)
+        messages
+            .cut(text)
+            .ok_or_else(|| TemplateError::NotContinued { place: variant.place.clone() })
     }
 
     /// Compiles a text and calls `use_it`, on a thread whose stack lasts for all that fuel allows.
@@ -255,8 +256,7 @@ impl Template {
         };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(STACK);
-            let guarded = || tokenizer::catch_panic(work);
-            match thread.spawn_scoped(scope, guarded) {
+            match thread.spawn_scoped(scope, || tokenizer::catch_panic(work)) {
                 Ok(thread) => match thread.join() {
                     Ok(Ok(made)) => made,
                     Ok(Err(panic)) => Err(stopped(panic.to_string())),

@@ -217,11 +217,13 @@ fn within(part: &str, whole: &str) -> bool {
 
 fn typed(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
     let plain = |text: &str| canonical(text).replace(['"', '\\'], "");
-    let number = |text: &str| {
-        text.parse::<f64>().map_or_else(|_| text.to_owned(), |value| format!("{value:?}"))
-    };
     let loose = |text: &str| {
-        plain(text).split(['{', '}', '[', ']', ',', ':']).map(number).collect::<Vec<_>>()
+        plain(text)
+            .split(['{', '}', '[', ']', ',', ':'])
+            .map(|text: &str| {
+                text.parse::<f64>().map_or_else(|_| text.to_owned(), |value| format!("{value:?}"))
+            })
+            .collect::<Vec<_>>()
     };
     ours.calls.len() == theirs.calls.len()
         && ours

@@ -283,10 +283,13 @@ fn total_rate(summary: &LoadSummary) -> f64 {
 
 fn goodput(summary: &LoadSummary, settings: &RunSettings) -> ReportSection {
     let mut section = ReportSection::new("Goodput");
-    let bound = |objective: &ServiceObjective| {
-        format!("{}:{}", metric(objective.metric), objective.milliseconds)
-    };
-    let all: Vec<String> = settings.objectives.iter().map(bound).collect();
+    let all: Vec<String> = settings
+        .objectives
+        .iter()
+        .map(|objective: &ServiceObjective| {
+            format!("{}:{}", metric(objective.metric), objective.milliseconds)
+        })
+        .collect();
     section.words("SLOs (ms):", all.join(" "));
     section.number("Request goodput (req/s):", summary.rate(summary.good.unwrap_or(0) as f64));
     let requests = (summary.completed + summary.failed).max(1) as f64;

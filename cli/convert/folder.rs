@@ -97,8 +97,9 @@ pub(super) fn run(
     match goal {
         Some(goal) => {
             let engine = goal.engine.clone();
-            let native = |_: &Path| Ok(Box::new(engine) as Box<dyn Engine>);
-            goal.confirm(args, &target, &plan.folder, native)
+            goal.confirm(args, &target, &plan.folder, |_: &Path| {
+                Ok(Box::new(engine) as Box<dyn Engine>)
+            })
         }
         None => Ok(ended),
     }

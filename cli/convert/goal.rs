@@ -160,8 +160,8 @@ impl DivergenceArgs {
                 no_reference(&target.dir)
             )
         })?;
-        let cannot = || format!("cannot read the reference `{}`", path.display());
-        let dump = Dump::open_whole(&path).with_context(cannot)?;
+        let dump = Dump::open_whole(&path)
+            .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
         let found = dump.manifest.vocab;
         let vocab = target.model.vocab;
         ensure!(

@@ -125,17 +125,27 @@ impl RaiseSearch<'_> {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        let of = |(group, cost): (&TypeGroup, &f64)| {
-            LevelCosts::new(cost - none, &group.tensors, &self.tried.errors, &bytes)
-        };
-        let raises = order::raises(&self.groups.iter().zip(&costs).map(of).collect::<Vec<_>>());
+        let raises = order::raises(
+            &self
+                .groups
+                .iter()
+                .zip(&costs)
+                .map(|(group, cost): (&TypeGroup, &f64)| {
+                    LevelCosts::new(cost - none, &group.tensors, &self.tried.errors, &bytes)
+                })
+                .collect::<Vec<_>>(),
+        );
         let after = |raised: usize| {
             let mut levels = vec![0; count];
             raises[..raised].iter().for_each(|raise| levels[raise.group] = raise.to);
             levels
         };
-        let enough = |raised: usize| Ok(self.measure(&after(raised))? <= self.goal.most);
-        Ok(RaisedLevels { levels: after(smallest_sufficient(raises.len(), enough)?), costs })
+        Ok(RaisedLevels {
+            levels: after(smallest_sufficient(raises.len(), |raised: usize| {
+                Ok(self.measure(&after(raised))? <= self.goal.most)
+            })?),
+            costs,
+        })
     }
 }
 
@@ -190,8 +200,10 @@ fn groups(
     let groups = gguf.groups(&target.model.graph.weights).map_err(several)?;
     let groups = groups.into_iter().map(|group| {
         let tensors = group.tensors.iter().filter_map(|(name, _)| places.get(name.as_str()));
-        let raised = |&n: &usize| levels[n][0] != levels[n][TOP];
-        TypeGroup { tensors: tensors.copied().filter(raised).collect(), weights: group.weights }
+        TypeGroup {
+            tensors: tensors.copied().filter(|&n: &usize| levels[n][0] != levels[n][TOP]).collect(),
+            weights: group.weights,
+        }
     });
     Ok(groups.filter(|group| !group.tensors.is_empty()).collect())
 }

@@ -45,12 +45,16 @@ fn fingerprint(path: &Path) -> Result<String> {
                 sample(file, &mut hash)?;
             }
         }
-        let weights = |file: &&PathBuf| file.extension().is_some_and(|end| end == "safetensors");
         match Checkpoint::open(path) {
             Ok(checkpoint) => hash.update(checkpoint.fingerprint()?),
             // A folder of specs, or one that lacks files: a dump of some layers needs only theirs.
             Err(_) => {
-                names.iter().filter(weights).try_for_each(|file| sample(file, &mut hash))?;
+                names
+                    .iter()
+                    .filter(|file: &&PathBuf| {
+                        file.extension().is_some_and(|end| end == "safetensors")
+                    })
+                    .try_for_each(|file| sample(file, &mut hash))?;
             }
         }
     } else {

@@ -64,8 +64,10 @@ impl ParsedWords {
             if id == "output" {
                 found.outputs.clone_from(&values);
             }
-            let plain = |value: String| if is_path { without_dots(&value) } else { value };
-            let values: Vec<String> = values.into_iter().map(plain).collect();
+            let values: Vec<String> = values
+                .into_iter()
+                .map(|value: String| if is_path { without_dots(&value) } else { value })
+                .collect();
             if id != "output" {
                 let reads = values.iter().filter(|value| is_path || Path::new(value).exists());
                 found.reads.extend(reads.map(|path| PathArgument {

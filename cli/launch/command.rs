@@ -39,8 +39,9 @@ pub(super) fn flag(launched: &PlannedLaunch, chosen: &ChosenSetting) -> Vec<Stri
 
 /// Quotes a word for a shell.
 pub(crate) fn shell(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    if !word.is_empty()
+        && word.chars().all(|c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c))
+    {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
@@ -55,8 +56,11 @@ pub(super) fn unit(word: &str) -> String {
 pub(super) fn unit_setting(word: &str) -> String {
     let escaped = word.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%");
     let escaped = escaped.replace('\n', r"\n");
-    let plain = |c: char| !c.is_whitespace() && !"'\"\\;".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { escaped } else { format!("\"{escaped}\"") }
+    if !word.is_empty() && word.chars().all(|c: char| !c.is_whitespace() && !"'\"\\;".contains(c)) {
+        escaped
+    } else {
+        format!("\"{escaped}\"")
+    }
 }
 
 #[cfg(test)]

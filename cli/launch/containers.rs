@@ -132,8 +132,10 @@ pub(super) fn kubernetes(launched: &PlannedLaunch) -> Result<String> {
 
 /// Returns a valid DNS label: lower-case letters, digits and dashes, at most 63 of them.
 fn label(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let mut name: String = text.chars().map(plain).collect();
+    let mut name: String = text
+        .chars()
+        .map(|c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .collect();
     while name.contains("--") {
         name = name.replace("--", "-");
     }

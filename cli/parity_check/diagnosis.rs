@@ -99,8 +99,10 @@ impl ParityCheckArgs {
             None => specs.matching(&config).ok()??,
         };
         let set = self.choice.set.clone();
-        let resolve = move |values: &Scalar| specs.resolve_values(&spec, values, &set);
-        Some(ConfigReader { root: config.parsed().root().clone(), resolve: Arc::new(resolve) })
+        Some(ConfigReader {
+            root: config.parsed().root().clone(),
+            resolve: Arc::new(move |values: &Scalar| specs.resolve_values(&spec, values, &set)),
+        })
     }
 
     /// Searches for the edit of our model that restores the reference.

@@ -59,11 +59,10 @@ impl ParityCheckArgs {
 
     /// Returns the source checkpoint of the file: as given, or the folder it lies in.
     fn source(&self, target: &LocalModel) -> Option<PathBuf> {
-        let beside = || {
+        self.source.clone().or_else(|| {
             let home = target.home();
             home.join("config.json").is_file().then(|| home.to_owned())
-        };
-        self.source.clone().or_else(beside)
+        })
     }
 }
 

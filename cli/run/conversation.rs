@@ -223,8 +223,12 @@ impl Conversation<'_> {
 
 fn message(role: &str, text: &str) -> OrderedJson {
     let pairs = [("role", role), ("content", text)];
-    let pair = |(key, text): (&str, &str)| (key.to_owned(), OrderedJson::Text(text.to_owned()));
-    OrderedJson::Map(pairs.into_iter().map(pair).collect())
+    OrderedJson::Map(
+        pairs
+            .into_iter()
+            .map(|(key, text): (&str, &str)| (key.to_owned(), OrderedJson::Text(text.to_owned())))
+            .collect(),
+    )
 }
 
 /// Reads a line of standard input; none at its end.

@@ -17,10 +17,14 @@ pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
         "files": file.files().len(),
     });
     if sections.keys {
-        let key = |(name, value): (&str, &MetadataValue)| {
-            (name.to_owned(), json!({ "kind": value.kind_name(), "value": json_of(value) }))
-        };
-        whole["keys"] = file.metadata().iter().map(key).collect::<Map<_, _>>().into();
+        whole["keys"] = file
+            .metadata()
+            .iter()
+            .map(|(name, value): (&str, &MetadataValue)| {
+                (name.to_owned(), json!({ "kind": value.kind_name(), "value": json_of(value) }))
+            })
+            .collect::<Map<_, _>>()
+            .into();
     }
     if sections.tensors {
         whole["tensors"] = file.tensors().iter().map(tensor).collect();

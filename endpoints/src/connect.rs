@@ -74,11 +74,13 @@ fn facts(
     models: &Value,
     options: &EndpointOptions,
 ) -> Result<ServerFacts, Error> {
-    let ids = |list: &Value| -> Vec<String> {
-        let items = list.as_array().map_or(&[][..], Vec::as_slice);
-        items.iter().filter_map(|item| Some(item.get("id")?.as_str()?.to_owned())).collect()
-    };
-    let served = models.get("data").map(ids).unwrap_or_default();
+    let served = models
+        .get("data")
+        .map(|list: &Value| -> Vec<String> {
+            let items = list.as_array().map_or(&[][..], Vec::as_slice);
+            items.iter().filter_map(|item| Some(item.get("id")?.as_str()?.to_owned())).collect()
+        })
+        .unwrap_or_default();
     let model = match &options.model {
         Some(wanted) if !served.is_empty() && !served.contains(wanted) => {
             let names = served.iter().map(|name| format!("`{}`", shown(name)));

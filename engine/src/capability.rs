@@ -165,10 +165,17 @@ mod tests {
             .map(|(path, text)| EngineSheet::parse(text).unwrap_or_else(|e| panic!("{path}: {e}")))
             .collect();
         for driver in crate::drivers::DRIVERS {
-            let own = |sheet: &&EngineSheet| {
-                sheet.engine == driver.name && sheet.kind == EngineKind::InProcess
-            };
-            assert_eq!(sheets.iter().filter(own).count(), 1, "{}", driver.name);
+            assert_eq!(
+                sheets
+                    .iter()
+                    .filter(|sheet: &&EngineSheet| {
+                        sheet.engine == driver.name && sheet.kind == EngineKind::InProcess
+                    })
+                    .count(),
+                1,
+                "{}",
+                driver.name
+            );
         }
         let plugins: BTreeSet<&str> = registry::engines::plugins().iter().map(|p| p.0).collect();
         for sheet in sheets.iter().filter(|sheet| sheet.kind == EngineKind::Child) {

@@ -192,8 +192,9 @@ pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Ve
 /// Returns the logits of a step with one chunk.
 fn single_chunk(made: Vec<Logits>) -> Result<Logits, Error> {
     let given = made.len();
-    let lost = || Error::Draft(format!("the engine gave logits of {given} chunks, expected 1"));
-    made.into_iter().next().ok_or_else(lost)
+    made.into_iter().next().ok_or_else(|| {
+        Error::Draft(format!("the engine gave logits of {given} chunks, expected 1"))
+    })
 }
 
 /// Copies one tap.

@@ -155,10 +155,14 @@ impl PreparedGraph {
             parts.map(|part| first + part.start..first + part.end).collect();
         let angles: Vec<Angles> =
             feed.ropes.iter().map(|table| Angles::new(table, &spans, feed.activation)).collect();
-        let on_device = |queue: &DeviceQueue| -> Result<Vec<DeviceAngles>, Error> {
-            angles.iter().map(|angles| angles.upload(queue)).collect()
-        };
-        let device_angles = self.device.as_ref().map(on_device).transpose()?.unwrap_or_default();
+        let device_angles = self
+            .device
+            .as_ref()
+            .map(|queue: &DeviceQueue| -> Result<Vec<DeviceAngles>, Error> {
+                angles.iter().map(|angles| angles.upload(queue)).collect()
+            })
+            .transpose()?
+            .unwrap_or_default();
         let mut values: Vec<Option<GraphValue>> = vec![None; self.graph.values.len()];
         if let Some(fed) = self.graph.fed {
             let hidden = feed.hidden.clone().map(|hidden| self.placed(fed.value.0, hidden, feed));
@@ -180,9 +184,9 @@ impl PreparedGraph {
             if from >= self.head && feed.wanted.is_empty() {
                 break;
             }
-            let stop = |n: &usize| watched[*n] || (*n + 1 == self.head && feed.wanted.is_empty());
-            let to =
-                (from..self.graph.nodes.len()).find(stop).map_or(self.graph.nodes.len(), |n| n + 1);
+            let to = (from..self.graph.nodes.len())
+                .find(|n: &usize| watched[*n] || (*n + 1 == self.head && feed.wanted.is_empty()))
+                .map_or(self.graph.nodes.len(), |n| n + 1);
             pool.run(|| {
                 for (index, watched) in watched.iter().enumerate().take(to).skip(from) {
                     if index == self.head {

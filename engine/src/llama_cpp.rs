@@ -51,12 +51,17 @@ impl LlamaCpp {
         let (file, architecture) = admit(path)?;
         let loaded = load(path)?;
         let named = file.metadata().str("general.name").ok().flatten();
-        let wide = |t: &gguf::GgufTensor| matches!(t.ty, BlockType::F32 | BlockType::I32);
         let name = named.unwrap_or(&architecture).to_owned();
         let vocab = usize::try_from(loaded.n_vocab()).unwrap_or(0);
         let context = usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0);
         let model = Model::opaque(name, architecture, vocab, context);
-        Ok(ModelFile { model, f32_weights: file.tensors().iter().all(wide) })
+        Ok(ModelFile {
+            model,
+            f32_weights: file
+                .tensors()
+                .iter()
+                .all(|t: &gguf::GgufTensor| matches!(t.ty, BlockType::F32 | BlockType::I32)),
+        })
     }
 }
 

@@ -135,8 +135,10 @@ impl Kernels {
         op: &str,
         prepare: impl Fn(&Args<'_>) -> Result<K, Error> + Send + Sync + 'static,
     ) {
-        let prepare = move |args: &Args<'_>| Ok(Arc::new(prepare(args)?) as Arc<dyn Kernel>);
-        self.table.insert(op.to_owned(), Arc::new(prepare));
+        self.table.insert(
+            op.to_owned(),
+            Arc::new(move |args: &Args<'_>| Ok(Arc::new(prepare(args)?) as Arc<dyn Kernel>)),
+        );
     }
 
     /// Removes the kernel of an op, which is then refused.

@@ -97,11 +97,10 @@ pub(crate) fn may_divide(
         let end = chunk.start + chunk.rows.len();
         parts.iter().flat_map(|part| chunks_of(std::slice::from_ref(chunk), part)).all(|part| {
             let reached = part.start + part.rows.len();
-            let same = |table: &RopeTable| {
+            ropes.iter().all(|table: &RopeTable| {
                 table.frequencies(reached) == table.frequencies(end)
                     && table.factor(reached).to_bits() == table.factor(end).to_bits()
-            };
-            ropes.iter().all(same)
+            })
         })
     };
     !watched && causal && chunks.iter().all(length)

@@ -625,10 +625,9 @@ fn parts(
     arithmetic: ProductArithmetic,
     run: Dtype,
 ) -> Result<Option<WeightForm>, Error> {
-    let stays = |part: &BlockView<'_>| {
+    if !of.parts.iter().all(|part: &BlockView<'_>| {
         part.ty.plain().is_none_or(|dtype| dtype == run || run == Dtype::F32)
-    };
-    if !of.parts.iter().all(stays) {
+    }) {
         return Ok(None);
     }
     of.parts.iter().try_for_each(|part| check_blocks(part, name))?;

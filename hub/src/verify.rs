@@ -48,10 +48,13 @@ impl BlobHash {
 
 fn digest<D: Digest + io::Write>(mut digest: D, mut file: impl Read) -> io::Result<String> {
     io::copy(&mut file, &mut digest)?;
-    let hex = |byte: &u8| {
-        [byte >> 4, byte & 15].map(|half| char::from(b"0123456789abcdef"[usize::from(half)]))
-    };
-    Ok(digest.finalize().iter().flat_map(hex).collect())
+    Ok(digest
+        .finalize()
+        .iter()
+        .flat_map(|byte: &u8| {
+            [byte >> 4, byte & 15].map(|half| char::from(b"0123456789abcdef"[usize::from(half)]))
+        })
+        .collect())
 }
 
 /// Compares a file with the hash in its etag. Returns false if the etag is no hash.

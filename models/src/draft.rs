@@ -185,8 +185,7 @@ fn line(text: &str) -> String {
 
 /// Quotes a word for YAML if needed.
 fn plain(word: &str) -> String {
-    let good = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
-    word.chars().filter(good).collect()
+    word.chars().filter(|c: &char| c.is_ascii_alphanumeric() || *c == '_').collect()
 }
 
 /// Returns the config's `model_type` if it is a valid file name; else a name made from the class name.

@@ -127,12 +127,13 @@ const CHANGING: [&str; 3] =
 fn unused(file: &GgufFile, path: &Path, model: &Model) -> Vec<OpenRemark> {
     let Some(gguf) = &model.gguf else { return Vec::new() };
     let keys = CHANGING.map(|key| format!("{}.{key}", gguf.arch));
-    let unused = |key: &String| {
-        let used = gguf.metadata.iter().any(|(known, _)| known == key);
-        !used && !matches!(file.metadata().get(key), None | Some(MetadataValue::F32(1.0)))
-    };
-    let remark = |key| OpenRemark::UnusedKey { path: path.to_owned(), key };
-    keys.into_iter().filter(unused).map(remark).collect()
+    keys.into_iter()
+        .filter(|key: &String| {
+            let used = gguf.metadata.iter().any(|(known, _)| known == key);
+            !used && !matches!(file.metadata().get(key), None | Some(MetadataValue::F32(1.0)))
+        })
+        .map(|key| OpenRemark::UnusedKey { path: path.to_owned(), key })
+        .collect()
 }
 
 /// Returns an error if the keys that other programs read contradict the config inside the file.
@@ -170,14 +171,17 @@ fn from_keys(
     let found = file.metadata().str(key)?;
     let arch = found.ok_or_else(|| Error::NoKey { path: path.to_owned(), key })?;
     specs.choose(arch, only, &formats::gguf::evidence(file, arch)).map_err(|refusals| {
-        let faults = |refusal: &Unexplained| {
-            let first = refusal.faults.len().min(4);
-            format!("\n  {}: {}", refusal.spec, refusal.faults[..first].join("; "))
-        };
         Error::NotExplained {
             path: path.to_owned(),
             architecture: arch.to_owned(),
-            faults: refusals.iter().take(2).map(faults).collect(),
+            faults: refusals
+                .iter()
+                .take(2)
+                .map(|refusal: &Unexplained| {
+                    let first = refusal.faults.len().min(4);
+                    format!("\n  {}: {}", refusal.spec, refusal.faults[..first].join("; "))
+                })
+                .collect(),
         }
     })
 }

@@ -64,8 +64,9 @@ impl Specs {
 
     /// Adds the specs of a folder. They take precedence over those of the same name that are here already.
     pub fn add_folder(&mut self, folder: &Path) -> Result<(), Error> {
-        let refuse = |findings| FindingSubject::Folder { folder: folder.to_owned() }.of(findings);
-        self.own.extend(self.library.add_dir(folder).map_err(refuse)?);
+        self.own.extend(self.library.add_dir(folder).map_err(|findings| {
+            FindingSubject::Folder { folder: folder.to_owned() }.of(findings)
+        })?);
         Ok(())
     }
 

@@ -126,15 +126,23 @@ pub fn of_layers(model: Arc<Model>, dump: &Dump) -> Result<Arc<Model>, Error> {
 
 /// True if the graph computes continuing rows differently from initial rows, as its reference does.
 fn phased(model: &Model) -> bool {
-    let stepwise = |node: &Node| node.attrs.get("stepwise") == Some(&Scalar::Bool(true));
-    model.own_steps || model.graph.nodes.iter().any(stepwise)
+    model.own_steps
+        || model
+            .graph
+            .nodes
+            .iter()
+            .any(|node: &Node| node.attrs.get("stepwise") == Some(&Scalar::Bool(true)))
 }
 
 /// Returns the largest distance of a row of log-probabilities from the reference in the newest run. Gates that
 /// fail show a fault, not noise.
 fn measured(report: &Report) -> Option<f64> {
-    let noise = |gate: &&Gate| gate.subject == Subject::Logprobs && !gate.fails();
-    let gates = report.runs.last()?.gates.iter().filter(noise);
+    let gates = report
+        .runs
+        .last()?
+        .gates
+        .iter()
+        .filter(|gate: &&Gate| gate.subject == Subject::Logprobs && !gate.fails());
     gates.flat_map(|g| &g.bounds).map(|bound| bound.value).reduce(f64::max)
 }
 

@@ -61,10 +61,13 @@ impl ReferenceResults {
         }
         side.taps.prefill_choices = dump.choices(run, prompt, Phase::Prefill.name())?;
         side.taps.decode_choices = if substitute {
-            let tail = |(module, rows): (&String, _)| {
-                (module.clone(), tail_tensor(rows, prompt.tokens.len() - prompt.split))
-            };
-            side.taps.prefill_choices.iter().map(tail).collect()
+            side.taps
+                .prefill_choices
+                .iter()
+                .map(|(module, rows): (&String, _)| {
+                    (module.clone(), tail_tensor(rows, prompt.tokens.len() - prompt.split))
+                })
+                .collect()
         } else {
             dump.choices(run, prompt, Phase::Decode.name())?
         };

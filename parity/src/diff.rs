@@ -162,11 +162,14 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<DumpDiff, Error
     other.sort_unstable();
     other.dedup();
     // Prompts with the same name but different tokens: one side was tokenized differently.
-    let both = |name: &&str| {
-        let has = |m: &dump::Manifest| m.prompts.iter().any(|prompt| prompt.name == *name);
-        has(ours) && has(theirs)
-    };
-    let unlike = other.iter().copied().filter(both).collect::<Vec<_>>();
+    let unlike = other
+        .iter()
+        .copied()
+        .filter(|name: &&str| {
+            let has = |m: &dump::Manifest| m.prompts.iter().any(|prompt| prompt.name == *name);
+            has(ours) && has(theirs)
+        })
+        .collect::<Vec<_>>();
     if !other.is_empty() {
         notes.push(format!(
             "{} prompts were compared; not compared are {}",
@@ -228,11 +231,14 @@ fn common<'d>(a: &'d Dump, b: &'d Dump) -> Vec<(&'d Prompt, &'d Prompt)> {
             && (x.prefix, &x.documents) == (y.prefix, &y.documents)
             && Phase::ALL.iter().all(|p| x.positions(*p) == y.positions(*p))
     };
-    let other = |x: &'d Prompt| {
-        let found = b.manifest.prompts.iter().find(|y| same(x, y));
-        found.map(|y| (x, y))
-    };
-    a.manifest.prompts.iter().filter_map(other).collect()
+    a.manifest
+        .prompts
+        .iter()
+        .filter_map(|x: &'d Prompt| {
+            let found = b.manifest.prompts.iter().find(|y| same(x, y));
+            found.map(|y| (x, y))
+        })
+        .collect()
 }
 
 fn run(

@@ -179,11 +179,12 @@ impl Logprobs {
 
 /// Escapes control characters: messages quote the file.
 pub(crate) fn plain(text: &str) -> String {
-    let escape = |c: char| match c {
-        c if c.is_control() => c.escape_default().to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(escape).collect()
+    text.chars()
+        .map(|c: char| match c {
+            c if c.is_control() => c.escape_default().to_string(),
+            c => c.to_string(),
+        })
+        .collect()
 }
 
 /// Returns the SHA-256 of a file, in hexadecimal.
@@ -263,8 +264,8 @@ impl Dump {
         ] {
             if !got.eq_ignore_ascii_case(want) {
                 let change = changed::first_change(&self.manifest.checkpoint, path, checkpoint);
-                let hashes = || format!("{what} is {got} here and {want} in the dump");
-                let change = change.unwrap_or_else(hashes);
+                let change = change
+                    .unwrap_or_else(|| format!("{what} is {got} here and {want} in the dump"));
                 return Err(Error::OtherModel { dir: self.dir.clone(), change });
             }
         }

@@ -34,8 +34,11 @@ impl MeasureRatios {
                 found.values[n] = found.values[n].max(bound.value / bound.limit * RULE[n]);
             }
         }
-        let judged = |row: &&RouterRow| row.mode == Mode::Local || run.dtype == Dtype::F32;
-        found.other |= run.routers.iter().filter(judged).any(|row| row.verdict == Verdict::Fail);
+        found.other |= run
+            .routers
+            .iter()
+            .filter(|row: &&RouterRow| row.mode == Mode::Local || run.dtype == Dtype::F32)
+            .any(|row| row.verdict == Verdict::Fail);
         let greedy = run.greedy.iter().any(|row| row.verdict == Verdict::Fail);
         let gates = run.dtype != Dtype::F32 && run.gates.iter().any(Gate::fails);
         let routers = run.routers.iter().any(|row| row.verdict == Verdict::Fail);

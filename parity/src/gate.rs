@@ -64,14 +64,22 @@ impl Subject {
         let graph = &model.graph;
         match self {
             Self::Logprobs => None,
-            Self::Tap { name } => {
-                let made = |id: &ValueId| graph.values[id.0].tap.as_deref() == Some(name.as_str());
-                graph.nodes.iter().find(|node| node.outputs.iter().any(made)).map(|node| &node.at)
-            }
+            Self::Tap { name } => graph
+                .nodes
+                .iter()
+                .find(|node| {
+                    node.outputs.iter().any(|id: &ValueId| {
+                        graph.values[id.0].tap.as_deref() == Some(name.as_str())
+                    })
+                })
+                .map(|node| &node.at),
             Self::State { name, layer, .. } => {
                 let name = name.split([' ', '.']).next().unwrap_or(name);
-                let is = |state: &&State| state.layer == *layer && state.name == name;
-                graph.states.iter().find(is).map(|state| &state.dtype_at)
+                graph
+                    .states
+                    .iter()
+                    .find(|state: &&State| state.layer == *layer && state.name == name)
+                    .map(|state| &state.dtype_at)
             }
         }
     }
@@ -365,8 +373,12 @@ impl Gate {
     /// Takes the verdict of a passing gate back if its bound allows rows that are unrelated to the reference's, whose
     /// rms is `scale`.
     pub(crate) fn skip_unrelated(&mut self, scale: f64) {
-        let unrelated = |bound: &Bound| scale > 0.0 && bound.limit >= rule::UNRELATED * scale;
-        if self.verdict == Verdict::Pass && self.bounds.iter().any(unrelated) {
+        if self.verdict == Verdict::Pass
+            && self
+                .bounds
+                .iter()
+                .any(|bound: &Bound| scale > 0.0 && bound.limit >= rule::UNRELATED * scale)
+        {
             self.verdict = Verdict::Skip;
             self.finding = Some(BLIND.to_owned());
         }

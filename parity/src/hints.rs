@@ -30,12 +30,11 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
         });
         let same =
             |g: &&Gate| (&g.subject, &g.prompt, g.mode) == (&gate.subject, &gate.prompt, gate.mode);
-        let compared = |g: &Gate| g.error.count > 0;
         if snapshot {
             hints.push(
                 "no comparison of prefill fails, and only decode reads this snapshot".to_owned(),
             );
-        } else if gates.iter().filter(prefill).filter(same).any(compared) {
+        } else if gates.iter().filter(prefill).filter(same).any(|g: &Gate| g.error.count > 0) {
             hints.push("the prefill of this prompt agrees here, and decode does not".to_owned());
         }
     }

@@ -162,11 +162,13 @@ fn spans(graph: &Graph, recorded: impl Fn(&str) -> bool) -> Vec<NodeSpan> {
         }
     }
     let terms: Vec<usize> = graph.nodes.iter().map(|node| terms(graph, node)).collect();
-    let of = |cone: &BTreeSet<usize>| NodeSpan {
-        nodes: cone.len().min(FAR),
-        terms: cone.iter().map(|node| terms[*node]).max().unwrap_or(1),
-    };
-    cones.iter().map(of).collect()
+    cones
+        .iter()
+        .map(|cone: &BTreeSet<usize>| NodeSpan {
+            nodes: cone.len().min(FAR),
+            terms: cone.iter().map(|node| terms[*node]).max().unwrap_or(1),
+        })
+        .collect()
 }
 
 /// Returns the number of terms of the longest sum of a node: the last axis of its matrices.

@@ -151,16 +151,22 @@ impl RecordedValues {
     /// others.
     fn taps(&mut self, subject: &RecordingPlan<'_>) -> OutputTaps {
         let due = |phase: Phase| {
-            let rows = |p: &&Prompt| p.tapped(phase) && !p.positions(phase).is_empty();
-            subject.prompts.iter().filter(rows).count() * subject.dtypes.len()
+            subject
+                .prompts
+                .iter()
+                .filter(|p: &&Prompt| p.tapped(phase) && !p.positions(phase).is_empty())
+                .count()
+                * subject.dtypes.len()
         };
         let due: BTreeMap<Phase, usize> = Phase::ALL.map(|phase| (phase, due(phase))).into();
         self.came.retain(|(_, phase), came| due.get(phase) == Some(came));
         let mut taps = Vec::new();
         for name in &self.order {
-            let came = |phase: &Phase| self.came.contains_key(&(name.clone(), *phase));
-            let phases: Vec<&'static str> =
-                Phase::ALL.into_iter().filter(came).map(Phase::name).collect();
+            let phases: Vec<&'static str> = Phase::ALL
+                .into_iter()
+                .filter(|phase: &Phase| self.came.contains_key(&(name.clone(), *phase)))
+                .map(Phase::name)
+                .collect();
             if !phases.is_empty() {
                 taps.push((name.clone(), phases));
             }
@@ -208,8 +214,12 @@ fn prompt_entry(prompt: &Prompt) -> Value {
 /// Lists the states that the engine exposes, in the terms of manifests.
 fn recorded_states(source: &ModelSource<'_>, seen: &ExecutionOrder) -> Vec<Value> {
     let states = source.model.graph.states.iter().filter_map(|state| {
-        let shown = |part: &&str| seen.states.contains_key(&(state.layer, (*part).to_owned()));
-        let parts: Vec<&str> = state.parts.iter().map(|p| p.name.as_str()).filter(shown).collect();
+        let parts: Vec<&str> = state
+            .parts
+            .iter()
+            .map(|p| p.name.as_str())
+            .filter(|part: &&str| seen.states.contains_key(&(state.layer, (*part).to_owned())))
+            .collect();
         let kind = if has_rows(state.kind) { StateKind::Attention } else { state.kind };
         (!parts.is_empty())
             .then(|| json!({"layer": state.layer, "kind": kind.name(), "parts": parts}))
@@ -414,11 +424,12 @@ pub fn derived(model: &Model) -> Vec<Prompt> {
     let main = windows.max().map_or(11, |window| (window + 6).max(11));
     let limit = model.context.unwrap_or(LONG).max(1);
     // A fixed multiplier spreads ids over the vocabulary, the same in every run.
-    let token = |n: usize| ((n as u64 + 1) * 2_654_435_761 % model.vocab.max(1) as u64) as u32;
     let mut first = 0;
     let mut prompt = |name: &str, count: usize, split: usize, taps: &[Phase]| {
         let count = count.min(limit);
-        let tokens = (first..first + count).map(token).collect();
+        let tokens = (first..first + count)
+            .map(|n: usize| ((n as u64 + 1) * 2_654_435_761 % model.vocab.max(1) as u64) as u32)
+            .collect();
         first += count;
         Prompt {
             name: name.to_owned(),

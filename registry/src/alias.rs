@@ -150,8 +150,9 @@ fn labels(graph: &Graph) -> Vec<String> {
             order.entry(weight.0).or_insert(next);
         }
     }
-    let label = |n: usize| order.get(&n).map_or(format!("unused {n}"), |at| format!("weight {at}"));
-    (0..graph.weights.len()).map(label).collect()
+    (0..graph.weights.len())
+        .map(|n: usize| order.get(&n).map_or(format!("unused {n}"), |at| format!("weight {at}")))
+        .collect()
 }
 
 /// Names that a weight may have on disk, each with the steps that make the weight of the tensor.

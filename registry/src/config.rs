@@ -218,8 +218,10 @@ impl Config {
 
     /// Returns every key that is no object, dotted where nested.
     pub(crate) fn leaves(&self) -> Vec<String> {
-        let is_leaf = |key: &String| !matches!(self.peek(key), Some(Scalar::Map(_)));
-        self.keys().into_iter().filter(is_leaf).collect()
+        self.keys()
+            .into_iter()
+            .filter(|key: &String| !matches!(self.peek(key), Some(Scalar::Map(_))))
+            .collect()
     }
 
     /// Keys that nobody asked for, that are not null, and that may matter to the model.

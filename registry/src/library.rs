@@ -190,8 +190,10 @@ impl Library {
 
     /// True if a spec describes models whose inner config has this `model_type`.
     pub(crate) fn is_kind(&self, name: &str, kind: &str) -> bool {
-        let called = |file: &SpecFile| file.words("kinds").iter().any(|word| word.name == kind);
-        name == kind || self.specs.get(name).is_some_and(called)
+        name == kind
+            || self.specs.get(name).is_some_and(|file: &SpecFile| {
+                file.words("kinds").iter().any(|word| word.name == kind)
+            })
     }
 
     /// Returns all architectures that specs match, sorted, each with the spec's name.
@@ -245,8 +247,10 @@ impl Library {
     /// Returns the spec that wrote `gguf: arch:`, if that is another one, or this one before overrides.
     fn arch_owner(&self, spec: &Spec, name: &str, sets: &[String]) -> Option<ArchOwner> {
         spec.gguf.as_ref()?.arch.as_ref()?;
-        let named = |set: &String| set.split('=').next().is_some_and(|path| path == "gguf.arch");
-        if sets.iter().any(named) {
+        if sets
+            .iter()
+            .any(|set: &String| set.split('=').next().is_some_and(|path| path == "gguf.arch"))
+        {
             return None;
         }
         let mut owner = name.to_owned();

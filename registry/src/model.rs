@@ -80,8 +80,7 @@ impl Model {
     /// Returns the weight that a tensor of the checkpoint is tied to, under any name that the checkpoint gives it.
     pub fn tied_owner(&self, name: &str) -> Option<&str> {
         let tied = |name: &str| self.graph.tied.get(name).map(String::as_str);
-        let called = || self.rules.iter().find_map(|rule| tied(&rule.renamed(name)?));
-        tied(name).or_else(called)
+        tied(name).or_else(|| self.rules.iter().find_map(|rule| tied(&rule.renamed(name)?)))
     }
 
     /// True if a tensor of the checkpoint belongs to an encoder.
@@ -99,8 +98,13 @@ impl Model {
     /// belongs to an encoder.
     pub fn passes_over(&self, name: &str) -> bool {
         let listed = |name: &str| self.ignore.iter().any(|pattern| matches(pattern, name));
-        let called = |rule: &WeightRule| rule.renamed(name).is_some_and(|name| listed(&name));
-        let elsewhere = || self.wrapped.is_some() && self.rules.iter().any(called);
+        let elsewhere = || {
+            self.wrapped.is_some()
+                && self
+                    .rules
+                    .iter()
+                    .any(|rule: &WeightRule| rule.renamed(name).is_some_and(|name| listed(&name)))
+        };
         listed(name) || self.is_beside(name) || is_buffer(name) || elsewhere()
     }
 }

@@ -59,11 +59,10 @@ pub fn weights(model: &Model) -> String {
 pub fn states(model: &Model, activation: Dtype) -> String {
     let mut groups: Vec<(&State, Vec<usize>)> = Vec::new();
     for state in &model.graph.states {
-        let same = |(other, _): &&mut (&State, Vec<usize>)| {
+        match groups.iter_mut().find(|(other, _): &&mut (&State, Vec<usize>)| {
             (&other.name, other.kind, &other.parts, other.dtype, other.eight, other.window)
                 == (&state.name, state.kind, &state.parts, state.dtype, state.eight, state.window)
-        };
-        match groups.iter_mut().find(same) {
+        }) {
             Some((_, layers)) => layers.push(state.layer),
             None => groups.push((state, vec![state.layer])),
         }
@@ -239,8 +238,11 @@ pub fn ranges(indices: &[usize]) -> String {
             _ => parts.push((n, n)),
         }
     }
-    let text = |&(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
-    parts.iter().map(text).collect::<Vec<_>>().join(", ")
+    parts
+        .iter()
+        .map(|&(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") })
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Formats a list of equal neighbours as `3 x 'conv', 'full_attention'`; other values as they are.
@@ -253,11 +255,16 @@ fn fold_list(value: &Scalar) -> String {
             _ => runs.push((item, 1)),
         }
     }
-    let text = |(item, count): &(&Scalar, usize)| match count {
-        1 => item.to_string(),
-        _ => format!("{count} x {item}"),
-    };
-    format!("[{}]", runs.iter().map(text).collect::<Vec<_>>().join(", "))
+    format!(
+        "[{}]",
+        runs.iter()
+            .map(|(item, count): &(&Scalar, usize)| match count {
+                1 => item.to_string(),
+                _ => format!("{count} x {item}"),
+            })
+            .collect::<Vec<_>>()
+            .join(", ")
+    )
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {

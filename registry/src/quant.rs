@@ -20,8 +20,10 @@ impl QuantRules {
     /// Returns the reason that a weight is not quantized, if the spec gives one.
     pub fn keep_reason(&self, weight: &str) -> Option<&str> {
         let module = module(weight);
-        let keeps = |(_, pattern): &&(String, Pattern)| pattern.fit(module).is_some();
-        self.keep.iter().find(keeps).map(|(why, _)| why.as_str())
+        self.keep
+            .iter()
+            .find(|(_, pattern): &&(String, Pattern)| pattern.fit(module).is_some())
+            .map(|(why, _)| why.as_str())
     }
 
     /// Returns the weights that share a scale with this one, itself included, in the order of the pattern.

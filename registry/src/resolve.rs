@@ -149,8 +149,11 @@ pub fn resolve(
     }
     model.rules.extend(crate::wrapper::bare(&model.graph, &at));
     model.nextn = heads.map(|heads| {
-        let own = |graph| Arc::new(Model { graph, gguf: ahead.clone(), ..model.clone() });
-        let layers = heads.graphs.into_iter().map(own).collect();
+        let layers = heads
+            .graphs
+            .into_iter()
+            .map(|graph| Arc::new(Model { graph, gguf: ahead.clone(), ..model.clone() }))
+            .collect();
         Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
     });
     if let Some(owner) = &spec.arch_owner {
@@ -172,11 +175,13 @@ fn defaults(
 ) -> Vec<(String, crate::scalar::Scalar)> {
     let none = DimTable::default();
     let env = none.env(config, fuel);
-    let value = |entry: &crate::spec::GgufEntry| {
-        let value = report.ok_or_report(crate::eval::eval_owned(&entry.value, &env))?;
-        Some((entry.name.name.clone(), value))
-    };
-    spec.defaults.values().filter_map(value).collect()
+    spec.defaults
+        .values()
+        .filter_map(|entry: &crate::spec::GgufEntry| {
+            let value = report.ok_or_report(crate::eval::eval_owned(&entry.value, &env))?;
+            Some((entry.name.name.clone(), value))
+        })
+        .collect()
 }
 
 /// Refuses a config of which something is not so that the spec takes for granted.

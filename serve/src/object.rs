@@ -259,8 +259,7 @@ pub(crate) fn parse<T: DeserializeOwned>(
             }
             None => (Some(path.clone()), Some("invalid_value")),
         };
-        let top = |path: &&String| unknown.is_none() || path.contains('.');
-        let place = param.as_ref().filter(top);
+        let place = param.as_ref().filter(|path: &&String| unknown.is_none() || path.contains('.'));
         let place = place.map(|path| format!(" at `{path}`")).unwrap_or_default();
         let message = format!("the request is not understood{place}: {}", plain(&message));
         ApiError { param, code, ..ApiError::new(StatusCode::BAD_REQUEST, message) }

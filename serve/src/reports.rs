@@ -118,8 +118,8 @@ pub(crate) async fn tokenize(
     let strings = fields.return_token_strs == Some(true);
     let server = Arc::clone(&state);
     let write = move || {
-        let texts = || tokens.iter().map(|id| server.texts.text(*id)).collect::<Vec<_>>();
-        let token_strs = strings.then(texts);
+        let token_strs =
+            strings.then(|| tokens.iter().map(|id| server.texts.text(*id)).collect::<Vec<_>>());
         let count = tokens.len();
         serde_json::to_vec(&TokenizeAnswer {
             count,
@@ -170,9 +170,9 @@ pub(crate) async fn detokenize(
     let plain = fields.skip_special_tokens.unwrap_or(false);
     let tokens = fields.tokens;
     let bytes = tokens.len().saturating_mul(size_of::<u32>());
-    let decode = move || codec.decode(&tokens, plain);
-    let text = guard.within(state.work(bytes, decode)).await?.map_err(|error| {
-        ApiError::field("tokens", format!("the tokens cannot be decoded: {error}"))
-    })?;
+    let text =
+        guard.within(state.work(bytes, move || codec.decode(&tokens, plain))).await?.map_err(
+            |error| ApiError::field("tokens", format!("the tokens cannot be decoded: {error}")),
+        )?;
     Ok(Json(json!({ "prompt": text })))
 }

@@ -183,8 +183,11 @@ impl ServerState {
             || ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the rule cannot be compiled");
         let _permit = self.compiling.acquire().await.map_err(|_| failed())?;
         let state = Arc::clone(self);
-        let run = move || state.compiler().and_then(|compiler| work(&compiler));
-        let done = tokio::task::spawn_blocking(run).await.map_err(|_| failed())?;
+        let done = tokio::task::spawn_blocking(move || {
+            state.compiler().and_then(|compiler| work(&compiler))
+        })
+        .await
+        .map_err(|_| failed())?;
         done.map_err(|error| refused(field, &error))
     }
 
@@ -196,8 +199,10 @@ impl ServerState {
         prefix: ReasoningPrefix,
         format: Option<&'static Format>,
     ) -> Result<OutputConstraint, ApiError> {
-        let work = move |compiler: &ConstraintCompiler| compiler.compile(&rule, prefix, format);
-        self.with_compiler(field, work).await
+        self.with_compiler(field, move |compiler: &ConstraintCompiler| {
+            compiler.compile(&rule, prefix, format)
+        })
+        .await
     }
 }
 

@@ -127,11 +127,12 @@ impl ServerState {
         // A client that goes away drops this future, and with it the texts that are not begun.
         let gone = CancelOnDrop::default();
         let cancel = gone.0.clone();
-        let encode = move || {
-            let texts = texts.iter().take_while(|_| !cancel.is_set());
-            texts.map(|text| codec.encode(text, special)).collect::<Result<Vec<_>, _>>()
-        };
-        let encoded = self.work(bytes, encode).await?;
+        let encoded = self
+            .work(bytes, move || {
+                let texts = texts.iter().take_while(|_| !cancel.is_set());
+                texts.map(|text| codec.encode(text, special)).collect::<Result<Vec<_>, _>>()
+            })
+            .await?;
         drop(gone);
         encoded.map_err(|error| {
             ApiError::field("prompt", format!("the text cannot be tokenized: {error}"))

@@ -161,11 +161,17 @@ impl TextStream {
 
     /// Counts the last bytes of a text that may begin a stop text.
     fn held(&self, text: &str) -> usize {
-        let held = |stop: &String| {
-            let starts = stop.char_indices().map(|(at, _)| at).chain([stop.len()]);
-            starts.filter(|at| *at < stop.len() && text.ends_with(&stop[..*at])).max().unwrap_or(0)
-        };
-        self.stops.iter().map(held).max().unwrap_or(0)
+        self.stops
+            .iter()
+            .map(|stop: &String| {
+                let starts = stop.char_indices().map(|(at, _)| at).chain([stop.len()]);
+                starts
+                    .filter(|at| *at < stop.len() && text.ends_with(&stop[..*at]))
+                    .max()
+                    .unwrap_or(0)
+            })
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -277,11 +283,12 @@ mod tests {
         fn decode(&self, tokens: &[u32], _: bool) -> Result<String, CodecError> {
             let bytes: Vec<u8> = tokens.iter().map(|token| *token as u8).collect();
             let runs = bytes.chunk_by(|a, b| a.is_ascii_uppercase() == b.is_ascii_uppercase());
-            let text = |run: &[u8]| match std::str::from_utf8(run) {
-                Ok(text) => text.to_owned(),
-                Err(_) => "\u{fffd}".repeat(run.len()),
-            };
-            Ok(runs.map(text).collect())
+            Ok(runs
+                .map(|run: &[u8]| match std::str::from_utf8(run) {
+                    Ok(text) => text.to_owned(),
+                    Err(_) => "\u{fffd}".repeat(run.len()),
+                })
+                .collect())
         }
     }
 

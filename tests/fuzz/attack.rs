@@ -56,14 +56,17 @@ struct Shared<'a> {
 
 /// Runs the attack; returns statistics and findings.
 pub(crate) fn run(plan: &Plan, dir: &Path) -> io::Result<(BTreeMap<&'static str, Seen>, Findings)> {
-    let asked = |kind: &&Kind| plan.kinds.is_empty() || plan.kinds.iter().any(|k| k == kind.name);
     let most = KINDS.iter().map(|kind| kind.weight).max().unwrap_or(1);
     // Heavy kinds are spread over the round, so that every prefix of it has all kinds.
     let round = (0..most)
         .flat_map(|n| KINDS.iter().filter(move |kind| (n * kind.weight) % most < kind.weight));
     let shared = Shared {
         plan,
-        kinds: round.filter(asked).collect(),
+        kinds: round
+            .filter(|kind: &&Kind| {
+                plan.kinds.is_empty() || plan.kinds.iter().any(|k| k == kind.name)
+            })
+            .collect(),
         next: AtomicUsize::new(0),
         batches: KINDS.iter().map(|_| AtomicU64::new(0)).collect(),
         runs: AtomicU64::new(0),

@@ -334,9 +334,12 @@ fn damage_file(kind: &Kind, case: &mut Case, other: &Case, random: &mut Random) 
     let Some(name) = names.get(random.below(names.len())).map(|name| (*name).clone()) else {
         return;
     };
-    let like = |(found, _): &(&String, &Vec<u8>)| found.ends_with(end);
     let empty = Vec::new();
-    let other = other.files.iter().find(like).map_or(&empty, |(_, bytes)| bytes);
+    let other = other
+        .files
+        .iter()
+        .find(|(found, _): &(&String, &Vec<u8>)| found.ends_with(end))
+        .map_or(&empty, |(_, bytes)| bytes);
     let Some(old) = case.files.get(&name) else { return };
     let (_, form) = name.rsplit_once('.').unwrap_or(("", &name));
     let new = match form {

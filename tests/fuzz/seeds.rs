@@ -188,11 +188,14 @@ pub(crate) fn overrides(_: &Sources) -> Seeds {
         "dims.heads=[4, 4, 4]",
         "name=other",
     ];
-    let case = |(n, set): (usize, &&str)| {
-        let family = FAMILIES[n % FAMILIES.len()];
-        Case { words: vec![family.to_owned(), (*set).to_owned()], ..Case::default() }
-    };
-    let mut seeds: Vec<Case> = sets.iter().enumerate().map(case).collect();
+    let mut seeds: Vec<Case> = sets
+        .iter()
+        .enumerate()
+        .map(|(n, set): (usize, &&str)| {
+            let family = FAMILIES[n % FAMILIES.len()];
+            Case { words: vec![family.to_owned(), (*set).to_owned()], ..Case::default() }
+        })
+        .collect();
     // An override that every family accepts.
     seeds.extend(FAMILIES.iter().map(|family| Case {
         words: vec![(*family).to_owned(), "dims.eps=2e-6".to_owned()],
@@ -215,11 +218,13 @@ pub(crate) fn piece_tokenizers(from: &Sources) -> Seeds {
 
 fn tokenizers(from: &Sources, made: &[serde_json::Value]) -> Seeds {
     let mut base = from.family("llama", MODEL)?;
-    let with = |json: &serde_json::Value| {
-        base.files.insert(TOKENIZER.to_owned(), json.to_string().into_bytes());
-        base.clone()
-    };
-    Ok(made.iter().map(with).collect())
+    Ok(made
+        .iter()
+        .map(|json: &serde_json::Value| {
+            base.files.insert(TOKENIZER.to_owned(), json.to_string().into_bytes());
+            base.clone()
+        })
+        .collect())
 }
 
 /// Returns Unigram tokenizers, with and without a table of replacements.
@@ -417,11 +422,13 @@ pub(crate) fn journals(from: &Sources) -> Seeds {
 
 /// Returns conversions with their hashes; the first word is their folder below the files that were made.
 pub(crate) fn converted(from: &Sources) -> Seeds {
-    let case = |(folder, _): &(&str, &str)| -> io::Result<Case> {
-        let words = vec![(*folder).to_owned()];
-        Ok(Case { words, ..Case::read(&from.made.join(folder))? })
-    };
-    made::VERIFIED.iter().map(case).collect()
+    made::VERIFIED
+        .iter()
+        .map(|(folder, _): &(&str, &str)| -> io::Result<Case> {
+            let words = vec![(*folder).to_owned()];
+            Ok(Case { words, ..Case::read(&from.made.join(folder))? })
+        })
+        .collect()
 }
 
 /// Returns texts.

@@ -186,8 +186,14 @@ fn calls_are_forced_in_each_format() {
                         .push_str(function["arguments"].as_str().unwrap());
                 }
             }
-            let read = |(name, text): &(String, String)| (name.clone(), tool::json(text));
-            assert_eq!(streamed.iter().map(read).collect::<Vec<_>>(), calls, "{name}");
+            assert_eq!(
+                streamed
+                    .iter()
+                    .map(|(name, text): &(String, String)| (name.clone(), tool::json(text)))
+                    .collect::<Vec<_>>(),
+                calls,
+                "{name}"
+            );
             assert!(pieces > calls.len(), "{name}");
             // Calls of one tool, and several calls: a random model may make more than the limit allows.
             body["stream"] = json!(false);

@@ -163,8 +163,8 @@ fn long_renderings_hold_up_no_other_request() {
     // Steps of a template are limited by the size of the conversation.
     let body =
         json!({ "messages": [{ "role": "user", "content": "x".repeat(7 << 20) }] }).to_string();
-    let begin = |_| server.send("POST", "/v1/chat/completions", "", body.as_bytes());
-    let hostile: Vec<TcpStream> = (0..8).map(begin).collect();
+    let hostile: Vec<TcpStream> =
+        (0..8).map(|_| server.send("POST", "/v1/chat/completions", "", body.as_bytes())).collect();
     server.wait("renderings", |count| count == 2.0);
     server.complete(&greedy(&json!("Hi"), 1)).ok();
     // A long text is no conversation either.
@@ -191,8 +191,8 @@ fn nested_slices_are_stopped() {
     let server = Serving::start(model.path(), &[]);
     let body = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
     let bytes = body.to_string();
-    let begin = |_| server.send("POST", "/v1/chat/completions", "", bytes.as_bytes());
-    let hostile: Vec<TcpStream> = (0..8).map(begin).collect();
+    let hostile: Vec<TcpStream> =
+        (0..8).map(|_| server.send("POST", "/v1/chat/completions", "", bytes.as_bytes())).collect();
     server.complete(&greedy(&json!("Hi"), 1)).ok();
     for stream in hostile {
         reply(stream).refused(400, "takes more than 2");

@@ -37,8 +37,13 @@ impl ForcedCalls {
     ) -> Result<Self, ConstraintError> {
         let mut checked = Vec::new();
         for tool in tools {
-            let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-            if tool.name.is_empty() || tool.name.len() > MAX_NAME || !tool.name.chars().all(sound) {
+            if tool.name.is_empty()
+                || tool.name.len() > MAX_NAME
+                || !tool
+                    .name
+                    .chars()
+                    .all(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
+            {
                 let why =
                     format!("its name has to be 1 to {MAX_NAME} letters, digits, `_`, `-` and `.`");
                 return Err(failed(tool, why));

@@ -272,8 +272,10 @@ pub(super) fn pairs(
                 PatternStep::Space => lark.space().to_owned(),
                 PatternStep::Hole(Hole::Key) => {
                     let name = parameter.name;
-                    let closes = |c: char| c.is_whitespace() || "<>\"'=".contains(c);
-                    if name.is_empty() || name.len() > 256 || name.contains(closes) {
+                    if name.is_empty()
+                        || name.len() > 256
+                        || name.contains(|c: char| c.is_whitespace() || "<>\"'=".contains(c))
+                    {
                         return Err(Inexpressible::name(name).into());
                     }
                     lark.literal(name)
@@ -299,10 +301,9 @@ pub(super) fn pairs(
                         }
                         PairForm::Text(rule) => lark.text_until(close, rule),
                         PairForm::Words { texts, scalars } => {
-                            let early = |text: &String| {
+                            if texts.iter().any(|text: &String| {
                                 format!("{text}{close}").find(close) < Some(text.len())
-                            };
-                            if texts.iter().any(early) {
+                            }) {
                                 return Err(Inexpressible::key("enum").into());
                             }
                             let texts = texts.iter().map(|text| lark.literal(text));

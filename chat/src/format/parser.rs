@@ -334,10 +334,9 @@ impl OutputParser {
             }
         }
         self.pending.push(c);
-        let longer = |(text, _): &(&str, MarkRole)| {
+        if !self.marks.iter().any(|(text, _): &(&str, MarkRole)| {
             text.len() > self.pending.len() && text.starts_with(&self.pending)
-        };
-        if !self.marks.iter().any(longer) {
+        }) {
             self.settle();
         }
     }

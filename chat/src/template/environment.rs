@@ -121,8 +121,9 @@ fn range(first: i64, last: Option<i64>, step: Option<i64>) -> Result<Value, Erro
         return wrong(format!("a range of {length} items; at most {MOST_OF_RANGE} are allowed"));
     }
     // Printed as a list, while Python prints `range(0, 3)`; no template prints it.
-    let item = move |n: i128| Value::from(i64::try_from(start + n * step).unwrap_or(i64::MAX));
-    Ok((0..length.max(0)).map(item).collect())
+    Ok((0..length.max(0))
+        .map(move |n: i128| Value::from(i64::try_from(start + n * step).unwrap_or(i64::MAX)))
+        .collect())
 }
 
 /// `tojson` of transformers: `json.dumps`, with non-ASCII characters as they are and no HTML escapes.

@@ -253,8 +253,11 @@ fn trim(state: &State<'_, '_>, value: &Value, chars: Option<Value>) -> Result<St
         Some(chars) => Some(str_of(state, &chars)?.chars().collect()),
         None => None,
     };
-    let trims = |c: char| set.as_ref().map_or_else(|| methods::is_space(c), |set| set.contains(&c));
-    Ok(text.trim_matches(trims).to_owned())
+    Ok(text
+        .trim_matches(|c: char| {
+            set.as_ref().map_or_else(|| methods::is_space(c), |set| set.contains(&c))
+        })
+        .to_owned())
 }
 
 /// `indent` of Jinja: lines after the first, and blank ones if asked for.

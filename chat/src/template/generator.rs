@@ -29,8 +29,9 @@ impl Object for Generator {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         let this = Arc::clone(self);
-        let next = move || this.items.lock().unwrap_or_else(PoisonError::into_inner).next();
-        Enumerator::Iter(Box::new(std::iter::from_fn(next)))
+        Enumerator::Iter(Box::new(std::iter::from_fn(move || {
+            this.items.lock().unwrap_or_else(PoisonError::into_inner).next()
+        })))
     }
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {

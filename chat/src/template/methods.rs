@@ -273,8 +273,9 @@ fn of_list(
                     break;
                 }
             }
-            let none = || Error::new(ErrorKind::InvalidOperation, "the list has no such value");
-            Value::from(at.ok_or_else(none)?)
+            Value::from(at.ok_or_else(|| {
+                Error::new(ErrorKind::InvalidOperation, "the list has no such value")
+            })?)
         }
         "copy" => {
             let () = from_args(args)?;

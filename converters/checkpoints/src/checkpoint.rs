@@ -251,8 +251,10 @@ impl Checkpoint {
     pub fn measured_scales(&self) -> MeasuredScales<'_> {
         let of = |ends: &[&str]| {
             let hidden = self.stored.keys().filter(|name| !self.tensors.contains_key(*name));
-            let ends = |name: &&String| ends.iter().any(|end| name.ends_with(end));
-            hidden.filter(ends).map(String::as_str).collect()
+            hidden
+                .filter(|name: &&String| ends.iter().any(|end| name.ends_with(end)))
+                .map(String::as_str)
+                .collect()
         };
         MeasuredScales {
             inputs: of(&[".input_scale", ".activation_scale", ".input_global_scale"]),
@@ -276,8 +278,12 @@ impl Checkpoint {
                 continue;
             }
             let alone = numbers.len() == 1;
-            let bad = |x: &&f32| !x.is_finite() || **x < 0.0 || (alone && **x == 0.0);
-            found.extend(numbers.iter().find(bad).map(|x| (name.as_str(), *x)));
+            found.extend(
+                numbers
+                    .iter()
+                    .find(|x: &&f32| !x.is_finite() || **x < 0.0 || (alone && **x == 0.0))
+                    .map(|x| (name.as_str(), *x)),
+            );
         }
         Ok(found)
     }

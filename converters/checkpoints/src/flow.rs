@@ -347,8 +347,11 @@ fn one<'a>(step: &WeightStep, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec
                 shape
             });
             let parts = cut(*axis, &flows, thick.collect());
-            let thin = |(part, shape)| Flow::made(shape, FlowNode::Shaped(part));
-            parts.into_iter().zip(after).map(thin).collect()
+            parts
+                .into_iter()
+                .zip(after)
+                .map(|(part, shape)| Flow::made(shape, FlowNode::Shaped(part)))
+                .collect()
         }
         WeightStep::At(n, step) => {
             let mut flows = flows;
@@ -357,10 +360,11 @@ fn one<'a>(step: &WeightStep, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec
             flows.insert(*n, each(step, flow, shape.swap_remove(*n))?);
             flows
         }
-        alone => {
-            let each = |(flow, shape)| each(alone, flow, shape);
-            flows.into_iter().zip(after).map(each).collect::<Result<_, _>>()?
-        }
+        alone => flows
+            .into_iter()
+            .zip(after)
+            .map(|(flow, shape)| each(alone, flow, shape))
+            .collect::<Result<_, _>>()?,
     })
 }
 

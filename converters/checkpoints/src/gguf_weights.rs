@@ -237,8 +237,10 @@ impl ModelTensor<'_> {
     fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, WeightFault> {
         let Some((step, part)) = &self.cut else { return Ok(whole) };
         let taken = Flow::run(std::slice::from_ref(step), vec![whole])?;
-        let none = || WeightFault::NoPart { tensor: shown(&self.info.name) };
-        taken.into_iter().nth(*part).ok_or_else(none)
+        taken
+            .into_iter()
+            .nth(*part)
+            .ok_or_else(|| WeightFault::NoPart { tensor: shown(&self.info.name) })
     }
 }
 
@@ -304,8 +306,9 @@ fn open(
     let back = inverse(&group.steps, shapes.clone())?;
     let ty = parts[0].info.ty;
     let (moves, scales) = BlockScales::of(&back, &parts);
-    let whole = |part: &ModelTensor<'_>| part.cut.is_none() || part.shape.len() > 1;
-    let rows_move = parts.iter().all(whole) && moves_rows(&moves, &parts);
+    let rows_move =
+        parts.iter().all(|part: &ModelTensor<'_>| part.cut.is_none() || part.shape.len() > 1)
+            && moves_rows(&moves, &parts);
     if rows_move && parts.iter().any(|part| part.info.ty != ty) {
         if let Some(found) = row_parts::find(&moves, scales.factor, &parts, &shapes)? {
             return Ok(vec![found]);

@@ -273,9 +273,13 @@ fn find_rule(
     weight: &Weight,
     rules: &[WeightRule],
 ) -> Option<(usize, GatheredTensors)> {
-    let names = |text: &str| names_with_prefix(checkpoint.tensors(), text);
     let shape = |name: &str| checkpoint.info(name).map(|info| info.shape.clone());
-    weight_map::find_rule(rules, weight, names, shape)
+    weight_map::find_rule(
+        rules,
+        weight,
+        |text: &str| names_with_prefix(checkpoint.tensors(), text),
+        shape,
+    )
 }
 
 fn missing(checkpoint: &Checkpoint, weight: &Weight, name: &str) -> Error {

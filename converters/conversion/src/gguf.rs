@@ -245,25 +245,34 @@ fn value(scalar: &Scalar) -> Option<MetadataValue> {
 }
 
 fn array(items: &[Scalar]) -> Option<MetadataArray> {
-    let whole = |item: &Scalar| match item {
-        Scalar::Int(n) => i32::try_from(*n).ok(),
-        _ => None,
-    };
-    let boolean = |item: &Scalar| match item {
-        Scalar::Bool(b) => Some(*b),
-        _ => None,
-    };
-    let text = |item: &Scalar| match item {
-        Scalar::Str(text) => Some(text.clone()),
-        _ => None,
-    };
-    if let Some(list) = items.iter().map(whole).collect() {
+    if let Some(list) = items
+        .iter()
+        .map(|item: &Scalar| match item {
+            Scalar::Int(n) => i32::try_from(*n).ok(),
+            _ => None,
+        })
+        .collect()
+    {
         return Some(MetadataArray::I32(list));
     }
-    if let Some(list) = items.iter().map(boolean).collect() {
+    if let Some(list) = items
+        .iter()
+        .map(|item: &Scalar| match item {
+            Scalar::Bool(b) => Some(*b),
+            _ => None,
+        })
+        .collect()
+    {
         return Some(MetadataArray::Bool(list));
     }
-    if let Some(list) = items.iter().map(text).collect() {
+    if let Some(list) = items
+        .iter()
+        .map(|item: &Scalar| match item {
+            Scalar::Str(text) => Some(text.clone()),
+            _ => None,
+        })
+        .collect()
+    {
         return Some(MetadataArray::String(list));
     }
     items

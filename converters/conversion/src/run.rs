@@ -308,8 +308,12 @@ fn cut(tasks: &[Task<'_>], slab: usize) -> Vec<SlabJob> {
         let rows = tasks[task].rows();
         let step = tasks[task].slab_rows(slab);
         let piece = tasks[task].piece_rows(slab);
-        let job = |first: usize| SlabJob { task, first, rows: step.min(rows - first), piece };
-        jobs.extend((0..rows).step_by(step).map(job));
+        jobs.extend((0..rows).step_by(step).map(|first: usize| SlabJob {
+            task,
+            first,
+            rows: step.min(rows - first),
+            piece,
+        }));
     }
     jobs
 }
@@ -402,11 +406,10 @@ fn read_back(
         if !map.starts_with(&file.header) {
             return Err(wrong("its header"));
         }
-        let zeros = |&(from, len): &(u64, u64)| {
+        if !gaps.iter().all(|&(from, len): &(u64, u64)| {
             let bytes = map.get(from as usize..(from + len) as usize);
             bytes.is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
-        };
-        if !gaps.iter().all(zeros) {
+        }) {
             return Err(wrong("its padding"));
         }
     }

@@ -111,9 +111,10 @@ impl<'a> MappedRange<'a> {
     pub fn copy(&self, at: usize, out: &mut [u8]) {
         let bytes = &self.bytes[at..at + out.len()];
         let file = self.file.filter(|_| out.len() >= LEAST_COPY);
-        let read = |file: &OpenFile| file.0.read_exact_at(out, self.begin + at as u64).is_ok();
         // A file that became shorter meanwhile ends the process through the map, with a message.
-        if !file.is_some_and(read) {
+        if !file.is_some_and(|file: &OpenFile| {
+            file.0.read_exact_at(out, self.begin + at as u64).is_ok()
+        }) {
             out.copy_from_slice(bytes);
         }
     }

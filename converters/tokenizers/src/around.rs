@@ -107,11 +107,12 @@ fn of(reference: &ReferenceTokenizer) -> Result<Option<SurroundingTokens>, Error
     for text in corpus().take(PROBES) {
         let bare = reference.encode(text, false)?;
         let whole = reference.encode(text, true)?;
-        let split = |at: usize| {
-            let after = whole.get(at..)?.strip_prefix(bare.as_slice())?;
-            Some((whole[..at].to_vec(), after.to_vec()))
-        };
-        let here: Vec<SurroundingTokens> = (0..=whole.len()).filter_map(split).collect();
+        let here: Vec<SurroundingTokens> = (0..=whole.len())
+            .filter_map(|at: usize| {
+                let after = whole.get(at..)?.strip_prefix(bare.as_slice())?;
+                Some((whole[..at].to_vec(), after.to_vec()))
+            })
+            .collect();
         let both = match fits {
             Some(fits) => fits.into_iter().filter(|around| here.contains(around)).collect(),
             None => here,

@@ -51,8 +51,11 @@ pub(super) fn choose(
     let steps = structure::steps(&json.pre_tokenizer);
     let by_steps = group(&steps);
     let said = options.pre.clone();
-    let structural = || by_steps.map(|group| group.name(json.ignore_merges).to_owned());
-    let Some(chosen) = said.clone().or_else(|| by_hash.clone()).or_else(structural) else {
+    let Some(chosen) = said
+        .clone()
+        .or_else(|| by_hash.clone())
+        .or_else(|| by_steps.map(|group| group.name(json.ignore_merges).to_owned()))
+    else {
         let steps = steps.iter().map(|step| shown(step)).collect();
         return Err(Error::NoPre { file: json.file.clone(), steps, hash });
     };

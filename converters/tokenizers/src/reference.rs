@@ -205,8 +205,10 @@ fn component<T: DeserializeOwned>(
 fn wrapped(json: &TokenizerJson) -> Result<ModelWrapper, String> {
     let error = |why: tokenizers::Error| why.to_string();
     let vocab = || -> Vocab {
-        let pair = |(text, id): &(String, u64)| Some((text.clone(), u32::try_from(*id).ok()?));
-        json.vocab.iter().filter_map(pair).collect()
+        json.vocab
+            .iter()
+            .filter_map(|(text, id): &(String, u64)| Some((text.clone(), u32::try_from(*id).ok()?)))
+            .collect()
     };
     Ok(match &json.model {
         JsonModel::Merges { prefix, suffix, fuse_unknown } => {

@@ -156,11 +156,14 @@ fn token_id(keys: &Metadata, key: &str, tokens: usize) -> Option<u32> {
 fn listed_merges(keys: &Metadata) -> Result<Vec<[String; 2]>, RestoreError> {
     let key = "tokenizer.ggml.merges";
     let lines = keys.strings(key)?.ok_or(RestoreError::Lists { key })?;
-    let merge = |(number, line): (usize, &String)| match files::halves(line) {
-        Some((left, right)) => Ok([left, right]),
-        None => Err(RestoreError::Merge { number, line: shown(line) }),
-    };
-    lines.iter().enumerate().map(merge).collect()
+    lines
+        .iter()
+        .enumerate()
+        .map(|(number, line): (usize, &String)| match files::halves(line) {
+            Some((left, right)) => Ok([left, right]),
+            None => Err(RestoreError::Merge { number, line: shown(line) }),
+        })
+        .collect()
 }
 
 /// Derives merges from the scores of pieces: every way to make a piece of two others, the best piece first. The order

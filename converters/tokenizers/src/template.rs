@@ -47,8 +47,8 @@ pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
     let mut default = None;
     for ChatTemplate { name, text, .. } in chat_templates(dir)? {
         // Other characters are not valid in a key.
-        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-        let name: String = name.chars().map(plain).collect();
+        let name: String =
+            name.chars().map(|c: char| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         if name == "default" {
             default = Some(text);
         } else if !name.is_empty() {

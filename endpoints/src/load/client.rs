@@ -127,11 +127,15 @@ impl LoadClient {
         let listed = http.get("/v1/models").and_then(|answer| answer.report());
         let entry = |listed: &Value| {
             let models = listed.get("data")?.as_array()?;
-            let named = |entry: &&Value| {
-                let wanted = endpoint.model.as_deref();
-                wanted.is_none_or(|wanted| entry.get("id").and_then(Value::as_str) == Some(wanted))
-            };
-            models.iter().find(named).cloned()
+            models
+                .iter()
+                .find(|entry: &&Value| {
+                    let wanted = endpoint.model.as_deref();
+                    wanted.is_none_or(|wanted| {
+                        entry.get("id").and_then(Value::as_str) == Some(wanted)
+                    })
+                })
+                .cloned()
         };
         let (name, vocab) = match (listed, &endpoint.model) {
             (Ok(listed), wanted) => {

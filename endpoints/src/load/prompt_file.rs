@@ -148,13 +148,15 @@ fn prompt(entry: Value, place: &str) -> Result<Option<LoadPrompt>, PromptFileErr
 fn content(value: Value) -> Result<PromptContent, String> {
     match value {
         Value::String(text) => Ok(PromptContent::Text(text)),
-        Value::Array(items) if !items.is_empty() => {
-            let id = |item: &Value| {
-                let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
-                id.ok_or_else(|| format!("`{}` is no token id", shown(&item.to_string())))
-            };
-            Ok(PromptContent::Ids(items.iter().map(id).collect::<Result<_, _>>()?))
-        }
+        Value::Array(items) if !items.is_empty() => Ok(PromptContent::Ids(
+            items
+                .iter()
+                .map(|item: &Value| {
+                    let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
+                    id.ok_or_else(|| format!("`{}` is no token id", shown(&item.to_string())))
+                })
+                .collect::<Result<_, _>>()?,
+        )),
         other => Err(format!("`{}` is no prompt", shown(&other.to_string()))),
     }
 }

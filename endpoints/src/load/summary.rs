@@ -188,8 +188,11 @@ impl LoadSummary {
             delay.push((record.sent - record.due).max(0.0));
             if let Some(failure) = &record.failure {
                 summary.failed += 1;
-                let words = || (0, failure.words.clone());
-                summary.failures.entry(failure.kind).or_insert_with(words).0 += 1;
+                summary
+                    .failures
+                    .entry(failure.kind)
+                    .or_insert_with(|| (0, failure.words.clone()))
+                    .0 += 1;
                 continue;
             }
             done.push(record);

@@ -198,11 +198,12 @@ impl EngineSheet {
 
 /// Escapes text of a file, which is untrusted.
 fn escaped(text: &str) -> String {
-    let escape = |c: char| match c {
-        c if c.is_control() => c.escape_default().to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(escape).collect()
+    text.chars()
+        .map(|c: char| match c {
+            c if c.is_control() => c.escape_default().to_string(),
+            c => c.to_string(),
+        })
+        .collect()
 }
 
 fn gather(node: &Yaml<'_>, names: &mut BTreeSet<String>) -> Option<()> {

@@ -274,12 +274,15 @@ impl Process {
     /// Returns the newest line of standard error that names an exception other than `words`. An engine of
     /// several processes reports the end of one, and not the reason.
     pub(super) fn cause(&self, words: &str) -> Option<String> {
-        let names = |line: &&String| {
-            let message = line.split_once("Error: ").map(|(_, message)| message.trim());
-            message.is_some_and(|message| !message.is_empty() && !words.contains(message))
-        };
         let stderr_lines = self.all_words();
-        stderr_lines.iter().rev().find(names).cloned()
+        stderr_lines
+            .iter()
+            .rev()
+            .find(|line: &&String| {
+                let message = line.split_once("Error: ").map(|(_, message)| message.trim());
+                message.is_some_and(|message| !message.is_empty() && !words.contains(message))
+            })
+            .cloned()
     }
 
     fn kill(&mut self) {

@@ -103,8 +103,9 @@ impl ChildSession {
             if chunks[..n].iter().any(|c| c.slot == chunk.slot) {
                 return Err(Error::RepeatedSlot(slot));
             }
-            let foreign = |id: &u32| *id as usize >= self.model.vocab;
-            if let Some(n) = chunk.tokens.iter().position(foreign) {
+            if let Some(n) =
+                chunk.tokens.iter().position(|id: &u32| *id as usize >= self.model.vocab)
+            {
                 let id = chunk.tokens[n];
                 let vocab = self.model.vocab;
                 return Err(Error::Token { id, position: start + n, slot, vocab });

@@ -165,8 +165,10 @@ impl Wire {
             };
             // A masked token may have no probability at all.
             let masked = matches!(expect, ExpectedFrames::Rows { .. }) && head.name == "rows";
-            let bad = |x: &f32| x.is_nan() || x.is_infinite() && !(masked && *x < 0.0);
-            if let Some(at) = data.iter().position(bad) {
+            if let Some(at) = data
+                .iter()
+                .position(|x: &f32| x.is_nan() || x.is_infinite() && !(masked && *x < 0.0))
+            {
                 let value = data[at];
                 let name = plain(&head.name);
                 let width = head.shape.iter().skip(1).product::<usize>().max(1);
@@ -213,10 +215,11 @@ impl Wire {
                     text.push_str(line);
                 }
             }
-            let lacks = |line: &String| {
-                line.contains("ModuleNotFoundError") || line.contains("ImportError")
-            };
-            if let Some(advice) = self.launch.advice.as_ref().filter(|_| said.iter().any(lacks)) {
+            if let Some(advice) = self.launch.advice.as_ref().filter(|_| {
+                said.iter().any(|line: &String| {
+                    line.contains("ModuleNotFoundError") || line.contains("ImportError")
+                })
+            }) {
                 text.push('\n');
                 text.push_str(advice);
             }

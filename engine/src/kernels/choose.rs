@@ -89,16 +89,21 @@ impl ScoreGroups {
     /// Returns the score of each group: the sum of its best scores.
     fn scores(&self, scores: &[f32]) -> Vec<f32> {
         let size = (scores.len() / self.count.max(1)).max(1);
-        let best = |group: &[f32]| top(group, self.best).iter().map(|&at| group[at]).sum();
-        scores.chunks_exact(size).map(best).collect()
+        scores
+            .chunks_exact(size)
+            .map(|group: &[f32]| top(group, self.best).iter().map(|&at| group[at]).sum())
+            .collect()
     }
 
     /// Replaces the scores of groups that are not kept.
     fn mask(&self, scores: &[f32], kept: &[usize]) -> Vec<f32> {
         let size = (scores.len() / self.count.max(1)).max(1);
         let masked = if self.zero { 0.0 } else { f32::NEG_INFINITY };
-        let one = |(at, &score)| if kept.contains(&(at / size)) { score } else { masked };
-        scores.iter().enumerate().map(one).collect()
+        scores
+            .iter()
+            .enumerate()
+            .map(|(at, &score)| if kept.contains(&(at / size)) { score } else { masked })
+            .collect()
     }
 }
 

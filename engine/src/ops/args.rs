@@ -42,8 +42,10 @@ impl<'a> Args<'a> {
         read: impl Fn(&'a Scalar) -> Option<T>,
         expected: &str,
     ) -> Result<Option<T>, Error> {
-        let read = |value| read(value).ok_or_else(|| self.wrong(name, expected));
-        self.node.argument(name).map(read).transpose()
+        self.node
+            .argument(name)
+            .map(|value| read(value).ok_or_else(|| self.wrong(name, expected)))
+            .transpose()
     }
 
     /// Reads a number.
@@ -63,9 +65,10 @@ impl<'a> Args<'a> {
 
     /// Reads a list of numbers that may be null.
     pub fn numbers_or_null(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
-        let number = |item: &Scalar| item.as_f64().map(|x| x as f32);
         let list = |value: &Scalar| match value {
-            Scalar::List(items) => items.iter().map(number).collect(),
+            Scalar::List(items) => {
+                items.iter().map(|item: &Scalar| item.as_f64().map(|x| x as f32)).collect()
+            }
             _ => None,
         };
         self.optional(name, list, "a list of numbers")

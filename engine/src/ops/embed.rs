@@ -35,8 +35,8 @@ impl Kernel for Embed {
         }
         let dtype = ctx.output_dtype(0);
         // The factor may itself be a number of the activation dtype.
-        let factor = |s: f32| if self.rounds { round1(ctx.activation(), s) } else { s };
-        let scale = self.scale.map(factor);
+        let scale =
+            self.scale.map(|s: f32| if self.rounds { round1(ctx.activation(), s) } else { s });
         let first = self.first;
         let mut data = vec![0.0; ctx.tokens().len() * width];
         for (&token, row) in ctx.tokens().iter().zip(data.chunks_exact_mut(width)) {

@@ -89,8 +89,9 @@ fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
 fn select(scores: &[f32], y: &mut [f32]) {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     if scores.len() > y.len() {
-        let before = |a: &usize, b: &usize| descending(scores[*a], scores[*b]).then(a.cmp(b));
-        order.select_nth_unstable_by(y.len() - 1, before);
+        order.select_nth_unstable_by(y.len() - 1, |a: &usize, b: &usize| {
+            descending(scores[*a], scores[*b]).then(a.cmp(b))
+        });
         order.truncate(y.len());
         order.sort_unstable();
     }

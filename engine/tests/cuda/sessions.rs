@@ -188,8 +188,10 @@ fn recurrences_in_16_bits_with_bounds() {
 
 /// Heads that read rows besides tokens, two slots at once.
 fn heads_have_the_bits_of_the_cpu() {
-    let with_head = |(name, _): &(String, Model)| fixture(name).join("reference/nextn").is_dir();
-    let all: Vec<(String, Model)> = models().into_iter().filter(with_head).collect();
+    let all: Vec<(String, Model)> = models()
+        .into_iter()
+        .filter(|(name, _): &(String, Model)| fixture(name).join("reference/nextn").is_dir())
+        .collect();
     assert!(all.len() >= 2, "{}", all.len());
     for (name, model) in all {
         let head = &model.nextn.as_ref().unwrap().layers[0];
@@ -325,8 +327,8 @@ fn resumed(from: &mut dyn Session, to: &mut dyn Session) -> Record {
 fn uses_erf(model: &Model) -> bool {
     model.graph.nodes.iter().any(|node| {
         let word = node.attrs.get("activation");
-        let is_erf = |word: &Scalar| matches!(word, Scalar::Str(word) if word == "gelu");
-        node.op.as_str() == "gelu" || word.is_some_and(is_erf)
+        node.op.as_str() == "gelu"
+            || word.is_some_and(|word: &Scalar| matches!(word, Scalar::Str(word) if word == "gelu"))
     })
 }
 

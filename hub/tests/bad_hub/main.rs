@@ -62,9 +62,11 @@ impl Scene {
 
     pub(crate) fn client(&self, options: HubOptions) -> Client {
         let told = self.told.clone();
-        let listener = move |event: Event<'_>| told.lock().unwrap().push(format!("{event:?}"));
         let hub = &self.pair.hub.origin;
-        Client::new(hub, Some(TOKEN), self.home.path(), "test", options, listener).unwrap()
+        Client::new(hub, Some(TOKEN), self.home.path(), "test", options, move |event: Event<'_>| {
+            told.lock().unwrap().push(format!("{event:?}"))
+        })
+        .unwrap()
     }
 
     pub(crate) fn config(&self) -> Result<PathBuf, Error> {

@@ -149,8 +149,12 @@ impl Renames {
 
 /// Quotes a name. Invalid characters are dropped, so that such a rule matches nothing.
 fn quoted(name: &str) -> String {
-    let good = |c: &char| c.is_ascii_alphanumeric() || "._-{}/".contains(*c);
-    format!("\"{}\"", name.chars().filter(good).collect::<String>())
+    format!(
+        "\"{}\"",
+        name.chars()
+            .filter(|c: &char| c.is_ascii_alphanumeric() || "._-{}/".contains(*c))
+            .collect::<String>()
+    )
 }
 
 /// Groups names by pattern: the first number is `{i}`, the second `{e}`.

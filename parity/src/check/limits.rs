@@ -27,11 +27,13 @@ pub(super) fn limits(
         }
     }
     let all = |labels: &[String]| labels.len() == runs.len();
-    let limit = |((kind, why), labels): ((Unproven, String), Vec<String>)| {
-        let runs = if all(&labels) { Vec::new() } else { labels };
-        Limit { kind, why, runs }
-    };
-    reasons.into_iter().map(limit).collect()
+    reasons
+        .into_iter()
+        .map(|((kind, why), labels): ((Unproven, String), Vec<String>)| {
+            let runs = if all(&labels) { Vec::new() } else { labels };
+            Limit { kind, why, runs }
+        })
+        .collect()
 }
 
 /// Reason for a dump that may have been changed since it was written.
@@ -75,11 +77,10 @@ fn of_run(
     }
     reasons.extend(skipped_ops(run));
     if !model.graph.states.is_empty() {
-        let judged = |gate: &Gate| {
-            matches!(gate.subject, Subject::State { .. }) && gate.verdict != Verdict::Skip
-        };
         let why = if features.states { "the dump has none" } else { "the engine shows none" };
-        if !run.gates.iter().any(judged) {
+        if !run.gates.iter().any(|gate: &Gate| {
+            matches!(gate.subject, Subject::State { .. }) && gate.verdict != Verdict::Skip
+        }) {
             reasons.push((Unproven::States, why.to_owned()));
         }
     }
@@ -87,8 +88,11 @@ fn of_run(
         reasons.push((Unproven::Runs, "the dump has no ensemble".to_owned()));
     }
     for phase in &run.phases {
-        let rows = |gate: &&Gate| gate.subject == Subject::Logprobs && gate.phase == phase.phase;
-        let mut skipped = run.gates.iter().filter(rows).filter(|g| g.verdict == Verdict::Skip);
+        let mut skipped = run
+            .gates
+            .iter()
+            .filter(|gate: &&Gate| gate.subject == Subject::Logprobs && gate.phase == phase.phase)
+            .filter(|g| g.verdict == Verdict::Skip);
         if phase.verdict == Verdict::Skip
             && let Some(gate) = skipped.next()
         {
@@ -106,8 +110,11 @@ fn skipped_ops(run: &RunReport) -> impl Iterator<Item = (Unproven, String)> {
     for gate in run.gates.iter().filter(skips) {
         *counts.entry(gate.finding.as_deref().unwrap_or_default()).or_default() += 1;
     }
-    let text = |(why, count): (&str, usize)| (Unproven::Ops, format!("{count} not judged: {why}"));
-    counts.into_iter().map(text).collect::<Vec<_>>().into_iter()
+    counts
+        .into_iter()
+        .map(|(why, count): (&str, usize)| (Unproven::Ops, format!("{count} not judged: {why}")))
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 /// Returns the share of its first bound that a gate uses.
@@ -118,8 +125,11 @@ fn share(gate: &Gate) -> f64 {
 /// Marks phases whose log-probabilities were not judged in any prompt, or not in the one that comes closest to its bound.
 pub(super) fn skip_unjudged(run: &mut RunReport) {
     for phase in run.phases.iter_mut().filter(|phase| phase.verdict == Verdict::Pass) {
-        let rows = |gate: &&Gate| gate.subject == Subject::Logprobs && gate.phase == phase.phase;
-        let gates: Vec<&Gate> = run.gates.iter().filter(rows).collect();
+        let gates: Vec<&Gate> = run
+            .gates
+            .iter()
+            .filter(|gate: &&Gate| gate.subject == Subject::Logprobs && gate.phase == phase.phase)
+            .collect();
         let skipped = |gate: &&Gate| gate.verdict == Verdict::Skip;
         // The row of the report has the bound of this one.
         let nearest = gates.iter().filter(|gate| !gate.bounds.is_empty());

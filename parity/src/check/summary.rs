@@ -89,13 +89,11 @@ pub(super) fn downgrade_explained(
     run: &mut RunReport,
     f32_agrees: bool,
 ) -> Option<String> {
-    let local = |gate: &&Gate| gate.mode == Mode::Local;
     if run.dtype == Dtype::F32 || !run.coverage.whole || !f32_agrees {
         return None;
     }
-    let named = |gate: &Gate| gate.fails() && gate.finding.is_some();
-    if run.gates.iter().filter(local).any(Gate::fails)
-        || run.gates.iter().any(named)
+    if run.gates.iter().filter(|gate: &&Gate| gate.mode == Mode::Local).any(Gate::fails)
+        || run.gates.iter().any(|gate: &Gate| gate.fails() && gate.finding.is_some())
         || run.routers.iter().any(is_misrouted)
     {
         return None;
@@ -106,11 +104,12 @@ pub(super) fn downgrade_explained(
     let failed = || run.gates.iter().filter(|gate| gate.fails());
     let times = failed().map(beyond).fold(1.0, f64::max);
     // Tokens follow from log-probabilities, and exceed their bounds by no more than those do.
-    let token = |row: &GreedyRow| {
-        row.verdict != Verdict::Fail
-            || row.first_flip.is_some_and(|flip| flip.margin <= times * flip.noise)
-    };
-    if failed().any(is_unrelated) || !run.greedy.iter().all(token) {
+    if failed().any(is_unrelated)
+        || !run.greedy.iter().all(|row: &GreedyRow| {
+            row.verdict != Verdict::Fail
+                || row.first_flip.is_some_and(|flip| flip.margin <= times * flip.noise)
+        })
+    {
         return None;
     }
     let mut count = 0;

@@ -18,8 +18,8 @@ fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
     };
     if size == wide && size > 0 && heads > 0 && wanted > heads && wanted.is_multiple_of(heads) {
         let copies = wanted / heads;
-        let each = |head: &[f32]| head.repeat(copies);
-        ours.data = ours.data.chunks_exact(size).flat_map(each).collect();
+        ours.data =
+            ours.data.chunks_exact(size).flat_map(|head: &[f32]| head.repeat(copies)).collect();
         ours.shape = vec![kept, wanted, size];
     }
     ours
@@ -105,8 +105,11 @@ impl Comparison<'_> {
         let mut steps = Vec::new();
         for &(seen, value) in moments {
             let value = repeated(value, &own.shape);
-            let short = || format!("a position is {:?} here", value.shape);
-            let from = value.data.len().checked_sub(width).ok_or_else(short)?;
+            let from = value
+                .data
+                .len()
+                .checked_sub(width)
+                .ok_or_else(|| format!("a position is {:?} here", value.shape))?;
             same_row(&value.shape, &own.shape)?;
             ours.extend_from_slice(&value.data[from..]);
             theirs.extend_from_slice(

@@ -115,8 +115,9 @@ impl SearchContext<'_> {
 
     /// Runs the whole check with an edited model; none if it cannot run.
     fn check(&self, source: &ModelSource<'_>) -> Option<Report> {
-        let whole = || check(self.engine, source, self.dump, &self.full());
-        catch_unwind(AssertUnwindSafe(whole)).ok()?.ok()
+        catch_unwind(AssertUnwindSafe(|| check(self.engine, source, self.dump, &self.full())))
+            .ok()?
+            .ok()
     }
 
     fn round(

@@ -18,8 +18,11 @@ const LONGEST: f64 = 2.0;
 /// difference.
 fn vector(numbers: &TrialDifferences, wanted: &[ComparisonTarget]) -> Option<Vec<f64>> {
     let mut all = Vec::new();
-    let differing = |(_, wanted): &(_, &ComparisonTarget)| wanted.differs && !wanted.missing;
-    for (differences, wanted) in numbers.iter().zip(wanted).filter(differing) {
+    for (differences, wanted) in numbers
+        .iter()
+        .zip(wanted)
+        .filter(|(_, wanted): &(_, &ComparisonTarget)| wanted.differs && !wanted.missing)
+    {
         let differences = differences.as_ref()?;
         let unit = wanted.before * (differences.len().max(1) as f64).sqrt();
         all.extend(differences.iter().map(|x| f64::from(*x) / unit));

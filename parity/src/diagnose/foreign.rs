@@ -139,11 +139,12 @@ pub fn observe(
         session.release(slot)?;
         let logits = run?;
         let mut row = vec![0.0; logits.vocab];
-        let row = |at: usize| {
-            log_softmax(logits.row(at), &mut row);
-            (at, (0..).zip(row.iter().copied()).collect())
-        };
-        let rows = (0..logits.rows.min(prompt.tokens.len())).map(row).collect();
+        let rows = (0..logits.rows.min(prompt.tokens.len()))
+            .map(|at: usize| {
+                log_softmax(logits.row(at), &mut row);
+                (at, (0..).zip(row.iter().copied()).collect())
+            })
+            .collect();
         all.push(ObservedPrompt { name: prompt.name.clone(), tokens: prompt.tokens.clone(), rows });
     }
     Ok(all)

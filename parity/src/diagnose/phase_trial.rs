@@ -140,16 +140,25 @@ impl<'a> PhaseTrial<'a> {
         model: &Arc<Model>,
     ) -> Result<Option<TrialDifferences>, engine::Error> {
         let Some(mut parts) = self.parts(model)? else { return Ok(None) };
-        let take = |(key, relative): &(ComparisonKey, bool)| {
-            let at = parts.iter().position(|(other, _)| other == key)?;
-            let (ours, reference) = parts.swap_remove(at).1?;
-            let unit = if *relative { size(&reference) } else { 1.0 };
-            let gap = |(x, y): (&f32, &f32)| {
-                if x == y { 0.0 } else { ((f64::from(*x) - f64::from(*y)) / unit) as f32 }
+        let take =
+            |(key, relative): &(ComparisonKey, bool)| {
+                let at = parts.iter().position(|(other, _)| other == key)?;
+                let (ours, reference) = parts.swap_remove(at).1?;
+                let unit = if *relative { size(&reference) } else { 1.0 };
+                let fits = ours.len() == reference.len();
+                fits.then(|| {
+                    ours.iter()
+                        .zip(&reference)
+                        .map(|(x, y): (&f32, &f32)| {
+                            if x == y {
+                                0.0
+                            } else {
+                                ((f64::from(*x) - f64::from(*y)) / unit) as f32
+                            }
+                        })
+                        .collect()
+                })
             };
-            let fits = ours.len() == reference.len();
-            fits.then(|| ours.iter().zip(&reference).map(gap).collect())
-        };
         Ok(Some(self.keys.iter().map(take).collect()))
     }
 

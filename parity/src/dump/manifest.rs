@@ -271,8 +271,9 @@ impl Prompt {
             return Err(PromptError::Rows { name: name(), rows: rows.clone(), tokens });
         }
         if let Some(lengths) = &self.snapshots {
-            let inside = |length: &usize| (self.split..=tokens).contains(length);
-            if !ascends(lengths) || !lengths.iter().all(inside) {
+            if !ascends(lengths)
+                || !lengths.iter().all(|length: &usize| (self.split..=tokens).contains(length))
+            {
                 let lengths = lengths.clone();
                 let split = self.split;
                 return Err(PromptError::Snapshots { name: name(), lengths, split, tokens });
@@ -590,8 +591,11 @@ impl Manifest {
 
     /// Returns an error for an unknown patch of the reference.
     fn check_patches(&self) -> Result<(), String> {
-        let unknown = |patch: &&ReferencePatch| !PATCHES.contains(&(&*patch.name, patch.version));
-        match self.patches.iter().find(unknown) {
+        match self
+            .patches
+            .iter()
+            .find(|patch: &&ReferencePatch| !PATCHES.contains(&(&*patch.name, patch.version)))
+        {
             Some(ReferencePatch { name, version }) => Err(format!(
                 "`patches` has `{name}` in version {version}, which this program does not know; write the dump again with its \
                  `parity dump`"

@@ -187,8 +187,9 @@ fn shared_steps(graph: &Graph, rules: &mut [WeightRule], all: &[(Vec<WeightId>, 
         let made = graph.weights.iter().map(|weight| &weight.name);
         let made: Vec<&String> = made.filter(|name| rule.weight.fit(name).is_some()).collect();
         let Some(steps) = made.first().and_then(|name| named.get(name)) else { continue };
-        let same = |name: &&String| named.get(*name) == Some(steps);
-        if made.iter().all(same) && made.iter().any(|name| single(rule, name).is_none()) {
+        if made.iter().all(|name: &&String| named.get(*name) == Some(steps))
+            && made.iter().any(|name| single(rule, name).is_none())
+        {
             rule.steps.extend(steps.iter().cloned());
         }
     }

@@ -177,12 +177,15 @@ fn sizes(graph: &Graph, group: &[usize]) -> BTreeSet<usize> {
 /// Sets an argument in a scope, unless it already has the value.
 fn set(graph: &Graph, scope: &EditScope, key: &str, value: &Scalar) -> Option<Edit> {
     let old = |n: &usize| graph.nodes[*n].attrs.get(key);
-    let differs = |n: &&usize| match (old(n), value) {
-        (Some(old), Scalar::Float(x)) => old.as_f64() != Some(*x),
-        (old, value) => old.is_some_and(|old| old != value),
-    };
-    let values: Vec<(usize, Scalar)> =
-        scope.nodes.iter().filter(differs).map(|n| (*n, value.clone())).collect();
+    let values: Vec<(usize, Scalar)> = scope
+        .nodes
+        .iter()
+        .filter(|n: &&usize| match (old(n), value) {
+            (Some(old), Scalar::Float(x)) => old.as_f64() != Some(*x),
+            (old, value) => old.is_some_and(|old| old != value),
+        })
+        .map(|n| (*n, value.clone()))
+        .collect();
     let was = old(&values.first()?.0)?.clone();
     let op = graph.nodes[values.first()?.0].op.as_str();
     let nodes: Vec<usize> = values.iter().map(|(n, _)| *n).collect();
@@ -213,11 +216,14 @@ fn steps(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> 
         return Vec::new();
     }
     let of = |by: i64| {
-        let value = |n: &usize| match graph.nodes[*n].attrs.get(key) {
-            Some(Scalar::Int(old)) if old + by >= 0 => Some((*n, Scalar::Int(old + by))),
-            _ => None,
-        };
-        let values: Vec<(usize, Scalar)> = scope.nodes.iter().filter_map(value).collect();
+        let values: Vec<(usize, Scalar)> = scope
+            .nodes
+            .iter()
+            .filter_map(|n: &usize| match graph.nodes[*n].attrs.get(key) {
+                Some(Scalar::Int(old)) if old + by >= 0 => Some((*n, Scalar::Int(old + by))),
+                _ => None,
+            })
+            .collect();
         let (n, now) = values.first()?;
         let node = &graph.nodes[*n];
         let words = words(node.op.as_str(), key, node.attrs.get(key)?, now);

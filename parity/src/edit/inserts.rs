@@ -82,8 +82,13 @@ pub(super) fn tile(graph: &mut Graph, nodes: &[usize]) {
 
 /// Returns edits of decays whose steps are not made positive: `-exp(A) * (x + dt)`.
 pub(super) fn decays(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
-    let words = |op: &str| format!("`{op}` without its softplus");
-    edits(graph, suspects, |node| decay(graph, node).is_some(), words, Change::PlainDecay)
+    edits(
+        graph,
+        suspects,
+        |node| decay(graph, node).is_some(),
+        |op: &str| format!("`{op}` without its softplus"),
+        Change::PlainDecay,
+    )
 }
 
 /// Returns the rates and the offsets of a decay that has one of each for every number.

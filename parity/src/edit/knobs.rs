@@ -157,8 +157,10 @@ impl Knob {
                 values.first().and_then(|(_, value)| value.as_f64())
             }
             KnobTarget::Logits(_) => {
-                let rounded = |digits| factor_of(round_to(bound(by), digits));
-                return (1..=4).map(rounded).filter(|x| (x / by - 1.0).abs() < 0.1).collect();
+                return (1..=4)
+                    .map(|digits| factor_of(round_to(bound(by), digits)))
+                    .filter(|x| (x / by - 1.0).abs() < 0.1)
+                    .collect();
             }
             KnobTarget::Table { table, turn: RopeKnob::Theta, .. } => theta(table),
             KnobTarget::Table { table, turn: RopeKnob::Attention, .. } => {

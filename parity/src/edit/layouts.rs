@@ -164,8 +164,12 @@ fn calls<'g>(graph: &'g Graph, suspects: &Suspects) -> Vec<(&'g Node, Vec<usize>
     let mut all: Vec<(&Node, Vec<usize>)> = Vec::new();
     for node in suspects.first.iter().filter_map(|n| graph.nodes.get(*n)) {
         if all.iter().all(|(known, _)| call(known) != call(node)) {
-            let same = |n: &usize| call(&graph.nodes[*n]) == call(node);
-            all.push((node, (0..graph.nodes.len()).filter(same).collect()));
+            all.push((
+                node,
+                (0..graph.nodes.len())
+                    .filter(|n: &usize| call(&graph.nodes[*n]) == call(node))
+                    .collect(),
+            ));
         }
     }
     all
@@ -445,11 +449,10 @@ fn groups(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
         }
     }
     let nodes: Vec<usize> = found.iter().map(|(n, ..)| *n).collect();
-    let suspected = |n: &usize| {
+    if !nodes.iter().any(|n: &usize| {
         suspects.first.contains(n)
             || [before(*n), after(*n)].iter().flatten().any(|n| suspects.first.contains(n))
-    };
-    if !nodes.iter().any(suspected) {
+    }) {
         return Vec::new();
     }
     let layout = |order: [usize; 2]| {
@@ -518,11 +521,15 @@ fn parts(model: &Model, suspects: &Suspects) -> Vec<Edit> {
             let Some(rule) = rules.first().and_then(|(rule, _)| model.rules.get(*rule)) else {
                 continue;
             };
-            let with = |(rule, before): &(usize, usize)| (*rule, *before, steps.clone());
             all.push(Edit {
                 words: format!("the {parts} parts of `{}` lie {way}", rule.disk.text),
                 place: place(graph, &nodes),
-                change: Change::RuleSteps(rules.iter().map(with).collect()),
+                change: Change::RuleSteps(
+                    rules
+                        .iter()
+                        .map(|(rule, before): &(usize, usize)| (*rule, *before, steps.clone()))
+                        .collect(),
+                ),
             });
         }
     }

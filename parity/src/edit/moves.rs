@@ -74,10 +74,9 @@ fn swapped_weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let mut all = Vec::new();
     for layers in norms_by_layer(graph) {
         for (a, b) in (0..SEVERAL).flat_map(|a| (a + 1..SEVERAL).map(move |b| (a, b))) {
-            let pair = |nodes: &Vec<usize>| Some((*nodes.get(a)?, *nodes.get(b)?));
             let pairs: Vec<(usize, usize)> = layers
                 .iter()
-                .filter_map(pair)
+                .filter_map(|nodes: &Vec<usize>| Some((*nodes.get(a)?, *nodes.get(b)?)))
                 .filter(|(first, second)| shapes(*first) == shapes(*second))
                 .collect();
             let Some(&(first, second)) = pairs.first() else { continue };

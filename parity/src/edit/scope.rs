@@ -48,8 +48,7 @@ pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec
     add(group.to_vec(), None);
     let node = |n: usize| &graph.nodes[n];
     for call in distinct(group.iter().map(|n| call(node(*n)))) {
-        let of = |n: &usize| self::call(node(*n)) == call;
-        add(group.iter().copied().filter(of).collect(), None);
+        add(group.iter().copied().filter(|n: &usize| self::call(node(*n)) == call).collect(), None);
     }
     for joined in distinct(group.iter().filter_map(|n| joint(graph, *n))) {
         let of = |n: &usize| joint(graph, *n) == Some(joined);

@@ -109,11 +109,10 @@ fn outputs(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
             let most = scope.nodes.iter().map(|n| graph.nodes[*n].outputs.len()).min().unwrap_or(0);
             for a in 0..most.min(6) {
                 for b in a + 1..most.min(6) {
-                    let equal = |n: &usize| {
+                    if scope.nodes.iter().all(|n: &usize| {
                         let outputs = &graph.nodes[*n].outputs;
                         shape(&outputs[a]) == shape(&outputs[b])
-                    };
-                    if scope.nodes.iter().all(equal) {
+                    }) {
                         let words = format!("parts {} and {} of `{op}` swapped", a + 1, b + 1);
                         all.push(edit(words, scope.clone(), |nodes| {
                             Change::Outputs(nodes, [a, b])
@@ -221,8 +220,11 @@ fn orders(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
             let of = |n: &usize| follower(n) == Some(other);
             let group: Vec<usize> = nodes.iter().copied().filter(of).collect();
             for scope in scopes(graph, &group, suspects) {
-                let pair = |n: &usize| next(*n).map(|(_, made, result)| (made, result));
-                let pairs: Vec<_> = scope.nodes.iter().filter_map(pair).collect();
+                let pairs: Vec<_> = scope
+                    .nodes
+                    .iter()
+                    .filter_map(|n: &usize| next(*n).map(|(_, made, result)| (made, result)))
+                    .collect();
                 let words = format!("`{op}` after `{other}` instead of before it");
                 all.push(edit(words, scope.clone(), |_| Change::Order(pairs)));
             }
@@ -299,8 +301,9 @@ fn unread(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
         }
         if others.len() <= READERS {
             sets.extend(others.iter().map(|r| vec![*r]));
-            let but = |r: &usize| others.iter().copied().filter(|o| o != r).collect();
-            sets.extend(others.iter().map(but));
+            sets.extend(
+                others.iter().map(|r: &usize| others.iter().copied().filter(|o| o != r).collect()),
+            );
         }
         for set in sets {
             if set.iter().any(|r| suspects.first.contains(r)) {

@@ -30,8 +30,9 @@ const THETAS: [f64; 8] = [
 pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
     let mut all = Vec::new();
     for (rope, table) in model.ropes.iter().enumerate() {
-        let reads = |n: &usize| model.graph.nodes[*n].rope == Some(RopeId(rope));
-        let readers: Vec<usize> = (0..model.graph.nodes.len()).filter(reads).collect();
+        let readers: Vec<usize> = (0..model.graph.nodes.len())
+            .filter(|n: &usize| model.graph.nodes[*n].rope == Some(RopeId(rope)))
+            .collect();
         if !readers.iter().any(|n| suspects.first.contains(n)) {
             continue;
         }
@@ -185,8 +186,11 @@ pub(super) fn dtypes(model: &Model, suspects: &Suspects, clues: &Clues) -> Vec<C
     let rules =
         || [DtypeRule::Activation].into_iter().chain(Dtype::ALL.into_iter().map(DtypeRule::Fixed));
     for (name, states) in names {
-        let owned = |n: &usize| graph.nodes[*n].state.is_some_and(|s| states.contains(&s));
-        if !suspects.first.iter().any(owned) {
+        if !suspects
+            .first
+            .iter()
+            .any(|n: &usize| graph.nodes[*n].state.is_some_and(|s| states.contains(&s)))
+        {
             continue;
         }
         for rule in rules() {

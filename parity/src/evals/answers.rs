@@ -202,18 +202,22 @@ fn flipped(a: &Sample, b: &Sample) -> bool {
     let tokens = if a.tokens.is_empty() { &b.tokens } else { &a.tokens };
     let by = |length: fn(&str) -> usize| choices.iter().map(|choice| length(choice)).collect();
     // A space before a choice may be lm-eval's delimiter, which it does not count.
-    let bare = |choice: &str| choice.strip_prefix(' ').unwrap_or(choice).len();
     let lengths: [Vec<usize>; 6] = [
         vec![1; all],
         by(|choice| choice.chars().count()),
         by(|choice| choice.strip_prefix(' ').unwrap_or(choice).chars().count()),
         by(str::len),
-        by(bare),
+        by(|choice: &str| choice.strip_prefix(' ').unwrap_or(choice).len()),
         tokens.clone(),
     ];
     let takes = |sample: &Sample, lengths: &[usize]| {
-        let by = |(number, length): (&f64, &usize)| number / (*length).max(1) as f64;
-        best(sample.logprobs.iter().zip(lengths).map(by))
+        best(
+            sample
+                .logprobs
+                .iter()
+                .zip(lengths)
+                .map(|(number, length): (&f64, &usize)| number / (*length).max(1) as f64),
+        )
     };
     // A single choice is correct if each of its tokens is the most likely, which its sum does not show.
     all < 2 || lengths.iter().filter(|l| l.len() >= all).any(|l| takes(a, l) != takes(b, l))

@@ -294,10 +294,9 @@ fn metrics(
 /// Returns the scores of the pairs that have them on both sides.
 fn scores(pairs: &[SamplePair<'_>], metrics: Option<(&str, &str)>) -> Vec<[f64; 2]> {
     let Some((one, other)) = metrics else { return Vec::new() };
-    let both = |(a, b): &SamplePair<'_>| Some([*a.scores.get(one)?, *b.scores.get(other)?]);
     pairs
         .iter()
-        .filter_map(both)
+        .filter_map(|(a, b): &SamplePair<'_>| Some([*a.scores.get(one)?, *b.scores.get(other)?]))
         .filter(|pair| pair.iter().all(|score| score.is_finite()))
         .collect()
 }

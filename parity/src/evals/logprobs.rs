@@ -236,10 +236,11 @@ fn kind(all: &[LikelihoodPair<'_>]) -> Option<String> {
         }
         let longer = apart.iter().any(|both| both.tokens > 1.0);
         for (name, a, b) in [("A", 1.0, 0.0), ("B", 0.0, 1.0)] {
-            let mean = |both: &&LikelihoodPair<'_>| {
-                close(both.a * both.tokens.powf(a), both.b * both.tokens.powf(b))
-            };
-            if longer && apart.iter().all(mean) {
+            if longer
+                && apart.iter().all(|both: &&LikelihoodPair<'_>| {
+                    close(both.a * both.tokens.powf(a), both.b * both.tokens.powf(b))
+                })
+            {
                 return Some(format!(
                     "{name}'s log-likelihoods are means over tokens, the other's are sums"
                 ));

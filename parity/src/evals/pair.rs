@@ -74,8 +74,10 @@ fn by<'a>(
 ) -> Vec<SamplePair<'a>> {
     let known: BTreeMap<&String, &Sample> =
         b.samples.iter().filter_map(|sample| Some((key(sample)?, sample))).collect();
-    let pair = |sample: &'a Sample| Some((sample, *known.get(key(sample)?)?));
-    a.samples.iter().filter_map(pair).collect()
+    a.samples
+        .iter()
+        .filter_map(|sample: &'a Sample| Some((sample, *known.get(key(sample)?)?)))
+        .collect()
 }
 
 /// True if both samples have the same question, as far as known.

@@ -97,8 +97,11 @@ impl MatrixPlan {
         let on = |model: &PlanModel, engine: &PlanEngine| {
             model.engines.is_empty() || model.engines.contains(&engine.name)
         };
-        let of = |model| self.engines.iter().map(move |engine| (model, engine));
-        self.models.iter().flat_map(of).filter(|(model, engine)| on(model, engine)).collect()
+        self.models
+            .iter()
+            .flat_map(|model| self.engines.iter().map(move |engine| (model, engine)))
+            .filter(|(model, engine)| on(model, engine))
+            .collect()
     }
 
     /// Returns the reason for which a cell need not pass, if there is one.

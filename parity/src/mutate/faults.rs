@@ -249,8 +249,9 @@ fn attends(graph: &Graph, node: &Node) -> bool {
 }
 
 fn maker(graph: &Graph, tap: &str) -> Option<usize> {
-    let makes = |value: &ValueId| graph.values[value.0].tap.as_deref() == Some(tap);
-    graph.nodes.iter().position(|node| node.outputs.iter().any(makes))
+    graph.nodes.iter().position(|node| {
+        node.outputs.iter().any(|value: &ValueId| graph.values[value.0].tap.as_deref() == Some(tap))
+    })
 }
 
 fn tap(graph: &Graph, node: &Node) -> Option<String> {

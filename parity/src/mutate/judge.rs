@@ -102,12 +102,11 @@ pub(super) fn named(report: &Report) -> Option<String> {
                 .find(|row| row.verdict == Verdict::Fail)
                 .map(|_| "a router".to_owned())
         };
-        let greedy = || Some("a greedy token".to_owned());
         return run
             .headline()
             .map(|first| first.subject.to_string())
             .or_else(router)
-            .or_else(greedy);
+            .or_else(|| Some("a greedy token".to_owned()));
     }
     let row = report.schedules.iter().find(|row| row.verdict == Verdict::Fail)?;
     Some(format!("schedule {}", row.name))

@@ -244,10 +244,16 @@ fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
     let report = check(&fake, &source, &dump, &CheckOptions::default()).unwrap();
     assert_eq!(report.exit_code(), 0, "{}", onboard_parity::report::text(&report));
-    let decode = |g: &&onboard_parity::gate::Gate| {
-        g.phase == Phase::Decode && matches!(g.subject, Subject::Tap { .. })
-    };
-    assert!(report.runs[0].gates.iter().filter(decode).count() >= 10);
+    assert!(
+        report.runs[0]
+            .gates
+            .iter()
+            .filter(|g: &&onboard_parity::gate::Gate| {
+                g.phase == Phase::Decode && matches!(g.subject, Subject::Tap { .. })
+            })
+            .count()
+            >= 10
+    );
 }
 
 #[test]
@@ -447,8 +453,11 @@ fn the_page_begins_with_the_cause_and_folds_what_passes() {
     assert!(runs.contains(&true) && runs.contains(&false), "{runs:?}");
     let visible = visible(&html);
     let badges = |page: &str, word: &str| page.matches(&format!("badge {word}\">{word}")).count();
-    let rows = |run: &RunReport| run.phases.len() + run.greedy.len() + run.routers.len();
-    let summary: usize = report.runs.iter().map(rows).sum();
+    let summary: usize = report
+        .runs
+        .iter()
+        .map(|run: &RunReport| run.phases.len() + run.greedy.len() + run.routers.len())
+        .sum();
     assert!(badges(&visible, "pass") <= summary && badges(&html, "pass") > 4 * summary);
     assert!(badges(&visible, "fail") > 2, "{visible}");
     assert!(visible.matches("<figure>").count() < html.matches("<figure>").count());

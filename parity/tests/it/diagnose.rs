@@ -286,10 +286,11 @@ fn a_missing_cap_of_the_logits_is_named() {
 /// Returns the norms of each layer.
 fn norms(model: &Model) -> Vec<Vec<usize>> {
     let layers = model.graph.layers.iter().map(|layer| layer.nodes.0..layer.nodes.1);
-    let norms = |nodes: std::ops::Range<usize>| {
-        nodes.filter(|n| model.graph.nodes[*n].op == "rms_norm").collect()
-    };
-    layers.map(norms).collect()
+    layers
+        .map(|nodes: std::ops::Range<usize>| {
+            nodes.filter(|n| model.graph.nodes[*n].op == "rms_norm").collect()
+        })
+        .collect()
 }
 
 #[test]
@@ -475,10 +476,9 @@ fn weights_in_another_layout_are_named() {
     let oss = fixture("gpt_oss");
     let rules = oss.model.rules.iter().enumerate();
     let blocks = rules.filter_map(|(number, rule)| {
-        let pairs = |step: &WeightStep| {
+        Some((number, rule.steps.iter().position(|step: &WeightStep| {
             matches!(step, WeightStep::Unflatten { axis: 0, sizes } if *sizes == [0, 2])
-        };
-        Some((number, rule.steps.iter().position(pairs)?, steps(0, &[0, 2])))
+        })?, steps(0, &[0, 2])))
     });
     let change = Change::RuleSteps(blocks.collect());
     assert_named(&oss.mistaken(&change), "2 parts of `model.layers.{i}.mlp.experts.gate_up_proj");
@@ -541,19 +541,17 @@ fn a_value_of_the_config_that_is_read_otherwise_is_named() {
     };
     let found = fixture("gemma3_text").reads(moved);
     assert_named(&found, "`layer_types` of the config read one layer later");
-    let cut = |root: &mut Scalar| {
+    let found = fixture("gpt_oss").reads(|root: &mut Scalar| {
         *member(root, "rope_parameters.truncate") = Scalar::Bool(true);
-    };
-    let found = fixture("gpt_oss").reads(cut);
+    });
     assert_named(&found, "`rope_parameters.truncate` of the config not read");
-    let bounds = |root: &mut Scalar| {
+    let found = fixture("mamba2").reads(|root: &mut Scalar| {
         let bounds = vec![Scalar::Float(0.001), Scalar::Float(0.1)];
         *member(root, "time_step_limit") = Scalar::List(bounds);
-    };
-    let found = fixture("mamba2").reads(bounds);
+    });
     assert_named(&found, "`time_step_limit` of the config read as [0.001, 0.1]");
-    let fewer = |root: &mut Scalar| *member(root, "num_experts_per_tok") = Scalar::Int(2);
-    let found = fixture("qwen3_next").reads(fewer);
+    let found = fixture("qwen3_next")
+        .reads(|root: &mut Scalar| *member(root, "num_experts_per_tok") = Scalar::Int(2));
     assert_named(&found, "`num_experts_per_tok` of the config read as 2 instead of 3");
 }
 

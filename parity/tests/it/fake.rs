@@ -283,9 +283,6 @@ impl FakeSession {
     }
 
     fn conv(&self, slot: &mut Slot, x: &[[f32; H]]) -> Vec<[f32; H]> {
-        let keep = |v: f32| {
-            if self.fake.fault == Fault::NarrowState { round(Dtype::Bf16, v) } else { v }
-        };
         // Within a forward pass the engine uses its own values; only the past is read back.
         let past = slot.columns.len();
         let mut seen = slot.columns.clone();
@@ -302,7 +299,13 @@ impl FakeSession {
                 })
             })
             .collect();
-        slot.columns.extend(x.iter().map(|row| row.map(keep)));
+        slot.columns.extend(x.iter().map(|row| {
+            row.map(
+                |v: f32| {
+                    if self.fake.fault == Fault::NarrowState { round(Dtype::Bf16, v) } else { v }
+                },
+            )
+        }));
         out
     }
 
@@ -555,8 +558,9 @@ impl Session for FakeSession {
             if self.fake.fault == Fault::NarrowState { round(Dtype::Bf16, v) } else { v }
         };
         let last = &states[0].data;
-        let column = |n: usize| std::array::from_fn(|c| keep(last[c * (WIDTH - 1) + n]));
-        let columns = std::iter::repeat_n([0.0; H], position).chain((0..WIDTH - 1).map(column));
+        let columns = std::iter::repeat_n([0.0; H], position).chain(
+            (0..WIDTH - 1).map(|n: usize| std::array::from_fn(|c| keep(last[c * (WIDTH - 1) + n]))),
+        );
         self.slots.push(Some(Slot {
             tokens: vec![0; position],
             columns: columns.collect(),

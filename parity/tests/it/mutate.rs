@@ -103,8 +103,11 @@ fn faults_at_few_positions_are_caught_in_every_dtype() {
         let missed: Vec<_> = book.outcomes.iter().filter(|o| o.fate == Fate::Missed).collect();
         assert!(missed.is_empty(), "{name}: {missed:#?}");
         // No op is recorded at positions in the middle of the long prompt.
-        let recorded = |o: &&MutantOutcome| !o.mutant.contains(" at positions ");
-        let mut named = book.outcomes.iter().filter(recorded).map(|o| o.right);
+        let mut named = book
+            .outcomes
+            .iter()
+            .filter(|o: &&MutantOutcome| !o.mutant.contains(" at positions "))
+            .map(|o| o.right);
         assert!(named.all(|right| right != Some(false)), "{name}: {:#?}", book.outcomes);
         for dtype in Dtype::ALL {
             let caught =

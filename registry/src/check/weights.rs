@@ -135,8 +135,12 @@ fn find(
 ) -> Result<(), (String, WeightMismatch)> {
     let missing =
         |name: &str| (name.to_owned(), WeightMismatch::Missing { expected: weight.shape.clone() });
-    let names = |text: &str| names_with_prefix(checkpoint, text);
-    let chosen = find_rule(&model.rules, weight, names, |name| checkpoint.get(name).cloned());
+    let chosen = find_rule(
+        &model.rules,
+        weight,
+        |text: &str| names_with_prefix(checkpoint, text),
+        |name| checkpoint.get(name).cloned(),
+    );
     let gathered = chosen.map(|(number, gathered)| (&model.rules[number], gathered));
     let found = match gathered {
         None => {

@@ -80,13 +80,13 @@ pub(crate) fn differences(
     if found.is_empty() && end(ours.graph, &left) != end(theirs.graph, &right) {
         // Ours is a part of theirs.
         let seen: BTreeSet<usize> = left.values().copied().collect();
-        let node_of = |&n: &usize| &theirs.graph.nodes[n];
         let lacks = |node: &&Node| {
             node.outputs.first().is_some_and(|output| !seen.contains(&right[&output.0]))
         };
-        if let (Some(node), Some(last)) =
-            (wanted.iter().map(node_of).find(lacks), ours.graph.nodes.last())
-        {
+        if let (Some(node), Some(last)) = (
+            wanted.iter().map(|&n: &usize| &theirs.graph.nodes[n]).find(lacks),
+            ours.graph.nodes.last(),
+        ) {
             let text = format!("{}: {} of `{name}` is missing", place(node), shown(node, ops));
             found.push(OpDifference {
                 node: ours.graph.nodes.len() - 1,
@@ -225,8 +225,7 @@ impl GraphPair<'_> {
             return format!("`{op}` is fed other values than in `{name}`");
         };
         let seen: BTreeSet<usize> = self.left.values().copied().collect();
-        let makes = |node: &&Node| node.outputs.contains(b);
-        match self.theirs.graph.nodes.iter().find(makes) {
+        match self.theirs.graph.nodes.iter().find(|node: &&Node| node.outputs.contains(b)) {
             Some(maker) if !self.right.get(&b.0).is_some_and(|class| seen.contains(class)) => {
                 format!("{} of `{name}` is missing before `{op}`", shown(maker, self.ops))
             }
@@ -290,10 +289,11 @@ fn is_neutral(node: &Node, key: &str, ops: &OpSet) -> bool {
 
 fn is_identity(node: &Node, ops: &OpSet) -> bool {
     let values = ops.get(node.op.as_str()).and_then(|rule| rule.signature().identity);
-    let has = |(key, value): &(&str, f64)| {
-        node.attrs.get(*key).and_then(Scalar::as_f64).is_some_and(|found| found == *value)
-    };
-    values.is_some_and(|values| values.iter().all(has))
+    values.is_some_and(|values| {
+        values.iter().all(|(key, value): &(&str, f64)| {
+            node.attrs.get(*key).and_then(Scalar::as_f64).is_some_and(|found| found == *value)
+        })
+    })
 }
 
 fn weights<'s>(side: &'s LabeledGraph<'_>, node: &'s Node) -> BTreeMap<&'s str, &'s str> {
@@ -329,6 +329,5 @@ fn rope(side: &LabeledGraph<'_>, node: &Node) -> String {
 
 /// Returns a number that no two lists of frequencies are likely to share.
 fn sum(numbers: &[f32]) -> f64 {
-    let weigh = |(n, x): (usize, &f32)| f64::from(*x) * (n + 1) as f64;
-    numbers.iter().enumerate().map(weigh).sum()
+    numbers.iter().enumerate().map(|(n, x): (usize, &f32)| f64::from(*x) * (n + 1) as f64).sum()
 }

@@ -81,10 +81,12 @@ pub(super) const CONFIG_NAMES: &[&str] = &[
 
 pub(super) fn rules() -> Vec<OpRule> {
     let x = || Signature::new().needs("x", ParamKind::Value);
-    let function = |(name, traits, notes): &(&'static str, &'static [Trait], &'static str)| {
-        OpRule::new(name, x(), same).is_a(traits).gives("like x").notes(notes)
-    };
-    let mut rules: Vec<OpRule> = ACTIVATIONS.iter().map(function).collect();
+    let mut rules: Vec<OpRule> = ACTIVATIONS
+        .iter()
+        .map(|(name, traits, notes): &(&'static str, &'static [Trait], &'static str)| {
+            OpRule::new(name, x(), same).is_a(traits).gives("like x").notes(notes)
+        })
+        .collect();
     rules.extend([
         OpRule::new("act", x().needs("name", ParamKind::Word(CONFIG_NAMES)), infer_act)
             .gives("like x")

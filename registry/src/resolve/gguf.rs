@@ -87,8 +87,11 @@ pub(super) fn resolve(
         |(ident, filled)| report.ok_or_report(of_layers(ident)).map(|pattern| (pattern, filled));
     let idle = idle.chain(filled).filter_map(per_layer).collect();
     let ahead = ahead.len();
-    let text = |(kind, token): &(Ident, Ident)| (kind.name.clone(), token.name.clone());
-    let special = decl.special.iter().map(text).collect();
+    let special = decl
+        .special
+        .iter()
+        .map(|(kind, token): &(Ident, Ident)| (kind.name.clone(), token.name.clone()))
+        .collect();
     Some(Gguf {
         arch,
         pre,
@@ -207,8 +210,7 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalErr
         name: ident.name.replace("{n}", &n.to_string()),
         ..ident.clone()
     };
-    let one = |n| rule(decl, &of(&decl.weight, n), &of(&decl.name, first + n), env);
-    (0..layers).map(one).collect()
+    (0..layers).map(|n| rule(decl, &of(&decl.weight, n), &of(&decl.name, first + n), env)).collect()
 }
 
 /// Builds the rule for one pattern of the model and one of the file.

@@ -11,11 +11,13 @@ use crate::weight_map::Pattern;
 /// Resolves the section; faulty patterns are left out and reported.
 pub(super) fn resolve(spec: &Spec, report: &mut FindingSet) -> QuantRules {
     let mut read = |entries: &[(Ident, Ident)]| -> Vec<(String, Pattern)> {
-        let one = |(why, ident): &(Ident, Ident)| {
-            let pattern = report.ok_or_report(pattern(ident).map_err(EvalError::from))?;
-            Some((why.name.clone(), pattern))
-        };
-        entries.iter().filter_map(one).collect()
+        entries
+            .iter()
+            .filter_map(|(why, ident): &(Ident, Ident)| {
+                let pattern = report.ok_or_report(pattern(ident).map_err(EvalError::from))?;
+                Some((why.name.clone(), pattern))
+            })
+            .collect()
     };
     let Some(decl) = &spec.quant else { return QuantRules::default() };
     QuantRules { keep: read(&decl.keep), together: read(&decl.together) }

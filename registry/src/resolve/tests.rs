@@ -534,9 +534,10 @@ fn weight_rules_are_read_and_checked() {
 #[test]
 fn functions_cannot_multiply_without_end() {
     let mut spec = SPEC.to_owned();
-    let double = |n: usize| format!("  f{n}(x): |\n    return f{}(f{}(x))\n", n - 1, n - 1);
     let functions: String = std::iter::once("  f0(x): |\n    return x\n".to_owned())
-        .chain((1..30).map(double))
+        .chain(
+            (1..30).map(|n: usize| format!("  f{n}(x): |\n    return f{}(f{}(x))\n", n - 1, n - 1)),
+        )
         .collect();
     spec = spec
         .replace("layers:\n  prefix", &format!("{functions}layers:\n  prefix"))

@@ -83,9 +83,6 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
     let total = about.stored.unwrap_or_else(|| split.saturating_add(whole));
     let whole = whole.min(total);
     let rank = whole.saturating_add((total - whole).div_ceil(tp));
-    let attends = |state: &State| {
-        state.layer == 0 && matches!(state.kind, StateKind::Attention | StateKind::Latent)
-    };
     let arch = model.gguf.as_ref().map(|gguf| gguf.arch.clone());
     let first = graph.nodes.first().and_then(|node| graph.values.get(node.outputs.first()?.0));
     let hidden = first.and_then(|value| value.shape.last()).copied();
@@ -103,7 +100,12 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
         ("gguf_arch", arch.map_or(Scalar::Null, Scalar::Str)),
         ("nextn", Scalar::Bool(model.nextn.is_some())),
         ("mixture", Scalar::Bool(graph.nodes.iter().any(|node| node.op.is(Trait::Experts)))),
-        ("first_layer_attends", Scalar::Bool(graph.states.iter().any(attends))),
+        (
+            "first_layer_attends",
+            Scalar::Bool(graph.states.iter().any(|state: &State| {
+                state.layer == 0 && matches!(state.kind, StateKind::Attention | StateKind::Latent)
+            })),
+        ),
     ];
     let text = |text: &Option<String>| text.clone().map_or(Scalar::Null, Scalar::Str);
     let chat = &about.chat;

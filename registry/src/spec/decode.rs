@@ -281,8 +281,9 @@ impl SpecDecoder {
             _ => single,
         };
         let sources: Vec<_> = items.iter().map(|item| self.source(item)).collect();
-        let computed = |source: &Option<DimSource>| matches!(source, Some(DimSource::Compute(_)));
-        if let Some(end) = sources.iter().position(computed)
+        if let Some(end) = sources
+            .iter()
+            .position(|source: &Option<DimSource>| matches!(source, Some(DimSource::Compute(_))))
             && let Some(after) = items.get(end + 1)
         {
             let help = "an expression is always present: put it last; quote it if it has a comma";

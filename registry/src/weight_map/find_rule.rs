@@ -13,11 +13,14 @@ pub fn find_rule<'n, I: Iterator<Item = &'n str>>(
     names: impl Fn(&str) -> I,
     shape: impl Fn(&str) -> Option<Vec<usize>>,
 ) -> Option<(usize, GatheredTensors)> {
-    let about = |(number, rule): (usize, &WeightRule)| {
-        let gathered = gather(rule, &weight.name, &names)?;
-        gathered.names.iter().any(|name| shape(name).is_some()).then_some((number, gathered))
-    };
-    let mut found: Vec<_> = rules.iter().enumerate().filter_map(about).collect();
+    let mut found: Vec<_> = rules
+        .iter()
+        .enumerate()
+        .filter_map(|(number, rule): (usize, &WeightRule)| {
+            let gathered = gather(rule, &weight.name, &names)?;
+            gathered.names.iter().any(|name| shape(name).is_some()).then_some((number, gathered))
+        })
+        .collect();
     // What a stack of experts becomes is long to work out: only where there is a choice.
     let fits = |(number, gathered): &(usize, GatheredTensors)| {
         let inputs = gathered.names.iter().map(|name| shape(name)).collect::<Option<Vec<_>>>();
@@ -64,8 +67,12 @@ mod tests {
             (vec![2, 5, 5], Some(1)),
         ] {
             let disk = BTreeMap::from([("w".to_owned(), shape)]);
-            let names = |text: &str| names_with_prefix(&disk, text);
-            let found = find_rule(&rules, &weight, names, |name| disk.get(name).cloned());
+            let found = find_rule(
+                &rules,
+                &weight,
+                |text: &str| names_with_prefix(&disk, text),
+                |name| disk.get(name).cloned(),
+            );
             assert_eq!(found.map(|(number, _)| number), expected);
         }
     }

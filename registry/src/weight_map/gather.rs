@@ -64,10 +64,12 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
             PatternPart::Choice(_) if !filled(piece) => piece.words(),
             hole => vec![holes.get(&hole.hole()?)?.as_str()],
         };
-        let with = |name: &String| {
-            fillings.iter().map(|filling| format!("{name}{filling}")).collect::<Vec<_>>()
-        };
-        names = names.iter().flat_map(with).collect();
+        names = names
+            .iter()
+            .flat_map(|name: &String| {
+                fillings.iter().map(|filling| format!("{name}{filling}")).collect::<Vec<_>>()
+            })
+            .collect();
     }
     Some(GatheredTensors { names, output })
 }

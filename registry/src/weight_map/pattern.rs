@@ -143,11 +143,13 @@ impl Pattern {
 
     /// Returns the name that filled holes give.
     pub fn fill(&self, holes: &Holes) -> Option<String> {
-        let filled = |piece: PatternPart<'_>| match piece {
-            PatternPart::Text(text) => Some(text.to_owned()),
-            hole => holes.get(&hole.hole()?).cloned(),
-        };
-        self.pieces().into_iter().map(filled).collect()
+        self.pieces()
+            .into_iter()
+            .map(|piece: PatternPart<'_>| match piece {
+                PatternPart::Text(text) => Some(text.to_owned()),
+                hole => holes.get(&hole.hole()?).cloned(),
+            })
+            .collect()
     }
     /// Returns every name that filled holes give where a choice is still open, the last choice fastest. None
     /// if another kind of hole is open.
@@ -161,10 +163,12 @@ impl Pattern {
                 (PatternPart::Choice(_), None) => piece.words(),
                 _ => return None,
             };
-            let with = |name: &String| {
-                fillings.iter().map(|filling| format!("{name}{filling}")).collect::<Vec<_>>()
-            };
-            names = names.iter().flat_map(with).collect();
+            names = names
+                .iter()
+                .flat_map(|name: &String| {
+                    fillings.iter().map(|filling| format!("{name}{filling}")).collect::<Vec<_>>()
+                })
+                .collect();
         }
         Some(names)
     }

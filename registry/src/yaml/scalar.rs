@@ -52,9 +52,13 @@ impl YamlParser<'_> {
             text.copy(line_start..line_start + line.len());
             let end = line_start + line.len();
             let newline = self.pos;
-            let deeper = |column| parent.is_none_or(|parent| column > parent);
             // A comment ends plain text in YAML.
-            if commented.is_some() || !self.next_content().is_some_and(deeper) || !self.going() {
+            if commented.is_some()
+                || !self
+                    .next_content()
+                    .is_some_and(|column| parent.is_none_or(|parent| column > parent))
+                || !self.going()
+            {
                 self.pos = newline;
                 let null = matches!(text.value(), "~" | "null" | "Null" | "NULL");
                 let value = if null { YamlValue::Null } else { YamlValue::Plain(text) };

@@ -168,10 +168,15 @@ fn other(node: &saphyr::Yaml<'_>) -> String {
             format!("[{}]", items.iter().map(other).collect::<Vec<_>>().join(" | "))
         }
         Yaml::Mapping(map) => {
-            let entry = |(key, value): (&Yaml<'_>, &Yaml<'_>)| {
-                format!("{}: {}", other(key).trim_matches('"'), other(value))
-            };
-            format!("{{{}}}", map.iter().map(entry).collect::<Vec<_>>().join(" | "))
+            format!(
+                "{{{}}}",
+                map.iter()
+                    .map(|(key, value): (&Yaml<'_>, &Yaml<'_>)| {
+                        format!("{}: {}", other(key).trim_matches('"'), other(value))
+                    })
+                    .collect::<Vec<_>>()
+                    .join(" | ")
+            )
         }
         _ => panic!("{node:?}"),
     }

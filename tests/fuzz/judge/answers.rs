@@ -136,8 +136,12 @@ fn sound(row: &LogprobRow) -> Result<(), String> {
     if ids.iter().any(|id| *id >= VOCAB) || ids.windows(2).any(|pair| pair[0] >= pair[1]) {
         return Err(format!("a row has the ids {ids:?}"));
     }
-    let odd = |value: &f32| value.is_nan() || *value > 0.01;
-    match row.entries().map(|entry| entry.1).chain(row.target).find(odd) {
+    match row
+        .entries()
+        .map(|entry| entry.1)
+        .chain(row.target)
+        .find(|value: &f32| value.is_nan() || *value > 0.01)
+    {
         Some(value) => Err(format!("a row has the log-probability {value}")),
         None => Ok(()),
     }

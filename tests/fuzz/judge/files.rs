@@ -229,10 +229,12 @@ pub(crate) fn imatrix(trial: &Trial<'_>) -> Judged {
     }
     let second = Imatrix::read(&again).map_err(|e| format!("written, and cannot be read: {e}"))?;
     let shape = |one: &Imatrix| -> Vec<(String, usize, Vec<u64>)> {
-        let of = |(name, entry): (&String, &formats::imatrix::ImportanceEntry)| {
-            (name.clone(), entry.means().len(), entry.counts().to_vec())
-        };
-        one.entries.iter().map(of).collect()
+        one.entries
+            .iter()
+            .map(|(name, entry): (&String, &formats::imatrix::ImportanceEntry)| {
+                (name.clone(), entry.means().len(), entry.counts().to_vec())
+            })
+            .collect()
     };
     // Counts are written as f32.
     let small = read.entries.values().all(|e| e.counts().iter().all(|count| *count < 1 << 24));

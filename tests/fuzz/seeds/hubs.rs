@@ -88,9 +88,10 @@ pub(crate) fn hubs(_: &Sources) -> io::Result<Vec<Case>> {
                 .to_owned(),
         ),
     ];
-    let case = |files: [(&str, String); 4]| Case {
-        files: files.map(|(name, text)| (name.to_owned(), text.into_bytes())).into(),
-        ..Case::default()
-    };
-    Ok([small, large, plain, busy].map(case).into())
+    Ok([small, large, plain, busy]
+        .map(|files: [(&str, String); 4]| Case {
+            files: files.map(|(name, text)| (name.to_owned(), text.into_bytes())).into(),
+            ..Case::default()
+        })
+        .into())
 }

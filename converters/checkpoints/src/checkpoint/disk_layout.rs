@@ -29,12 +29,13 @@ pub(super) struct DiskTensor {
 impl DiskTensor {
     /// Makes the tensor of the values of its weights.
     pub(super) fn made_of<'f>(&self, flows: Vec<Flow<'f>>) -> Result<Flow<'f>, WeightFault> {
-        let none = || WeightFault::NoPart { tensor: format!("number {}", self.part) };
         let made = match &self.inputs[..] {
             [one] => vec![Flow::undo(&self.steps, one.clone(), flows)?],
             several => Flow::run(&inverse(&self.steps, several.to_vec())?, flows)?,
         };
-        made.into_iter().nth(self.part).ok_or_else(none)
+        made.into_iter()
+            .nth(self.part)
+            .ok_or_else(|| WeightFault::NoPart { tensor: format!("number {}", self.part) })
     }
 }
 
@@ -120,8 +121,10 @@ fn saved_by(model: &Model, weight: &Weight) -> Option<(usize, Vec<String>, usize
 /// True if a rule takes a weight from a tensor of several experts: a number of the name is in the weight's alone.
 fn stacks(rule: &WeightRule, weight: &str) -> bool {
     let holes = rule.weight.fit(weight).unwrap_or_default();
-    let number = |hole: &&String| !hole.contains('|') && !hole.starts_with('*');
-    holes.keys().filter(number).any(|hole| !rule.disk.text.contains(&format!("{{{hole}}}")))
+    holes
+        .keys()
+        .filter(|hole: &&String| !hole.contains('|') && !hole.starts_with('*'))
+        .any(|hole| !rule.disk.text.contains(&format!("{{{hole}}}")))
 }
 
 /// Returns the shapes of the tensors from which a rule makes weights of these shapes; none if no usual layout fits.
@@ -152,8 +155,10 @@ fn inputs_of(rule: &WeightRule, count: usize, weights: &[Vec<usize>]) -> Option<
             }
         }
     }
-    let fits = |layout: &Vec<usize>| {
-        shapes(&rule.steps, vec![layout.clone(); count]).is_ok_and(|made| made == weights)
-    };
-    layouts.into_iter().find(fits).map(|layout| vec![layout; count])
+    layouts
+        .into_iter()
+        .find(|layout: &Vec<usize>| {
+            shapes(&rule.steps, vec![layout.clone(); count]).is_ok_and(|made| made == weights)
+        })
+        .map(|layout| vec![layout; count])
 }

@@ -114,8 +114,10 @@ impl GgufSource {
     /// Returns the groups of tensors that the file lacks or has in other shapes.
     fn faults(&self) -> Vec<WeightFault> {
         let claimed = self.claimed();
-        let opened = |group| lazy_flows(&self.file, group, &self.wanted, &claimed).err();
-        self.groups.iter().filter_map(opened).collect()
+        self.groups
+            .iter()
+            .filter_map(|group| lazy_flows(&self.file, group, &self.wanted, &claimed).err())
+            .collect()
     }
 
     fn claimed(&self) -> BTreeSet<&str> {

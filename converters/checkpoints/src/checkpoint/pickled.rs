@@ -40,8 +40,9 @@ pub fn advice(place: &str, file: &str, source: &str) -> String {
 
 /// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    if !word.is_empty()
+        && word.chars().all(|c: char| c.is_ascii_alphanumeric() || "-_./".contains(c))
+    {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', "'\\''"))

@@ -192,10 +192,16 @@ pub(super) fn find(
         found.insert(weight, made);
     }
     if !found.is_empty() {
-        let cache = |name: &&String| {
-            [".k_scale", ".v_scale", ".q_scale", ".kv_scale"].iter().any(|end| name.ends_with(end))
-        };
-        parts.extend(stored.keys().filter(cache).cloned());
+        parts.extend(
+            stored
+                .keys()
+                .filter(|name: &&String| {
+                    [".k_scale", ".v_scale", ".q_scale", ".kv_scale"]
+                        .iter()
+                        .any(|end| name.ends_with(end))
+                })
+                .cloned(),
+        );
     }
     Ok((found, parts))
 }

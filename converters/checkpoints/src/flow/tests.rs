@@ -16,10 +16,13 @@ fn tensors(shapes: &[Vec<usize>]) -> Vec<Vec<u8>> {
 }
 
 fn flows<'a>(shapes: &[Vec<usize>], bytes: &'a [Vec<u8>]) -> Vec<Flow<'a>> {
-    let flow = |(shape, bytes): (&Vec<usize>, &'a Vec<u8>)| {
-        Flow::plain(shape, FileDtype::F32, bytes).unwrap()
-    };
-    shapes.iter().zip(bytes).map(flow).collect()
+    shapes
+        .iter()
+        .zip(bytes)
+        .map(|(shape, bytes): (&Vec<usize>, &'a Vec<u8>)| {
+            Flow::plain(shape, FileDtype::F32, bytes).unwrap()
+        })
+        .collect()
 }
 
 fn whole(flow: &Flow<'_>) -> Vec<f32> {

@@ -110,8 +110,11 @@ fn rules_split_join_and_rename() {
     let expected: [&[u8]; 6] =
         [&[0, 1, 2, 3], &[4, 5], &[6, 7], &[0, 1, 0, 1, 2], &[0], &[0, 3, 1, 4, 2, 5]];
     assert_eq!(bytes, expected);
-    let views = |id| matches!(weights.found(WeightId(id)).source, WeightLocation::View { .. });
-    assert_eq!([0, 1, 2, 3, 4, 5].map(views), [true, true, true, false, true, false]);
+    assert_eq!(
+        [0, 1, 2, 3, 4, 5]
+            .map(|id| matches!(weights.found(WeightId(id)).source, WeightLocation::View { .. })),
+        [true, true, true, false, true, false]
+    );
     // The transposed tensor is of bytes, which are no numbers.
     assert!((0..6).all(|id| weights.strided(WeightId(id)).unwrap().is_none()));
     assert_eq!(weights.unused().count(), 0);

@@ -71,11 +71,13 @@ pub struct CalibratedScales {
 impl CalibratedScales {
     /// Returns the scales as items of the plan.
     pub(super) fn items<'a>(&self, format: FolderFormat) -> Vec<FolderItem<'a>> {
-        let item = |(name, scale): &(String, f32)| {
-            let (dtype, shape) = format.single();
-            known(name.clone(), dtype, shape, *scale)
-        };
-        self.all.iter().map(item).collect()
+        self.all
+            .iter()
+            .map(|(name, scale): &(String, f32)| {
+                let (dtype, shape) = format.single();
+                known(name.clone(), dtype, shape, *scale)
+            })
+            .collect()
     }
 }
 

@@ -78,11 +78,13 @@ pub fn even_limit(items: &[FolderItem<'_>], count: usize) -> u64 {
 
 /// Returns the bytes of an item's tensors; shapes come from headers that were checked.
 fn bytes(item: &FolderItem<'_>) -> u64 {
-    let of = |out: &OutTensor| {
-        let count: usize = out.declared.shape.iter().product();
-        (count * out.declared.dtype.size()) as u64
-    };
-    item.outs.iter().map(of).sum()
+    item.outs
+        .iter()
+        .map(|out: &OutTensor| {
+            let count: usize = out.declared.shape.iter().product();
+            (count * out.declared.dtype.size()) as u64
+        })
+        .sum()
 }
 
 fn cut(items: &[FolderItem<'_>], most: u64) -> Vec<(usize, usize)> {

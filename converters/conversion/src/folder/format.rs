@@ -153,8 +153,9 @@ impl FolderFormat {
         for (tensor, refused) in tensors.iter().zip(&refused) {
             if let (Some(mixture), Some(why), [_, _]) = (tensor.mixture, refused, &tensor.shape[..])
             {
-                let why = || format!("of the same mixture as `{}`: {why}", tensor.name);
-                mixtures.entry(mixture).or_insert_with(why);
+                mixtures
+                    .entry(mixture)
+                    .or_insert_with(|| format!("of the same mixture as `{}`: {why}", tensor.name));
             }
         }
         for (tensor, refused) in tensors.iter().zip(&mut refused) {
@@ -162,11 +163,14 @@ impl FolderFormat {
                 refused.get_or_insert_with(|| why.clone());
             }
         }
-        let choice = |(tensor, refused): (&FolderTensor<'_>, Option<String>)| match refused {
-            Some(why) => DtypeChoice { kept: Some(tensor.dtype), why },
-            None => DtypeChoice { kept: None, why: String::new() },
-        };
-        tensors.iter().zip(refused).map(choice).collect()
+        tensors
+            .iter()
+            .zip(refused)
+            .map(|(tensor, refused): (&FolderTensor<'_>, Option<String>)| match refused {
+                Some(why) => DtypeChoice { kept: Some(tensor.dtype), why },
+                None => DtypeChoice { kept: None, why: String::new() },
+            })
+            .collect()
     }
 }
 

@@ -16,18 +16,22 @@ pub fn peaks(
     quant: &QuantRules,
     threads: usize,
 ) -> Result<Vec<f32>, Error> {
-    let of = |(tensor, choice): (&FolderTensor<'_>, &DtypeChoice)| match choice.kept {
-        Some(_) => Ok(0.0),
-        None => peak(&tensor.name, &tensor.flow, 0..tensor.flow.len()),
-    };
     let all = tensors.par_iter().zip(choices);
-    let own: Vec<f32> = in_threads(threads, || all.map(of).collect::<Result<_, Error>>())??;
+    let own: Vec<f32> = in_threads(threads, || {
+        all.map(|(tensor, choice): (&FolderTensor<'_>, &DtypeChoice)| match choice.kept {
+            Some(_) => Ok(0.0),
+            None => peak(&tensor.name, &tensor.flow, 0..tensor.flow.len()),
+        })
+        .collect::<Result<_, Error>>()
+    })??;
     let places: BTreeMap<&str, usize> =
         tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n)).collect();
     let shared = tensors.iter().map(|tensor| {
         let group = quant.scale_group(&tensor.weight);
-        let of = |name: &String| places.get(name.as_str()).map_or(0.0, |&n| own[n]);
-        group.iter().map(of).fold(0.0, f32::max)
+        group
+            .iter()
+            .map(|name: &String| places.get(name.as_str()).map_or(0.0, |&n| own[n]))
+            .fold(0.0, f32::max)
     });
     Ok(shared.collect())
 }

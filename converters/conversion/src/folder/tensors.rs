@@ -100,8 +100,10 @@ pub fn tensors<'c>(
         let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
         // Stacked tensors that no loader can restack stay as they are.
         let kept = |n: &usize| model.quant.keep_reason(&graph.weights[*n].name).is_some();
-        let parts = |n: &usize| experts.contains_key(n) && renamed(n) && !kept(n);
-        if wanted.apart && mine.len() > 1 && mine.iter().all(parts) {
+        if wanted.apart
+            && mine.len() > 1
+            && mine.iter().all(|n: &usize| experts.contains_key(n) && renamed(n) && !kept(n))
+        {
             for &n in mine.iter().filter(|&&n| done.insert(n)) {
                 let weight = &graph.weights[n];
                 let flow = weights[n].flow.clone();
@@ -197,11 +199,14 @@ fn split_name(model: &Model, tensor: &str, weight: &str) -> String {
     let begins = |name: &str| {
         name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
     };
-    let renamed = |rule: &WeightRule| {
-        let wrapped = rule.renamed(tensor).is_some_and(|name| begins(&name));
-        wrapped.then(|| rule.on_disk(weight)).flatten()
+    let found = if begins(tensor) {
+        None
+    } else {
+        model.rules.iter().find_map(|rule: &WeightRule| {
+            let wrapped = rule.renamed(tensor).is_some_and(|name| begins(&name));
+            wrapped.then(|| rule.on_disk(weight)).flatten()
+        })
     };
-    let found = if begins(tensor) { None } else { model.rules.iter().find_map(renamed) };
     found.unwrap_or_else(|| weight.to_owned())
 }
 
@@ -221,28 +226,31 @@ fn stacked<'c>(
 ) -> Option<(String, Flow<'c>)> {
     let &[outer, rows, runs, _] = blocks else { return None };
     let row = runs.checked_mul(32)?;
-    let plain = |rule: &&WeightRule| rule.steps.first() != Some(&WeightStep::Mxfp4);
-    model.rules.iter().filter(plain).find_map(|rule| {
-        let mut parts = Vec::with_capacity(mine.len());
-        let mut disk = None;
-        for &n in mine {
-            let name = &model.graph.weights[n].name;
-            let gathered = gather(rule, name, |_| std::iter::empty())?;
-            let [tensor] = &gathered.names[..] else { return None };
-            if disk.get_or_insert_with(|| tensor.clone()) != tensor {
-                return None;
+    model
+        .rules
+        .iter()
+        .filter(|rule: &&WeightRule| rule.steps.first() != Some(&WeightStep::Mxfp4))
+        .find_map(|rule| {
+            let mut parts = Vec::with_capacity(mine.len());
+            let mut disk = None;
+            for &n in mine {
+                let name = &model.graph.weights[n].name;
+                let gathered = gather(rule, name, |_| std::iter::empty())?;
+                let [tensor] = &gathered.names[..] else { return None };
+                if disk.get_or_insert_with(|| tensor.clone()) != tensor {
+                    return None;
+                }
+                parts.push((gathered.output, n));
             }
-            parts.push((gathered.output, n));
-        }
-        parts.sort_unstable();
-        let flows: Vec<_> = parts.iter().map(|&(_, n)| weights[n].flow.clone()).collect();
-        let wanted: Vec<_> = flows.iter().map(|flow| flow.shape().to_vec()).collect();
-        let fits = |shape: &Vec<usize>| {
-            shapes(&rule.steps, vec![shape.clone()]).is_ok_and(|made| made == wanted)
-        };
-        let shape = [vec![outer, rows, row], vec![outer, row, rows]].into_iter().find(fits)?;
-        Some((disk?, Flow::undo(&rule.steps, shape, flows).ok()?))
-    })
+            parts.sort_unstable();
+            let flows: Vec<_> = parts.iter().map(|&(_, n)| weights[n].flow.clone()).collect();
+            let wanted: Vec<_> = flows.iter().map(|flow| flow.shape().to_vec()).collect();
+            let fits = |shape: &Vec<usize>| {
+                shapes(&rule.steps, vec![shape.clone()]).is_ok_and(|made| made == wanted)
+            };
+            let shape = [vec![outer, rows, row], vec![outer, row, rows]].into_iter().find(fits)?;
+            Some((disk?, Flow::undo(&rule.steps, shape, flows).ok()?))
+        })
 }
 
 /// True if a step keeps rows intact. A matrix on disk is then one or several stacked matrices of the graph.
@@ -287,11 +295,12 @@ fn uses(graph: &Graph) -> Vec<WeightUse> {
             to.insert(id.0);
         }
     }
-    let of = |n| {
-        let alone = matrix.contains(&n) && !other.contains(&n);
-        if alone { WeightUse::Matrix } else { WeightUse::Other }
-    };
-    (0..graph.weights.len()).map(of).collect()
+    (0..graph.weights.len())
+        .map(|n| {
+            let alone = matrix.contains(&n) && !other.contains(&n);
+            if alone { WeightUse::Matrix } else { WeightUse::Other }
+        })
+        .collect()
 }
 
 /// Maps the weights of mixtures to their mixture.

@@ -22,8 +22,8 @@ pub enum Arithmetic {
 
 /// True if a group's steps change values and all its weights are f16.
 pub(super) fn in_half(group: &TensorGroup, weights: &[WeightFlow<'_>]) -> bool {
-    let half = |n: &usize| weights[*n].flow.dtype() == Some(FileDtype::F16);
-    group.steps.iter().any(WeightStep::computes) && group.weights.iter().all(half)
+    group.steps.iter().any(WeightStep::computes)
+        && group.weights.iter().all(|n: &usize| weights[*n].flow.dtype() == Some(FileDtype::F16))
 }
 
 /// Values rounded to f16.

@@ -18,8 +18,10 @@ pub(super) fn files(
     let paths = work.hash_paths();
     let tensors = tensor_files(work, jobs, done);
     let all_beside = |folder: &Path| -> Vec<HashedFile> {
-        let named = |side: &SideFile| HashedFile::whole(relative(folder, &side.path), &side.bytes);
-        work.beside.iter().map(named).collect()
+        work.beside
+            .iter()
+            .map(|side: &SideFile| HashedFile::whole(relative(folder, &side.path), &side.bytes))
+            .collect()
     };
     let side = |path: PathBuf, hashed: &[HashedFile]| SideFile {
         bytes: hashes::text(hashed).into_bytes(),

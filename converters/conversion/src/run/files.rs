@@ -64,8 +64,10 @@ impl PartFile {
     /// Writes bytes at an offset.
     pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         use std::os::unix::fs::FileExt as _;
-        let named = |error| io::Error::other(format!("`{}`: {error}", self.path.display()));
-        self.file.file().write_all_at(bytes, at).map_err(named)?;
+        self.file
+            .file()
+            .write_all_at(bytes, at)
+            .map_err(|error| io::Error::other(format!("`{}`: {error}", self.path.display())))?;
         start_writeback(self.file.file(), at, bytes.len() as u64);
         Ok(())
     }
@@ -149,8 +151,11 @@ pub(super) fn refuse_taken(work: &Work<'_>) -> Result<(), Error> {
         return Err(Error::Exists { output: output.clone() });
     }
     // Hashes of files that are gone say nothing.
-    let foreign = |path: &PathBuf| path.exists() && hashes::read(path).is_err();
-    match work.hash_paths().into_iter().find(foreign) {
+    match work
+        .hash_paths()
+        .into_iter()
+        .find(|path: &PathBuf| path.exists() && hashes::read(path).is_err())
+    {
         Some(output) => Err(Error::Exists { output }),
         None => Ok(()),
     }

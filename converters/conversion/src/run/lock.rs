@@ -121,11 +121,12 @@ impl ConversionLock {
         known.retain(|&slab, written| is_there(&parts, slab, written));
         let padding = slab::padding(work);
         for (n, out) in work.files.iter().enumerate() {
-            let whole = |(slab, job): (usize, &SlabJob)| {
-                let targets = &work.tasks[job.task].targets;
-                targets.iter().all(|target| target.file != n) || known.contains_key(&slab)
-            };
-            if parts[n].is_named() && !jobs.iter().enumerate().all(whole) {
+            if parts[n].is_named()
+                && !jobs.iter().enumerate().all(|(slab, job): (usize, &SlabJob)| {
+                    let targets = &work.tasks[job.task].targets;
+                    targets.iter().all(|target| target.file != n) || known.contains_key(&slab)
+                })
+            {
                 // A renamed file is never written to.
                 parts[n] = PartFile::begin(out, duplicate(&self.parts[n])?, false)?;
             }

@@ -132,8 +132,12 @@ mod tests {
         let failed = AtomicUsize::new(0);
         let worker = || {
             for number in 0..50 {
-                let full = |_: &EncodedSlab| Err(std::io::Error::other("the disk is full").into());
-                if queue.push(slab(number), full).is_err() {
+                if queue
+                    .push(slab(number), |_: &EncodedSlab| {
+                        Err(std::io::Error::other("the disk is full").into())
+                    })
+                    .is_err()
+                {
                     failed.fetch_add(1, Ordering::SeqCst);
                     return;
                 }

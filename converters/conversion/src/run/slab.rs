@@ -182,11 +182,12 @@ pub(super) fn encode(
         source = XxHash3_64::oneshot(bytes);
     }
     let targets = task.targets.iter().zip(&buffers.bytes).zip(measures);
-    let record = |((target, bytes), measure): ((&TaskTarget, &Vec<u8>), Option<Measure>)| {
-        let hash = hash(task, target, job, bytes);
-        SlabRecord { hash, source, measure: measure.unwrap_or_default() }
-    };
-    Ok(targets.map(record).collect())
+    Ok(targets
+        .map(|((target, bytes), measure): ((&TaskTarget, &Vec<u8>), Option<Measure>)| {
+            let hash = hash(task, target, job, bytes);
+            SlabRecord { hash, source, measure: measure.unwrap_or_default() }
+        })
+        .collect())
 }
 
 /// Encodes some rows of a slab, the first of which is row `first` of the slab, for the targets that are

@@ -14,8 +14,10 @@ fn names_that_are_too_long_are_shortened() {
     )
     .unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let kind = |n: usize| if n == 12 { "hybrid" } else { "linear_attention" };
-    config["layers_block_type"] = (0..13).map(kind).collect::<Vec<_>>().into();
+    config["layers_block_type"] = (0..13)
+        .map(|n: usize| if n == 12 { "hybrid" } else { "linear_attention" })
+        .collect::<Vec<_>>()
+        .into();
     config["num_hidden_layers"] = 13.into();
     let config = Config::parse("config.json", &config.to_string()).unwrap();
     let library = Library::builtin();

@@ -185,8 +185,10 @@ mod tests {
             assert!(declared.encode.is_none() || declared.decode.is_some(), "{ty} can be read");
             assert_eq!(declared.error.is_some(), ty.is_quantized() && ty.is_written(), "{ty}");
             assert!(declared.file_types.is_empty() || ty.is_written(), "{ty}");
-            let fewer = |to: BlockType| to.elements() < ty.elements();
-            assert!(ty.fallback().is_none_or(fewer), "{ty} has a type that fits more rows");
+            assert!(
+                ty.fallback().is_none_or(|to: BlockType| to.elements() < ty.elements()),
+                "{ty} has a type that fits more rows"
+            );
         }
     }
 }

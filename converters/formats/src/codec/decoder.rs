@@ -449,8 +449,9 @@ mod tests {
                     let mut out = vec![0.0; blocks * ty.elements()];
                     codec::decode_in(lanes, ty, &bytes, &mut out).unwrap();
                     // Which of several NaN a sum keeps is up to the compiler.
-                    let bits = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
-                    out.into_iter().map(bits).collect::<Vec<_>>()
+                    out.into_iter()
+                        .map(|x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
+                        .collect::<Vec<_>>()
                 };
                 let expected = decode(LaneCount::One);
                 for lanes in LaneCount::available() {
@@ -492,8 +493,10 @@ mod tests {
                 let mut sums = start;
                 reader.add_products(&rows, 0, &x, &mut sums);
                 let bits = |sums: &[LaneSums]| {
-                    let bits = |x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
-                    sums.as_flattened().iter().map(bits).collect::<Vec<_>>()
+                    sums.as_flattened()
+                        .iter()
+                        .map(|x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
+                        .collect::<Vec<_>>()
                 };
                 assert_eq!(bits(&sums), bits(&expected), "{ty} {count} rows of {blocks} blocks");
             }

@@ -68,8 +68,10 @@ impl SimdEncoder for SignLanes {
         for (numbers, out) in numbers.chunks(128 * S::LANES).zip(out.chunks_mut(18 * S::LANES)) {
             let groups = numbers.as_chunks::<128>().0;
             let mut sum = s.splat(0.0);
-            let group = |lane: usize| &groups[lane.min(groups.len() - 1)][..];
-            s.each_column(group, |_, x| sum = sum + s.abs(x));
+            s.each_column(
+                |lane: usize| &groups[lane.min(groups.len() - 1)][..],
+                |_, x| sum = sum + s.abs(x),
+            );
             for ((x, block), sum) in blocks::<128, 18>(numbers, out).zip(s.array(sum)) {
                 pack_signs(x, sum, block);
             }

@@ -46,10 +46,10 @@ fn scale(x: &[f32; 16]) -> u8 {
     let explains = |scale: &u8| {
         let half = half_e4m3(*scale);
         let levels = nearest_halves(x, half);
-        let fits = |(&x, level): (&f32, u8)| {
-            (HALVES[level as usize] * half - x).abs() <= ROUNDING * x.abs()
-        };
-        half > 0.0 && x.iter().zip(levels).all(fits)
+        half > 0.0
+            && x.iter().zip(levels).all(|(&x, level): (&f32, u8)| {
+                (HALVES[level as usize] * half - x).abs() <= ROUNDING * x.abs()
+            })
     };
     let exact = MAGNITUDES.iter().map(|magnitude| round(most / magnitude)).find(explains);
     // A scale of zero would turn the whole group into zeros.

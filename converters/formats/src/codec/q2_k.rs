@@ -130,8 +130,12 @@ impl SimdEncoder for Q2Lanes {
                     None => plain_scales(&scales, &mins, block),
                 };
                 let groups = x.as_chunks::<16>().0;
-                let searched = |j: usize| fit.0[j / S::LANES].levels(j % S::LANES, 3, &groups[j]);
-                finish(x, scales, searched, block);
+                finish(
+                    x,
+                    scales,
+                    |j: usize| fit.0[j / S::LANES].levels(j % S::LANES, 3, &groups[j]),
+                    block,
+                );
             }
         }
     }

@@ -129,8 +129,12 @@ fn plain_lanes<S: Simd>(s: S, numbers: &[f32], out: &mut [u8]) {
     for (n, (x, block)) in blocks::<256, 110>(numbers, out).enumerate() {
         let place = |j: usize| ((16 * n + j) / S::LANES, (16 * n + j) % S::LANES);
         let scales = std::array::from_fn(|j| found[place(j).0].scale[place(j).1]);
-        let searched = |j: usize| found[place(j).0].levels(s, place(j).1, 4);
-        finish(x, plain_scales(&scales, block), searched, block);
+        finish(
+            x,
+            plain_scales(&scales, block),
+            |j: usize| found[place(j).0].levels(s, place(j).1, 4),
+            block,
+        );
     }
 }
 
@@ -155,8 +159,12 @@ fn weighted_lanes<S: Simd>(
         scales[part * S::LANES..][..S::LANES].copy_from_slice(&found.scale[..S::LANES]);
     }
     let groups = numbers.as_chunks::<16>().0;
-    let searched = |j: usize| found[j / S::LANES].levels(j % S::LANES, 4, &groups[j]);
-    finish(numbers, weighted_scales(&scales, &sums, block), searched, block);
+    finish(
+        numbers,
+        weighted_scales(&scales, &sums, block),
+        |j: usize| found[j / S::LANES].levels(j % S::LANES, 4, &groups[j]),
+        block,
+    );
 }
 
 /// Writes the levels of scales, with the greatest at the lowest level, and returns the value of level 1.

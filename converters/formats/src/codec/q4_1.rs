@@ -143,8 +143,10 @@ fn encode_plain_lanes<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut 
         let mut min = s.splat(f32::MAX);
         let mut max = s.splat(f32::MIN);
         let groups = numbers.as_chunks::<32>().0;
-        let group = |lane: usize| &groups[lane.min(groups.len() - 1)][..];
-        s.each_column(group, |_, x| (min, max) = (s.lesser(x, min), s.greater(x, max)));
+        s.each_column(
+            |lane: usize| &groups[lane.min(groups.len() - 1)][..],
+            |_, x| (min, max) = (s.lesser(x, min), s.greater(x, max)),
+        );
         let ranges = s.array(min).into_iter().zip(s.array(max));
         for ((x, block), range) in blocks::<32, B>(numbers, out).zip(ranges) {
             plain(x, range, block);

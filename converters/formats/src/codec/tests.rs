@@ -79,11 +79,13 @@ fn two_files_know_it() {
     // Its name, and the name of its variant.
     let variant = format!("{:?}", new_type());
     let words = [format!("\"{}\"", made_up::MADE_UP.name), format!("{variant}:")];
-    let knows = |path: &PathBuf| {
-        let text = fs_err::read_to_string(path).unwrap();
-        words.iter().any(|word| text.contains(word))
-    };
-    let mut found: Vec<_> = files.into_iter().filter(knows).collect();
+    let mut found: Vec<_> = files
+        .into_iter()
+        .filter(|path: &PathBuf| {
+            let text = fs_err::read_to_string(path).unwrap();
+            words.iter().any(|word| text.contains(word))
+        })
+        .collect();
     found.sort();
     let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
     assert_eq!(names, ["made_up.rs", "codec.rs"]);

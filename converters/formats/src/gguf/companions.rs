@@ -50,8 +50,8 @@ impl GgufFile {
     /// True if a tensor is a companion of a tensor whose type has factors.
     pub fn is_companion(&self, name: &str) -> bool {
         let stem = ENDS.iter().find_map(|end| name.strip_suffix(end));
-        let of = |stem: &str| self.info(&format!("{stem}.weight")).map(|info| info.ty);
-        stem.and_then(of).is_some_and(BlockType::has_factor)
+        stem.and_then(|stem: &str| self.info(&format!("{stem}.weight")).map(|info| info.ty))
+            .is_some_and(BlockType::has_factor)
     }
 
     /// Returns the factors of a tensor's matrices, besides the block scales: one for all, or one per

@@ -60,8 +60,8 @@ impl GgufHeader {
                 return Err(Error::DuplicateKey { file: file.into(), key: shown(key) });
             }
         }
-        let wrong = |found| Error::Alignment { file: file.into(), found };
-        let alignment = metadata.alignment().map_err(wrong)?;
+        let alignment =
+            metadata.alignment().map_err(|found| Error::Alignment { file: file.into(), found })?;
         from.count(tensors, "tensors", 8 + 4 + 4 + 8)?;
         let mut claimed = Vec::with_capacity(tensors as usize);
         for n in 0..tensors {
@@ -109,15 +109,21 @@ fn tensor(file: &Path, from: &mut ByteReader<'_>, n: u64) -> Result<HeaderTensor
     for _ in 0..dims {
         let found = from.u64(part)? as i64;
         let dim = usize::try_from(found);
-        let negative = |_| Error::NegativeDim { file: file.into(), tensor: text.clone(), found };
-        shape.push(dim.map_err(negative)?);
+        shape.push(dim.map_err(|_| Error::NegativeDim {
+            file: file.into(),
+            tensor: text.clone(),
+            found,
+        })?);
     }
     // The file stores the innermost dimension first.
     shape.reverse();
     let id = from.i32(part)?;
     let ty = u32::try_from(id).ok().and_then(BlockType::from_id);
-    let unknown = || Error::UnknownType { file: file.into(), tensor: text.clone(), found: id };
-    let ty = ty.ok_or_else(unknown)?;
+    let ty = ty.ok_or_else(|| Error::UnknownType {
+        file: file.into(),
+        tensor: text.clone(),
+        found: id,
+    })?;
     let offset = from.u64(part)?;
     let bytes = rules::tensor_bytes(file, name, &shape, ty)?;
     Ok(HeaderTensor { name: name.into(), shape, ty, bytes, offset })

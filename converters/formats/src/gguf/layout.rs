@@ -54,8 +54,8 @@ impl GgufLayout {
         tensors: &[GgufTensorSpec],
         dims: DimsStyle,
     ) -> Result<Self, Error> {
-        let wrong = |found| Error::Alignment { file: file.into(), found };
-        let alignment = metadata.alignment().map_err(wrong)?;
+        let alignment =
+            metadata.alignment().map_err(|found| Error::Alignment { file: file.into(), found })?;
         let mut header = Vec::new();
         header.extend_from_slice(b"GGUF");
         header.extend_from_slice(&VERSION.to_le_bytes());
@@ -73,8 +73,9 @@ impl GgufLayout {
                 return Err(Error::DuplicateTensor { file: file.into(), tensor: shown(name) });
             }
             let bytes = rules::tensor_bytes(file, name, shape, *ty)?;
-            let large = || Error::TooLarge { file: file.into(), tensor: shown(name) };
-            let offset = offsets.place(bytes).ok_or_else(large)?;
+            let offset = offsets
+                .place(bytes)
+                .ok_or_else(|| Error::TooLarge { file: file.into(), tensor: shown(name) })?;
             let name = name.clone();
             let shape = shape.clone();
             let info = GgufTensor { name, shape, ty: *ty, file: 0, offset, bytes };

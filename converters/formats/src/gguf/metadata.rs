@@ -108,11 +108,10 @@ impl Metadata {
         read: impl FnOnce(&'a MetadataValue) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        let wrong = || {
+        read(value).map(Some).ok_or_else(|| {
             let number = value.integer().map_or(String::new(), |x| format!(" {x}"));
             Error::WrongKind { key: shown(key), found: value.kind_name() + &number, expected }
-        };
-        read(value).map(Some).ok_or_else(wrong)
+        })
     }
 
     /// Returns the alignment of tensors: a power of two.

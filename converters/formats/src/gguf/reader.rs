@@ -125,8 +125,7 @@ impl<'a> ByteReader<'a> {
     fn kind(&mut self, key: &str) -> Result<MetadataKind, Error> {
         let found = self.i32(format_args!("the kind of key `{key}`"))?;
         let kind = u32::try_from(found).ok().and_then(MetadataKind::from_id);
-        let unknown = || Error::UnknownKind { file: self.file.into(), key: key.into(), found };
-        kind.ok_or_else(unknown)
+        kind.ok_or_else(|| Error::UnknownKind { file: self.file.into(), key: key.into(), found })
     }
 
     fn elements(&mut self, key: &str, part: Arguments<'_>) -> Result<MetadataArray, Error> {

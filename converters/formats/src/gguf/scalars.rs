@@ -25,10 +25,9 @@ pub enum Error {
 
 /// Returns the total number of values of some weights, if a key can hold that many.
 pub fn count(places: &[usize], weights: &[Weight]) -> Option<usize> {
-    let of = |&place: &usize| {
+    let counts = places.iter().map(|&place: &usize| {
         weights[place].shape.iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim))
-    };
-    let counts = places.iter().map(of);
+    });
     counts.into_iter().try_fold(0_usize, |sum, n| sum.checked_add(n?)).filter(|&n| n <= MOST)
 }
 

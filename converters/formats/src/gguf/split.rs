@@ -105,8 +105,8 @@ fn cut<'a>(
     tensors: &'a [GgufTensorSpec],
     max_bytes: u64,
 ) -> Result<Vec<&'a [GgufTensorSpec]>, Error> {
-    let wrong = |found| Error::Alignment { file: prefix.into(), found };
-    let alignment = metadata.alignment().map_err(wrong)?;
+    let alignment =
+        metadata.alignment().map_err(|found| Error::Alignment { file: prefix.into(), found })?;
     let mut parts = Vec::new();
     let mut begin = 0;
     let mut sum = 0_u64;

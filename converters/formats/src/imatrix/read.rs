@@ -177,7 +177,8 @@ impl<'a> DatReader<'a> {
     fn text(&mut self, part: &str, least: i32) -> Result<String, Error> {
         let length = self.number(&format!("the length of {part}"), least)?;
         let bytes = self.take(length as u64, part)?;
-        let wrong = |_| Error::NotUtf8 { file: self.path.into(), part: part.into() };
-        Ok(std::str::from_utf8(bytes).map_err(wrong)?.to_owned())
+        Ok(std::str::from_utf8(bytes)
+            .map_err(|_| Error::NotUtf8 { file: self.path.into(), part: part.into() })?
+            .to_owned())
     }
 }

@@ -54,10 +54,9 @@ pub(super) struct MapGuard {
 
 impl MapGuard {
     pub(super) fn new(bytes: &[u8], path: &Path) -> Option<Self> {
-        let free = |range: &MapSlot| {
+        let place = RANGES.iter().position(|range: &MapSlot| {
             range.begin.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        let place = RANGES.iter().position(free)?;
+        })?;
         let mut name: Box<[u8]> = shown(&path.to_string_lossy()).into_bytes().into();
         let range = &RANGES[place];
         range.name.store(name.as_mut_ptr(), Ordering::Relaxed);

@@ -80,10 +80,15 @@ impl Splitter {
         let chars: Vec<char> = text.chars().collect();
         let mut classifier = Classifier::default();
         let collapsed: Vec<char> = chars.iter().map(|&c| classifier.class(c)).collect();
-        let blank = |(&c, &class): (&char, &char)| {
-            if c.is_ascii() || class != BLANK { c } else { BLANK }
-        };
-        let blanked: Vec<char> = chars.iter().zip(&collapsed).map(blank).collect();
+        let blanked: Vec<char> = chars
+            .iter()
+            .zip(&collapsed)
+            .map(
+                |(&c, &class): (&char, &char)| {
+                    if c.is_ascii() || class != BLANK { c } else { BLANK }
+                },
+            )
+            .collect();
         let mut lengths = vec![chars.len()];
         for step in &self.steps {
             let mut split = Vec::with_capacity(lengths.len());

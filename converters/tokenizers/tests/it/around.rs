@@ -144,8 +144,11 @@ fn settings_beside_a_tokenizer_json_are_not_followed() {
             let made = read(dir.path(), false);
             assert_eq!(adds(&made.keys), (Some(false), Some(false)), "{name} {class}");
             for setting in ["`add_bos_token`", "`add_eos_token`"] {
-                let told = |warning: &String| warning.starts_with(setting);
-                assert!(made.warnings.iter().any(told), "{name}: {:?}", made.warnings);
+                assert!(
+                    made.warnings.iter().any(|warning: &String| warning.starts_with(setting)),
+                    "{name}: {:?}",
+                    made.warnings
+                );
             }
             let (theirs, ours) = both(dir.path(), &made.keys, "Hi there");
             assert_eq!(theirs, ours, "{name} {class}");

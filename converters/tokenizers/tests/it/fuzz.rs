@@ -213,8 +213,10 @@ fn the_component_is_named() {
     outside[7] = 0xff;
     let grows = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(1000)});
     let nested = |depth: usize| {
-        let wrap = |inner: Value, _| json!({"type": "Sequence", "normalizers": [inner]});
-        (0..depth).fold(json!({"type": "NFC"}), wrap)
+        (0..depth).fold(
+            json!({"type": "NFC"}),
+            |inner: Value, _| json!({"type": "Sequence", "normalizers": [inner]}),
+        )
     };
     let template = |single: Value, listed: Value| {
         let json = with(pieces(), "/post_processor/single", single);

@@ -154,8 +154,10 @@ impl ConformanceTest {
 type StateParts = BTreeMap<(usize, String), (Vec<usize>, Vec<f32>)>;
 
 fn by_part(frames: Vec<Frame>) -> StateParts {
-    let entry = |frame: Frame| {
-        ((frame.head.layer.unwrap_or(0), frame.head.name), (frame.head.shape, frame.data))
-    };
-    frames.into_iter().map(entry).collect()
+    frames
+        .into_iter()
+        .map(|frame: Frame| {
+            ((frame.head.layer.unwrap_or(0), frame.head.name), (frame.head.shape, frame.data))
+        })
+        .collect()
 }

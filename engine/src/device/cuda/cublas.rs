@@ -114,12 +114,14 @@ fn layout(
 
 impl PlanKey {
     fn of(product: &DeviceProduct) -> Self {
-        let aligned = |place: MatrixPlace<u64>| {
-            let zeros = place.at.trailing_zeros().min(ALIGNED.trailing_zeros());
-            MatrixPlace { at: 1 << zeros, ..place }
-        };
         let DeviceProduct { sizes, x, w, y } = *product;
-        Self { sizes, places: [w, x, y].map(aligned) }
+        Self {
+            sizes,
+            places: [w, x, y].map(|place: MatrixPlace<u64>| {
+                let zeros = place.at.trailing_zeros().min(ALIGNED.trailing_zeros());
+                MatrixPlace { at: 1 << zeros, ..place }
+            }),
+        }
     }
 
     /// Describes the product, and asks the library for an algorithm.

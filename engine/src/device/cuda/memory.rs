@@ -73,9 +73,12 @@ impl MemoryPool {
 
     /// Removes the regions of which nothing is taken, and returns their addresses.
     pub(super) fn remove_free_regions(&mut self) -> Vec<u64> {
-        let whole = |(at, bytes): &(&u64, &u64)| self.free.get(at) == Some(bytes);
-        let found: Vec<(u64, u64)> =
-            self.regions.iter().filter(whole).map(|(at, bytes)| (*at, *bytes)).collect();
+        let found: Vec<(u64, u64)> = self
+            .regions
+            .iter()
+            .filter(|(at, bytes): &(&u64, &u64)| self.free.get(at) == Some(bytes))
+            .map(|(at, bytes)| (*at, *bytes))
+            .collect();
         for (at, bytes) in &found {
             self.regions.remove(at);
             self.remove_free(*at, *bytes);

@@ -72,7 +72,6 @@ impl<'a> SpanBlock<'a> {
             "a query sees at least one of the keys"
         );
         let bf16 = |parts: &[CachedColumns<'_>; 2]| parts.iter().all(CachedColumns::is_bf16);
-        let exact = |q: &Query<'_>| q.q.iter().all(|x| x.to_bits().trailing_zeros() >= 16);
         let pairs = isa == Isa::Avx512Bf16;
         Self {
             rule,
@@ -81,7 +80,9 @@ impl<'a> SpanBlock<'a> {
             key_pairs: pairs
                 && bf16(&head.keys)
                 && head.keys.iter().all(|part| part.len.is_multiple_of(2))
-                && queries.iter().all(exact),
+                && queries
+                    .iter()
+                    .all(|q: &Query<'_>| q.q.iter().all(|x| x.to_bits().trailing_zeros() >= 16)),
             value_pairs: pairs && rule.round == Dtype::Bf16 && bf16(&head.values),
             seen: seen_by(queries),
             head,
@@ -170,8 +171,10 @@ fn panels<'b>(
     range: &'b Range<usize>,
 ) -> impl Iterator<Item = Range<usize>> + 'b {
     queries.chunks(PANEL).enumerate().filter_map(move |(n, panel)| {
-        let sees = |q: &Query<'_>| q.from < range.end && range.start < q.to;
-        panel.iter().any(sees).then_some(n * PANEL..n * PANEL + panel.len())
+        panel
+            .iter()
+            .any(|q: &Query<'_>| q.from < range.end && range.start < q.to)
+            .then_some(n * PANEL..n * PANEL + panel.len())
     })
 }
 

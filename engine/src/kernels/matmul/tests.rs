@@ -303,8 +303,9 @@ fn a_part_of_a_transposed_matrix_is_multiplied_as_its_copy() {
             let all = numbers(inputs * 2 * outputs, 3, stored);
             let bytes = encode(&all, stored, 0);
             for round in [Dtype::F32, Dtype::Bf16] {
-                let at = |n: usize| all[1 + n % inputs * 2 * outputs + n / inputs * 2];
-                let mut copy: Vec<f32> = (0..outputs * inputs).map(at).collect();
+                let mut copy: Vec<f32> = (0..outputs * inputs)
+                    .map(|n: usize| all[1 + n % inputs * 2 * outputs + n / inputs * 2])
+                    .collect();
                 super::super::round::round(round, &mut copy);
                 let plain = encode(&copy, Dtype::F32, 0);
                 let strides = Strides { dtype: stored, round, by: [2, 2 * outputs] };

@@ -59,8 +59,13 @@ impl ByteLanes for PortableBytes {
         a.map(|a| pairs(a, |pair| pair << N))
     }
     unsafe fn lookup(table: [u32; 16], index: [u32; 16]) -> [u32; 16] {
-        let entry = |at: u8| table[at as usize / 4].to_le_bytes()[at as usize % 4];
-        index.map(|index| u32::from_le_bytes(index.to_le_bytes().map(entry)))
+        index.map(|index| {
+            u32::from_le_bytes(
+                index
+                    .to_le_bytes()
+                    .map(|at: u8| table[at as usize / 4].to_le_bytes()[at as usize % 4]),
+            )
+        })
     }
     unsafe fn signed(a: [u32; 16]) -> [u32; 16] {
         a

@@ -157,8 +157,9 @@ impl Kernel for DeviceAttend {
         for part in &long {
             call.attend_long(part, &mut launches)?;
         }
-        let scores = |part: &AttendPart| part.seen.len() * heads * extent(&part.seen).1;
-        for group in score_groups(&parts, scores) {
+        for group in
+            score_groups(&parts, |part: &AttendPart| part.seen.len() * heads * extent(&part.seen).1)
+        {
             call.attend(group, &mut launches)?;
         }
         ctx.set_device(0, y.clone())
@@ -269,8 +270,8 @@ impl AttendCall<'_, '_> {
         let &AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = &self.sizes;
         let memory = self.memory(part)?;
         let queue = self.ctx.queue()?;
-        let lost = || self.ctx.error("its state has no plain rows");
-        let [(keys, of_keys, dtype), (values, of_values, _)] = self.plain(part).ok_or_else(lost)?;
+        let [(keys, of_keys, dtype), (values, of_values, _)] =
+            self.plain(part).ok_or_else(|| self.ctx.error("its state has no plain rows"))?;
         queue.launch_parts(&std::mem::take(launches))?;
         let rows = LongRows::new(self.ctx, &part.seen, (heads, kv_heads), dtype)?;
         let queries = HeadVectors::of_rows(&self.q.buffer, part.first, heads, key_dim);

@@ -38,14 +38,13 @@ impl Kernel for DeviceEmbed {
         }
         let tokens = queue.upload(bytemuck::cast_slice(&places))?;
         let y = ctx.device_output(0, places.len())?;
-        let factor = |s: f32| if rounds { round1(ctx.activation(), s) } else { s };
         let arguments = [
             (&weight.buffer).into(),
             weight.form.into(),
             weight.factor.into(),
             (&tokens).into(),
             index(ctx, width)?.into(),
-            scale.map_or(1.0, factor).into(),
+            scale.map_or(1.0, |s: f32| if rounds { round1(ctx.activation(), s) } else { s }).into(),
             scale.is_some().into(),
             (&*y.buffer).into(),
             y.dtype.into(),

@@ -61,8 +61,8 @@ fn scored(n: usize, right: usize, mut edit: impl FnMut(usize, &mut Scored)) -> S
                 format!("\"gen_args_{choice}\": {{\"arg_0\": {prompt}, \"arg_1\": \" choice {choice}, ten tokens of text\"}}")
             })
             .collect();
-        let number = |x: &f64| format!("[\"{x}\", \"False\"]");
-        let answers: Vec<String> = sample.logprobs.iter().map(number).collect();
+        let answers: Vec<String> =
+            sample.logprobs.iter().map(|x: &f64| format!("[\"{x}\", \"False\"]")).collect();
         let best = (0..sample.logprobs.len()).fold(0, |best, at| {
             if sample.logprobs[at] > sample.logprobs[best] { at } else { best }
         });

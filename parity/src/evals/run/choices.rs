@@ -108,11 +108,14 @@ fn score_together(
     let rows = (LOGITS / vocab).max(1);
     // The last token of a choice is not fed.
     let fed = |at: usize| choices[at].tokens.split_last().map_or(&[][..], |(_, fed)| fed);
-    let of = |(group, &slot): (&PromptGroup<'_>, &SlotId)| {
-        group.choices.iter().map(|&at| (at, slot)).collect::<Vec<_>>()
-    };
-    let longer: Vec<(usize, SlotId)> =
-        groups.iter().zip(&slots).flat_map(of).filter(|&(at, _)| !fed(at).is_empty()).collect();
+    let longer: Vec<(usize, SlotId)> = groups
+        .iter()
+        .zip(&slots)
+        .flat_map(|(group, &slot): (&PromptGroup<'_>, &SlotId)| {
+            group.choices.iter().map(|&at| (at, slot)).collect::<Vec<_>>()
+        })
+        .filter(|&(at, _)| !fed(at).is_empty())
+        .collect();
     let mut from = 0;
     while from < longer.len() {
         // As many choices as fit into one step, and at least one.

@@ -25,10 +25,10 @@ pub(super) fn generate(
     };
     let wrong = |why: String| ScoringError::Item { id: item.id.clone(), why };
     let tokenizer = text(run, item)?;
-    let said = |why| ScoringError::Text { id: item.id.clone(), why };
     let mut ids = match asked {
         PromptInput::Ids(ids) => ids.clone(),
-        PromptInput::Text(asked) => prompt(tokenizer, asked).map_err(said)?,
+        PromptInput::Text(asked) => prompt(tokenizer, asked)
+            .map_err(|why| ScoringError::Text { id: item.id.clone(), why })?,
     };
     if ids.is_empty() {
         ids.extend(tokenizer.prefix());

@@ -86,8 +86,8 @@ fn pair(
     choice: &str,
 ) -> Result<(Vec<u32>, Vec<u32>), super::TextCodecError> {
     // Whitespace of Python's `str.rstrip`.
-    let blank = |c: char| c.is_whitespace() || matches!(c, '\x1c'..='\x1f');
-    let kept = context.trim_end_matches(blank);
+    let kept =
+        context.trim_end_matches(|c: char| c.is_whitespace() || matches!(c, '\x1c'..='\x1f'));
     let choice = format!("{}{choice}", &context[kept.len()..]);
     if kept.is_empty() {
         let tokens = text.encode(&choice, false)?;

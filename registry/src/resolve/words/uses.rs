@@ -436,8 +436,10 @@ impl<'a> UseCollector<'a> {
     fn local(&self, name: &str, scope: &LocalNames) -> Option<Vec<(&'a Expr, Option<usize>)>> {
         let place = scope.body?;
         let ProgramBody { function, program } = self.programs[place];
-        let named = |target: &Ident| target.name == name;
-        let assigned = program.body.iter().filter(|stmt| stmt.targets.iter().any(named));
+        let assigned = program
+            .body
+            .iter()
+            .filter(|stmt| stmt.targets.iter().any(|target: &Ident| target.name == name));
         let mut found: Vec<_> = assigned.map(|stmt| (&stmt.value, Some(place))).collect();
         let param = function.and_then(|function| {
             let param = function.params.iter().find(|param| param.name.name == name)?;

@@ -59,11 +59,12 @@ impl QuantConfig {
             return Ok(None);
         };
         method.clone_into(&mut config.method);
-        let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
-            Some([a, b]) => Some((a.as_u64()?.try_into().ok()?, b.as_u64()?.try_into().ok()?)),
-            _ => None,
-        };
-        config.block = section.get("weight_block_size").and_then(pair);
+        config.block = section.get("weight_block_size").and_then(|value: &Value| {
+            match value.as_array().map(Vec::as_slice) {
+                Some([a, b]) => Some((a.as_u64()?.try_into().ok()?, b.as_u64()?.try_into().ok()?)),
+                _ => None,
+            }
+        });
         match method {
             "compressed-tensors" => config.schemes = Schemes::read(checkpoint, &section)?,
             "gptq" | "awq" => {

@@ -70,8 +70,9 @@ fn chosen<'c>(
     if plan.order == GroupOrder::StoredIfSet && groups().any(|group| group == -1) {
         return Ok(None);
     }
-    let wrong = |&group: &i32| usize::try_from(group).map_or(true, |group| group >= plan.groups);
-    match groups().find(wrong) {
+    match groups()
+        .find(|&group: &i32| usize::try_from(group).map_or(true, |group| group >= plan.groups))
+    {
         None => Ok(Some(order)),
         Some(group) => {
             let found = format!("group {group}");

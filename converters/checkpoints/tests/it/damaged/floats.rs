@@ -62,8 +62,16 @@ fn scales_lie_as_their_codes() {
         ("m.weight", zeros(F8E4m3, &[16, 32])),
         ("m.weight_scale_inv", zeros(F32, &[2, 4])),
     ]);
-    let turned = |t: &mut Tensors| drop(t.insert("m.weight_scale_inv", zeros(F32, &[4, 2])));
-    refused(&said, &tensors, &[("squares", None, turned, &["`m.weight_scale_inv`", "[4, 2]"])]);
+    refused(
+        &said,
+        &tensors,
+        &[(
+            "squares",
+            None,
+            |t: &mut Tensors| drop(t.insert("m.weight_scale_inv", zeros(F32, &[4, 2]))),
+            &["`m.weight_scale_inv`", "[4, 2]"],
+        )],
+    );
 
     let said = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized" });
     let tensors = Tensors::from([

@@ -75,8 +75,10 @@ impl<const N: usize> Lattice<N> {
                 continue;
             }
             for &point in points {
-                let apart = |i: usize| place[i].abs_diff(level::<N>(point as u32, i)).pow(2);
-                by_distance[(0..N).map(apart).sum::<usize>()].push(point);
+                by_distance[(0..N)
+                    .map(|i: usize| place[i].abs_diff(level::<N>(point as u32, i)).pow(2))
+                    .sum::<usize>()]
+                .push(point);
             }
             let start = near.len();
             for ring in by_distance.iter().filter(|ring| !ring.is_empty()).take(rings) {

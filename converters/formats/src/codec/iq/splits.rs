@@ -197,7 +197,12 @@ pub(super) fn with_two_shifts<S: Simd>(
                 }
             }
         }
-        let down = |shifts| [shifts / 2 == 1, shifts % 2 == 1];
-        best.write(s, &sorted.orders, &sorted.largest, down, out);
+        best.write(
+            s,
+            &sorted.orders,
+            &sorted.largest,
+            |shifts| [shifts / 2 == 1, shifts % 2 == 1],
+            out,
+        );
     }
 }

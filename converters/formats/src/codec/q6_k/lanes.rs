@@ -56,6 +56,10 @@ fn encode_block<S: Simd>(
         *found = signed(s, 32.0, &x, &weights);
         scales.copy_from_slice(&found.scale[..S::LANES]);
     }
-    let searched = |j: usize| found[j / S::LANES].levels(j % S::LANES, 32, &groups[j]);
-    q6_k::finish(numbers, &scales, searched, block);
+    q6_k::finish(
+        numbers,
+        &scales,
+        |j: usize| found[j / S::LANES].levels(j % S::LANES, 32, &groups[j]),
+        block,
+    );
 }
