@@ -41,7 +41,7 @@ class Run:
     """The comparison of one dtype."""
 
     dtype: str
-    verdict: str
+    agrees: bool
     phases: list[dict[str, Any]]
     first_divergence: Optional[dict[str, Any]]
 
@@ -125,7 +125,7 @@ def check(
     command += ["--engine", engine] if engine is not None else []
     command += [] if schedules else ["--no-schedules"]
     code, report, said = _json([*command, *options])
-    runs = [Run(run["dtype"], run["verdict"], run["phases"], run["first"]) for run in report["runs"]]
+    runs = [Run(run["dtype"], _agrees(run), run["phases"], run["first"]) for run in report["runs"]]
     return CheckReport(report["verdict"], code == 0, runs, said, report)
 
 
@@ -148,6 +148,10 @@ def verify(output: StrPath) -> bool:
     if ran.returncode not in (0, 1):
         raise _error(ran)
     return ran.returncode == 0
+
+
+def _agrees(run: dict[str, Any]) -> bool:
+    return run["first"] is None and all(phase["verdict"] != "fail" for phase in run["phases"])
 
 
 def _run(arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
