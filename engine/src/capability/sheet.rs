@@ -1,9 +1,10 @@
 //! Sheets: what engines are and can do, read from YAML.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
 
-use saphyr::{LoadableYamlNode, Yaml};
+use registry::diag::{Finding, SourceText};
+use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
 
 use crate::ops::Kernels;
 
@@ -36,8 +37,6 @@ pub enum SheetError {
     Yaml { why: String },
     #[error("expected a map with `engine`, `ops`, `states` and `dtypes`")]
     NotMap,
-    #[error("expected text as a key")]
-    KeyNotText,
     #[error("unknown key `{key}`; expected `{}`", registry::sheet::CAPABILITY.join("`, `"))]
     UnknownKey { key: String },
     #[error("`engine` is missing; expected its name")]
@@ -121,94 +120,89 @@ impl EngineSheet {
     /// word `kernels` or `device_kernels` for those of this program), `states` and `dtypes`. An engine that opens files by itself has `architectures` and
     /// `formats` in place of the first two.
     pub fn parse(text: &str) -> Result<Self, SheetError> {
-        let documents = Yaml::load_from_str(text)
-            .map_err(|e| SheetError::Yaml { why: escaped(&e.to_string()) })?;
-        let Some(Yaml::Mapping(map)) = documents.first() else {
-            return Err(SheetError::NotMap);
-        };
-        let mut entries = BTreeMap::new();
-        for (key, value) in map {
-            let key = key.as_str().ok_or(SheetError::KeyNotText)?;
-            if !registry::sheet::knows(key) {
-                return Err(SheetError::UnknownKey { key: escaped(key) });
-            }
-            entries.insert(key, value);
+        let source = Arc::new(SourceText { path: "the sheet".to_owned(), text: text.to_owned() });
+        let tree =
+            yaml::read(&source).map_err(|findings| SheetError::Yaml { why: reasons(&findings) })?;
+        let entries = tree.map().ok_or(SheetError::NotMap)?;
+        if let Some(key) = entries.keys().find(|key| !registry::sheet::knows(key)) {
+            return Err(SheetError::UnknownKey { key: escaped(key) });
         }
-        let engine = entries.get("engine").and_then(|v| v.as_str());
-        let names = |key: &'static str| -> Result<BTreeSet<String>, SheetError> {
-            let list = entries.get(key).ok_or(SheetError::Missing { key })?;
-            if key == "ops" && list.as_str() == Some("kernels") {
-                return Ok(Kernels::default().names().map(str::to_owned).collect());
-            }
-            if key == "ops" && list.as_str() == Some("device_kernels") {
-                return Ok(Kernels::of_devices().names().map(str::to_owned).collect());
-            }
-            let mut names = BTreeSet::new();
-            gather(list, &mut names).ok_or(SheetError::NotNames { key })?;
-            Ok(names)
-        };
-        let optional = |key: &'static str| {
-            if entries.contains_key(key) { names(key) } else { Ok(BTreeSet::new()) }
-        };
-        let text = |key: &'static str| match entries.get(key).map(|value| value.as_str()) {
-            Some(None) => Err(SheetError::NotText { key }),
-            found => Ok(found.flatten().map(str::to_owned)),
-        };
-        let list = |key: &'static str| -> Result<Vec<String>, SheetError> {
-            let Some(value) = entries.get(key) else { return Ok(Vec::new()) };
-            let words = value.as_sequence().and_then(|items| {
-                items.iter().map(|item| Some(item.as_str()?.to_owned())).collect()
-            });
-            words.ok_or(SheetError::NotTexts { key })
-        };
-        let kind = match text("kind")?.as_deref() {
+        let engine = text_of(entries, "engine")?;
+        let kind = match text_of(entries, "kind")?.as_deref() {
             None | Some("in_process") => EngineKind::InProcess,
             Some("child") => EngineKind::Child,
             Some(other) => return Err(SheetError::Kind { found: escaped(other) }),
         };
-        let plugin = text("plugin")?;
-        let command = list("program")?;
+        let plugin = text_of(entries, "plugin")?;
+        let command = texts_of(entries, "program")?;
         let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
         if starts != usize::from(kind == EngineKind::Child) {
             return Err(SheetError::Program);
         }
         // An engine that opens files by itself is given no graph, so it has neither.
         let opens_files = entries.contains_key("architectures") || kind == EngineKind::Child;
-        let graphs = |key: &'static str| if opens_files { optional(key) } else { names(key) };
         Ok(Self {
-            engine: engine.ok_or(SheetError::NoEngine)?.to_owned(),
-            ops: graphs("ops")?,
-            states: graphs("states")?,
-            dtypes: names("dtypes")?,
-            architectures: optional("architectures")?,
-            formats: optional("formats")?,
-            features: optional("features")?,
-            apart: optional("apart")?,
+            engine: engine.ok_or(SheetError::NoEngine)?,
+            ops: names_of(entries, "ops", !opens_files)?,
+            states: names_of(entries, "states", !opens_files)?,
+            dtypes: names_of(entries, "dtypes", true)?,
+            architectures: names_of(entries, "architectures", false)?,
+            formats: names_of(entries, "formats", false)?,
+            features: names_of(entries, "features", false)?,
+            apart: names_of(entries, "apart", false)?,
             kind,
-            about: text("about")?.unwrap_or_default(),
-            ran_with: text("ran_with")?.unwrap_or_default(),
+            about: text_of(entries, "about")?.unwrap_or_default(),
+            ran_with: text_of(entries, "ran_with")?.unwrap_or_default(),
             plugin,
             command,
-            modules: list("modules")?,
-            install: list("install")?,
-            shows: list("shows")?,
+            modules: texts_of(entries, "modules")?,
+            install: texts_of(entries, "install")?,
+            shows: texts_of(entries, "shows")?,
         })
     }
 }
 
-/// Escapes text of a file, which is untrusted.
-fn escaped(text: &str) -> String {
-    text.chars()
-        .map(|c: char| match c {
-            c if c.is_control() => c.escape_default().to_string(),
-            c => c.to_string(),
-        })
-        .collect()
+/// Returns the names of a list and of the lists in it; none if the list is missing and not required.
+fn names_of(
+    entries: &YamlMap,
+    key: &'static str,
+    required: bool,
+) -> Result<BTreeSet<String>, SheetError> {
+    let Some(entry) = entries.get(key) else {
+        return if required { Err(SheetError::Missing { key }) } else { Ok(BTreeSet::new()) };
+    };
+    let kernels = match text(&entry.value) {
+        Some("kernels") => Some(Kernels::default()),
+        Some("device_kernels") => Some(Kernels::of_devices()),
+        _ => None,
+    };
+    if let Some(kernels) = kernels.filter(|_| key == "ops") {
+        return Ok(kernels.names().map(str::to_owned).collect());
+    }
+    let mut names = BTreeSet::new();
+    gather(&entry.value, &mut names).ok_or(SheetError::NotNames { key })?;
+    Ok(names)
 }
 
-fn gather(node: &Yaml<'_>, names: &mut BTreeSet<String>) -> Option<()> {
-    for item in node.as_sequence()? {
-        match item.as_str() {
+/// Returns the text of a key; none if it is missing.
+fn text_of(entries: &YamlMap, key: &'static str) -> Result<Option<String>, SheetError> {
+    let Some(entry) = entries.get(key) else { return Ok(None) };
+    let text = text(&entry.value).ok_or(SheetError::NotText { key })?;
+    Ok(Some(text.to_owned()))
+}
+
+/// Returns the texts of a list; none if it is missing.
+fn texts_of(entries: &YamlMap, key: &'static str) -> Result<Vec<String>, SheetError> {
+    let Some(entry) = entries.get(key) else { return Ok(Vec::new()) };
+    let texts = items(&entry.value)
+        .and_then(|items| items.iter().map(|item| Some(text(item)?.to_owned())).collect());
+    texts.ok_or(SheetError::NotTexts { key })
+}
+
+/// Adds the texts of a list and of the lists in it; none if anything else is there.
+fn gather(node: &YamlNode, names: &mut BTreeSet<String>) -> Option<()> {
+    for item in items(node)? {
+        match text(item) {
             Some(name) => {
                 names.insert(name.to_owned());
             }
@@ -216,4 +210,33 @@ fn gather(node: &Yaml<'_>, names: &mut BTreeSet<String>) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// Returns the text of a scalar.
+fn text(node: &YamlNode) -> Option<&str> {
+    Some(node.text()?.value())
+}
+
+/// Returns the items of a list.
+fn items(node: &YamlNode) -> Option<&[YamlNode]> {
+    match &node.value {
+        YamlValue::List(items) => Some(items),
+        _ => None,
+    }
+}
+
+/// Returns what is wrong with the YAML of a sheet, with lines.
+fn reasons(findings: &[Finding]) -> String {
+    let reason = |finding: &Finding| match &finding.at {
+        Some(at) => format!("line {}: {}", at.line(), finding.message),
+        None => finding.message.clone(),
+    };
+    escaped(&findings.iter().map(reason).collect::<Vec<_>>().join("; "))
+}
+
+/// Escapes text of a file, which is untrusted.
+fn escaped(text: &str) -> String {
+    text.chars()
+        .map(|c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
 }
